@@ -1,0 +1,52 @@
+# HoltMQ's verbs. `make` alone lists them. Everything runs inside .venv, which the verbs build when needed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
+ARGS ?=
+
+.PHONY: help setup setup-run setup-test check format test e2e bench run clean
+
+help: ## List the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## Create .venv with the package and the development tools
+	@scripts/setup.sh dev
+
+setup-run:
+	@scripts/setup.sh run
+
+setup-test: setup
+	@scripts/setup-system.sh
+
+check: setup ## Format, lint, types (mypy strict), import rules
+	@$(BIN)/ruff format --check src tests $(wildcard bench)
+	$(BIN)/ruff check src tests $(wildcard bench)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## Reformat and fix what ruff can fix
+	@$(BIN)/ruff check --fix-only --quiet src tests $(wildcard bench)
+	$(BIN)/ruff format src tests $(wildcard bench)
+
+test: setup-test ## Install what the tests need, then run all of them
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+e2e: setup-test ## Run only the tests with real clients against a real broker
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/e2e $(ARGS)
+
+bench: setup-test ## Measure: prints ratios, writes to bench/results
+	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }
+	$(BIN)/python -m bench $(ARGS)
+
+run: setup-run ## Start a broker here, with its data in ./holt-data (or HOLT_DATA_DIR)
+	@exec $(BIN)/holt serve $(ARGS)
+
+clean: ## Remove .venv and every cache (never data)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/e2e/node/node_modules

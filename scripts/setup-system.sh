@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# What the tests need from outside Python: the C client tools, Java for Spark, node's amqplib.
+# On Debian as root it installs what is missing; elsewhere it says what to install, and goes on.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+has() { command -v "$1" >/dev/null 2>&1; }
+java_major() { java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p'; }
+has_java_17() { has java && [ "$(java_major)" -ge 17 ] 2>/dev/null; }
+# The node test's own folder says whether this tree has one.
+wants_node() { compgen -G 'tests/e2e/node/*.js' >/dev/null || compgen -G 'tests/e2e/node/*.mjs' >/dev/null; }
+
+missing=()
+if ! has amqp-publish; then missing+=(amqp-tools); fi
+if [ -d tests/spark ] && ! has_java_17; then missing+=(default-jre-headless); fi
+if wants_node && ! has npm; then missing+=(nodejs npm); fi
+
+if [ "${#missing[@]}" -gt 0 ]; then
+  if [ "$(id -u)" = 0 ] && has apt-get; then
+    say "installing Debian packages: ${missing[*]}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  else
+    say "missing: ${missing[*]} (Debian names). Tests that need them fail and say so."
+    say "install them with your package manager, or run this as root on Debian."
+  fi
+fi
+
+if [ -d tests/spark ] && ! has_java_17; then
+  say "Spark needs Java 17 or newer; found: $(java -version 2>&1 | head -n 1 || true)"
+fi
+
+if wants_node && has npm; then
+  stamp="tests/e2e/node/node_modules/.holt-$(cksum < tests/e2e/node/package.json | tr ' ' '-')"
+  if [ ! -f "$stamp" ]; then
+    say "installing node's amqplib"
+    npm install --prefix tests/e2e/node --no-package-lock --no-audit --no-fund --silent
+    touch "$stamp"
+  fi
+fi
