@@ -1,0 +1,77 @@
+"""Does a message's header table satisfy the arguments of a headers binding.
+
+Owns: ``x-match`` and its four meanings, and when two header values are equal.
+Must not touch: how headers are decoded, or who is bound.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from holtmq.broker.errors import Conflict
+
+_ABSENT = object()
+
+
+class Match(Enum):
+    ALL = "all"
+    ANY = "any"
+    ALL_WITH_X = "all-with-x"
+    ANY_WITH_X = "any-with-x"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadersPattern:
+    """What one binding asks for, sorted out once when it is bound."""
+
+    wants_all: bool
+    wanted: tuple[tuple[str, object], ...]
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, object]) -> "HeadersPattern":
+        match = _match_of(arguments)
+        with_x = match in (Match.ALL_WITH_X, Match.ANY_WITH_X)
+        wanted = tuple(
+            (key, value)
+            for key, value in arguments.items()
+            if key != "x-match" and (with_x or not key.startswith("x-"))
+        )
+        return cls(match in (Match.ALL, Match.ALL_WITH_X), wanted)
+
+    def matches(self, headers: Mapping[str, object]) -> bool:
+        """An empty pattern matches everything under "all" and nothing under "any"."""
+        wants_all = self.wants_all
+        for key, value in self.wanted:
+            present = headers.get(key, _ABSENT)
+            # A binding value of void asks only that the header is there.
+            fits = present is not _ABSENT and (value is None or equal(value, present))
+            if fits is not wants_all:
+                return fits
+        return wants_all
+
+
+def equal(left: object, right: object) -> bool:
+    """Numbers by value whatever their width; text and binary by bytes; a boolean is never a number."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, str | bytes) and isinstance(right, str | bytes):
+        return _as_bytes(left) == _as_bytes(right)
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return left == right
+
+
+def _match_of(arguments: Mapping[str, object]) -> Match:
+    wanted = arguments.get("x-match", "all")
+    try:
+        return Match(wanted)
+    except ValueError:
+        raise Conflict(
+            f"Invalid x-match field value {wanted!r}; expected all, any, all-with-x, or any-with-x"
+        ) from None
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
