@@ -1,0 +1,49 @@
+"""The configuration of a node: parsed once at start, then handed down as a frozen ``Config``.
+
+Owns: the public names. No other part of the program reads settings from the environment.
+"""
+
+from holtmq.config.load import ConfigError, Loaded, Problem, load
+from holtmq.config.settings import (
+    Amqp,
+    Auth,
+    Config,
+    Data,
+    Http,
+    Journal,
+    JwtAlgorithm,
+    Limits,
+    Log,
+    LogFormat,
+    LogLevel,
+    Queue,
+    SubscriptionDefault,
+    Subscriptions,
+    SyncMode,
+    TlsVerify,
+)
+from holtmq.config.values import Secret
+
+__all__ = [
+    "Amqp",
+    "Auth",
+    "Config",
+    "ConfigError",
+    "Data",
+    "Http",
+    "Journal",
+    "JwtAlgorithm",
+    "Limits",
+    "Loaded",
+    "Log",
+    "LogFormat",
+    "LogLevel",
+    "Problem",
+    "Queue",
+    "Secret",
+    "SubscriptionDefault",
+    "Subscriptions",
+    "SyncMode",
+    "TlsVerify",
+    "load",
+]

@@ -1,0 +1,47 @@
+"""Settings that are fine alone and wrong together.
+
+Owns: those rules. Must not touch: files and the environment; a file that is named here need not exist yet.
+"""
+
+import re
+from collections.abc import Iterator
+
+from holtmq.config.settings import Auth, Config, JwtAlgorithm, TlsVerify
+
+
+def contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """Pairs of a setting's name and what is wrong with it."""
+    amqp = config.amqp
+    if amqp.tls_cert is not None and amqp.tls_key is None:
+        yield "amqp.tls_cert", "amqp.tls_cert is set without amqp.tls_key"
+    if amqp.tls_key is not None and amqp.tls_cert is None:
+        yield "amqp.tls_key", "amqp.tls_key is set without amqp.tls_cert"
+    if amqp.tls_verify is not TlsVerify.NONE and amqp.tls_ca is None:
+        yield "amqp.tls_verify", "amqp.tls_verify needs amqp.tls_ca to check certificates against"
+    if amqp.tls_cert is not None and amqp.port == amqp.tls_port != 0:
+        yield "amqp.tls_port", "amqp.tls_port and amqp.port are the same"
+    if config.amqp.port == config.http.port != 0:
+        yield "http.port", "http.port and amqp.port are the same"
+    for section, hosts in (("amqp", amqp.host), ("http", config.http.host)):
+        if not hosts:
+            yield f"{section}.host", f"{section}.host names no address to listen on"
+    yield from _token_contradictions(config.auth)
+    key = config.queue.encryption_key
+    if key and not re.fullmatch(r"[0-9a-fA-F]{64}", key):
+        yield "queue.encryption_key", "queue.encryption_key must be 64 hexadecimal digits"
+
+
+def _token_contradictions(auth: Auth) -> Iterator[tuple[str, str]]:
+    if not auth.jwt_enabled:
+        return
+    has_public_key = bool(auth.jwt_public_key or auth.jwt_jwks_url)
+    algorithm = auth.jwt_algorithm
+    if algorithm is JwtAlgorithm.HS256 and not auth.jwt_secret:
+        yield "auth.jwt_enabled", "HS256 tokens need auth.jwt_secret"
+    elif algorithm in (JwtAlgorithm.RS256, JwtAlgorithm.EDDSA) and not has_public_key:
+        yield "auth.jwt_enabled", f"{algorithm} tokens need auth.jwt_public_key or auth.jwt_jwks_url"
+    elif algorithm is JwtAlgorithm.AUTO and not has_public_key and not auth.jwt_secret:
+        yield "auth.jwt_enabled", "tokens need auth.jwt_secret, auth.jwt_public_key or auth.jwt_jwks_url"
+    url = auth.jwt_jwks_url
+    if url and not url.startswith(("https://", "http://")):
+        yield "auth.jwt_jwks_url", "auth.jwt_jwks_url must begin with https:// or http://"
