@@ -56,6 +56,7 @@ class Kind:
     name: str
     parse: Callable[[object], object]
     show: Callable[[object], object] = lambda value: value  # to what TOML and JSON can hold
+    metavar: str = ""  # what stands for the value in --help; the name, when empty
     is_flag: bool = False  # on the command line: --name / --no-name, without a value
 
 
@@ -187,16 +188,18 @@ def _show_texts(value: object) -> object:
 
 BOOL: Final = Kind("boolean", _parse_bool, is_flag=True)
 TEXT: Final = Kind("text", _parse_text)
-SECRET: Final = Kind("text, secret", _parse_secret)
-TEXTS: Final = Kind("list of texts", _parse_texts, _show_texts)
+SECRET: Final = Kind("text, secret", _parse_secret, metavar="TEXT")
+TEXTS: Final = Kind("list of texts", _parse_texts, _show_texts, metavar="TEXT,TEXT...")
 PATH: Final = Kind("path", _parse_path, str)
 OPTIONAL_PATH: Final = Kind("path", _parse_optional_path, _show_optional)
 INT: Final = Kind("number", _parse_int)
 SIZE: Final = Kind("size", _parse_size, _show_size)
-SECONDS: Final = Kind("duration (s)", _parse_seconds, _show_whole)
-WHOLE_SECONDS: Final = Kind("duration (s)", _parse_whole_seconds)
-MILLISECONDS: Final = Kind("duration (ms)", _parse_milliseconds)
-FRACTION_OR_SIZE: Final = Kind("fraction or size", _parse_fraction_or_size, _show_whole)
+SECONDS: Final = Kind("duration (s)", _parse_seconds, _show_whole, metavar="DURATION")
+WHOLE_SECONDS: Final = Kind("duration (s)", _parse_whole_seconds, metavar="DURATION")
+MILLISECONDS: Final = Kind("duration (ms)", _parse_milliseconds, metavar="DURATION")
+FRACTION_OR_SIZE: Final = Kind(
+    "fraction or size", _parse_fraction_or_size, _show_whole, metavar="FRACTION|SIZE"
+)
 
 
 def choice(members: type[StrEnum], synonyms: dict[str, str] | None = None) -> Kind:
@@ -210,7 +213,8 @@ def choice(members: type[StrEnum], synonyms: dict[str, str] | None = None) -> Ki
             raise BadValue(f"expected {_either(member.value for member in members)}")
         return found
 
-    return Kind(" or ".join(member.value for member in members), parse, str)
+    spellings = [member.value for member in members]
+    return Kind(" or ".join(spellings), parse, str, metavar="|".join(spellings))
 
 
 def _either(words: Iterable[str]) -> str:

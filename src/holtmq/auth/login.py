@@ -1,0 +1,66 @@
+"""Checking a name and a password without stopping the event loop.
+
+Owns: the order of the checks, the bound on concurrent argon2 runs, and the refusals.
+Must not touch: the protocol that carried the credentials.
+"""
+
+import asyncio
+
+from holtmq.auth import passwords
+from holtmq.auth.passwords import VerifiedCredentials
+from holtmq.auth.users import User, UserStore
+
+# Each run takes 19 MiB and a core: more at a time would only push the rest of the node aside.
+_MOST_AT_A_TIME = 2
+
+
+class LoginRefused(Exception):
+    """The credentials do not open this node. The text is for the log; the peer learns only "refused"."""
+
+
+class Authenticator:
+    """Decides logins against a store of users."""
+
+    def __init__(self, users: UserStore, verified: VerifiedCredentials | None = None) -> None:
+        self._users = users
+        self._verified = verified or VerifiedCredentials()
+        self._slots = asyncio.Semaphore(_MOST_AT_A_TIME)
+
+    def from_memory(self, name: str, password: str, *, from_loopback: bool) -> User | None:
+        """The user if these credentials were verified before; None when argon2 has to be asked."""
+        user = self._users.user(name)
+        if user is None or not self._verified.knows(name, password, user.password_hash):
+            return None
+        _refuse_from_outside(user, from_loopback)
+        return user
+
+    async def authenticate(self, name: str, password: str, *, from_loopback: bool) -> User:
+        """The user these credentials belong to; raises LoginRefused."""
+        if (known := self.from_memory(name, password, from_loopback=from_loopback)) is not None:
+            return known
+        user = self._users.user(name)
+        password_hash = user.password_hash if user and user.password_hash else passwords.NOBODY_HASH
+        async with self._slots:
+            matches = await asyncio.to_thread(passwords.verify_password, password_hash, password)
+        # The user may have been changed or deleted meanwhile: only the hash of now counts.
+        user = self._users.user(name)
+        if user is None:
+            raise LoginRefused(f"there is no user {name!r}")
+        if not matches or user.password_hash != password_hash:
+            raise LoginRefused(f"wrong password for user {name!r}")
+        _refuse_from_outside(user, from_loopback)
+        self._verified.remember(name, password, password_hash)
+        return user
+
+    def certified(self, name: str, *, from_loopback: bool) -> User:
+        """The user a verified client certificate speaks for; raises LoginRefused."""
+        user = self._users.user(name)
+        if user is None:
+            raise LoginRefused(f"there is no user {name!r}")
+        _refuse_from_outside(user, from_loopback)
+        return user
+
+
+def _refuse_from_outside(user: User, from_loopback: bool) -> None:
+    if user.is_loopback_only and not from_loopback:
+        raise LoginRefused(f"user {user.name!r} can only log in via localhost")

@@ -1,0 +1,108 @@
+"""What one user may do in one vhost: three regular expressions, and the answers given so far.
+
+Owns: matching as RabbitMQ does it. Must not touch: users and vhosts; the store hands the patterns in.
+"""
+
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+# RabbitMQ asks about the default exchange, whose name is empty, under this name.
+DEFAULT_EXCHANGE: Final = "amq.default"
+
+_LONGEST_PATTERN: Final = 4096
+_MOST_ANSWERS: Final = 4096  # names remembered per user, vhost and action
+
+
+class BadPattern(ValueError):
+    """A permission is not a usable regular expression; the text says why."""
+
+
+class Action(Enum):
+    """The three things a permission speaks of."""
+
+    CONFIGURE = "configure"
+    WRITE = "write"
+    READ = "read"
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """One pattern for each action; a name may be used when the pattern is found in it."""
+
+    configure: str
+    write: str
+    read: str
+
+    def check(self) -> None:
+        """Raise BadPattern when one of the patterns cannot be used."""
+        for action in Action:
+            try:
+                compile_pattern(self.pattern(action))
+            except BadPattern as error:
+                raise BadPattern(f"{action.value} permission: {error}") from None
+
+    def pattern(self, action: Action) -> str:
+        """The pattern for one action."""
+        match action:
+            case Action.CONFIGURE:
+                return self.configure
+            case Action.WRITE:
+                return self.write
+            case Action.READ:
+                return self.read
+
+
+FULL_ACCESS: Final = Permissions(".*", ".*", ".*")
+
+
+class Access:
+    """The answers for one user in one vhost. Sessions keep it; it follows when permissions change."""
+
+    __slots__ = ("_answers", "_permissions")
+
+    def __init__(self, permissions: Permissions | None) -> None:
+        self._permissions = permissions
+        self._answers: dict[Action, dict[str, bool]] = {action: {} for action in Action}
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether the user may enter the vhost at all."""
+        return self._permissions is not None
+
+    def replace(self, permissions: Permissions | None) -> None:
+        """Answer by other patterns from now on; None refuses everything."""
+        self._permissions = permissions
+        for answers in self._answers.values():
+            answers.clear()
+
+    def may(self, action: Action, name: str) -> bool:
+        """Whether the action is allowed on the queue or exchange of this name."""
+        answers = self._answers[action]
+        known = answers.get(name)
+        if known is not None:
+            return known
+        if len(answers) >= _MOST_ANSWERS:
+            answers.clear()
+        allowed = self._permissions is not None and matches(self._permissions.pattern(action), name)
+        answers[name] = allowed
+        return allowed
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether the pattern is found anywhere in the name; anchors are the pattern's own affair."""
+    return compile_pattern(pattern).search(name) is not None
+
+
+@lru_cache(maxsize=512)
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """The compiled pattern; raises BadPattern with the reason."""
+    if len(pattern) > _LONGEST_PATTERN:
+        raise BadPattern(f"the pattern is longer than {_LONGEST_PATTERN} characters")
+    try:
+        # An empty pattern would be found in every name; RabbitMQ reads it as "nothing".
+        return re.compile(pattern or "^$")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadPattern(f"{pattern!r} is not a regular expression: {error}") from None

@@ -1,0 +1,226 @@
+"""Bearer tokens (JWT) on the HTTP side: who sent this request, in which role.
+
+Owns: the checks and the texts of the refusals. Must not touch: HTTP. The clock is handed in, and fetching
+keys is left to ``authenticate``, the one coroutine here.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import jwt
+
+from holtmq.auth.token_keys import FetchedKeys, PublicKey, algorithm_of, fetch, read_public_key
+from holtmq.config import Auth, JwtAlgorithm
+
+_MOST_REMEMBERED: Final = 4096
+_LONGEST_TOKEN: Final = 16 * 1024
+# The signature is PyJWT's work; the claims are checked here, by the clock handed in and with the
+# contract's texts.
+_SIGNATURE_ONLY: Final[dict[str, bool | list[str]]] = {
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_sub": False,
+    "verify_jti": False,
+    "require": [],
+}
+
+
+class Role(IntEnum):
+    """What a token may do; each role includes the ones below it."""
+
+    READ_ONLY = 1
+    READ_WRITE = 2
+    ADMIN = 3
+
+
+class TokenRefused(Exception):
+    """The request has no valid token (HTTP 401); the text is the contract's."""
+
+
+class RoleTooLow(Exception):
+    """The token is valid and does not allow this (HTTP 403)."""
+
+
+class _UnknownKey(TokenRefused):
+    """No key at hand fits; a fresh key set might have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The bearer of a valid token."""
+
+    subject: str | None
+    role: Role | None  # None: valid, and allowed nothing
+
+    def require(self, role: Role) -> None:
+        """Raise RoleTooLow unless the bearer has this role or a higher one."""
+        if self.role is None or self.role < role:
+            raise RoleTooLow("Insufficient permissions")
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    identity: Identity
+    not_before: float
+    expires_at: float
+
+
+class TokenVerifier:
+    """Checks tokens by one node's settings. ``auth.jwt_enabled`` is the caller's affair."""
+
+    def __init__(self, settings: Auth, fetch: Callable[[str], bytes] = fetch) -> None:
+        self._settings = settings
+        self._public_key: PublicKey | None = None
+        if settings.jwt_public_key:
+            self._public_key = read_public_key(settings.jwt_public_key)
+        self._fetched: FetchedKeys | None = None
+        if settings.jwt_jwks_url:
+            self._fetched = FetchedKeys(settings.jwt_jwks_url, settings.jwt_jwks_refresh, fetch)
+        self._allowed = self._allowed_algorithms()
+        self._roles = {
+            settings.jwt_role_read_only: Role.READ_ONLY,
+            settings.jwt_role_read_write: Role.READ_WRITE,
+            settings.jwt_role_admin: Role.ADMIN,
+        }
+        self._verified: dict[str, _Verified] = {}
+        self._fetching = asyncio.Lock()
+
+    def is_open(self, path: str) -> bool:
+        """Whether the path may be used without a token."""
+        return any(
+            path.startswith(open_path[:-1]) if open_path.endswith("/*") else path == open_path
+            for open_path in self._settings.jwt_skip_paths
+        )
+
+    async def authenticate(self, authorization: str | None, now: float) -> Identity:
+        """As ``verify``, but fetches the issuer's keys when they are old or lack the token's."""
+        keys = self._fetched
+        if keys is not None and keys.is_due(now, missing=False):
+            await self._refresh(keys, now, missing=False)
+        try:
+            return self.verify(authorization, now)
+        except _UnknownKey:
+            if keys is None or not await self._refresh(keys, now, missing=True):
+                raise
+            return self.verify(authorization, now)
+
+    def verify(self, authorization: str | None, now: float) -> Identity:
+        """The identity in an Authorization header, with the keys at hand; raises TokenRefused."""
+        token = _token_in(authorization)
+        known = self._verified.get(token)
+        if known is None:
+            known = self._check(token)
+            if len(self._verified) >= _MOST_REMEMBERED:
+                self._verified.clear()
+            self._verified[token] = known
+        skew = self._settings.jwt_clock_skew
+        if now >= known.expires_at + skew:
+            self._verified.pop(token, None)
+            raise TokenRefused("Token has expired")
+        if now < known.not_before - skew:
+            raise TokenRefused("Token is not yet valid")
+        return known.identity
+
+    async def _refresh(self, keys: FetchedKeys, now: float, *, missing: bool) -> bool:
+        async with self._fetching:
+            if not keys.is_due(now, missing=missing):  # another request has just fetched them
+                return missing
+            keys.note_attempt(now)
+            document = await asyncio.to_thread(keys.download)
+            if document is None or not keys.accept(document, now):
+                return False
+            self._verified.clear()  # a withdrawn key must not live on in the memory of its tokens
+            return True
+
+    def _check(self, token: str) -> _Verified:
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.InvalidTokenError:
+            raise TokenRefused("Invalid token format") from None
+        algorithm = header.get("alg")
+        if algorithm not in self._allowed:
+            raise TokenRefused("Unsupported token algorithm")
+        kid = header.get("kid")
+        key = self._key(algorithm, kid if isinstance(kid, str) else None)
+        try:
+            claims: dict[str, object] = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                options=_SIGNATURE_ONLY,  # type: ignore[arg-type]
+            )
+        except jwt.InvalidSignatureError:
+            raise TokenRefused("Invalid token signature") from None
+        except jwt.InvalidTokenError:
+            raise TokenRefused("Invalid token format") from None
+        return self._read(claims)
+
+    def _key(self, algorithm: str, kid: str | None) -> PublicKey | str:
+        # By the algorithm, never by what is configured: a public key used as an HMAC secret would let
+        # anybody sign.
+        if algorithm == JwtAlgorithm.HS256:
+            return str(self._settings.jwt_secret)
+        if self._fetched is not None and (found := self._fetched.find(kid, algorithm)) is not None:
+            return found
+        if self._public_key is not None and algorithm_of(self._public_key) == algorithm:
+            return self._public_key
+        raise _UnknownKey("Unknown token key")
+
+    def _read(self, claims: Mapping[str, object]) -> _Verified:
+        settings = self._settings
+        if settings.jwt_issuer and claims.get("iss") != settings.jwt_issuer:
+            raise TokenRefused("Invalid token issuer")
+        if settings.jwt_audience and settings.jwt_audience not in _texts(claims.get("aud")):
+            raise TokenRefused("Invalid token audience")
+        names = (*_texts(claims.get("role")), *_texts(claims.get("roles")))
+        roles = [self._roles[name] for name in names if name in self._roles]
+        subject = claims.get("sub")
+        identity = Identity(
+            subject if isinstance(subject, str) and subject else None, max(roles) if roles else None
+        )
+        return _Verified(identity, _moment(claims, "nbf", -math.inf), _moment(claims, "exp", math.inf))
+
+    def _allowed_algorithms(self) -> frozenset[str]:
+        settings = self._settings
+        if settings.jwt_algorithm is not JwtAlgorithm.AUTO:
+            return frozenset({settings.jwt_algorithm.value})
+        allowed = {JwtAlgorithm.HS256.value} if settings.jwt_secret else set()
+        if self._public_key is not None:
+            allowed.add(algorithm_of(self._public_key))
+        if self._fetched is not None:
+            allowed |= {JwtAlgorithm.RS256.value, JwtAlgorithm.EDDSA.value}
+        return frozenset(allowed)
+
+
+def _token_in(authorization: str | None) -> str:
+    words = (authorization or "").split()
+    if len(words) == 2 and words[0].lower() == "bearer":
+        words = words[1:]
+    if len(words) != 1 or words[0].lower() == "bearer":
+        raise TokenRefused("Authentication required")
+    if len(words[0]) > _LONGEST_TOKEN:
+        raise TokenRefused("Invalid token format")
+    return words[0]
+
+
+def _texts(claim: object) -> tuple[str, ...]:
+    if isinstance(claim, str):
+        return (claim,)
+    if isinstance(claim, list):
+        return tuple(item for item in claim if isinstance(item, str))
+    return ()
+
+
+def _moment(claims: Mapping[str, object], name: str, absent: float) -> float:
+    moment = claims.get(name, absent)
+    # JSON as Python reads it has NaN, which compares as false with every clock: it would never expire.
+    if isinstance(moment, bool) or not isinstance(moment, (int, float)) or math.isnan(moment):
+        raise TokenRefused("Invalid token claims")
+    return moment

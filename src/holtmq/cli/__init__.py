@@ -1,0 +1,45 @@
+"""The ``holt`` command.
+
+Owns: the list of verbs and where each one lives. A verb's module is imported when the verb is used, so
+that ``holt serve`` does not pay for the others.
+"""
+
+import importlib
+
+import click
+
+from holtmq import __version__
+
+_VERBS = {
+    "serve": "holtmq.cli.serve:serve",
+    "config": "holtmq.cli.show_config:config",
+    "journal": "holtmq.cli.journal:journal",
+    "version": "holtmq.cli.version:version",
+}
+
+
+class LazyVerbs(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order in which a newcomer meets them."""
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the verb; None when there is none of that name."""
+        if cmd_name not in _VERBS:
+            return None
+        module, _, attribute = _VERBS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    cls=LazyVerbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with: holt serve",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="holt")
+def main() -> None:
+    """HoltMQ: a message broker you pip install."""

@@ -1,0 +1,47 @@
+"""``holt serve``: run a broker until it is told to stop.
+
+Owns: from command line to a configured, logging process. Must not touch: listeners and the broker;
+``holtmq.node`` runs those.
+"""
+
+from pathlib import Path
+
+import click
+
+from holtmq import __version__, logs
+from holtmq.cli.settings import load_or_exit, with_settings
+from holtmq.config import Config
+
+
+@click.command()
+@with_settings
+def serve(config_file: Path | None, **options: object) -> None:
+    """Run a broker in the foreground.
+
+    Every option can also stand in the configuration file (--amqp-port is port in [amqp]) or in the
+    environment (HOLT_AMQP_PORT). An option wins over the environment, and that over the file.
+    SIGTERM and SIGINT stop the broker in good order.
+    """
+    config = load_or_exit(config_file, options).config
+    logs.configure(config.log)
+    click.echo(welcome(config))
+
+    from holtmq.node import serve as run  # the whole broker: not for --help or a refused configuration
+
+    raise SystemExit(run(config))
+
+
+def welcome(config: Config) -> str:
+    """What to try once the broker is up. A port that is still to be chosen stands in the log alone."""
+    place = "memory only" if config.data.memory else f"data in {config.data.dir}"
+    lines = [f"HoltMQ {__version__}, {place}. Once it is ready, try:"]
+    if config.amqp.port:
+        lines.append(f"  AMQP   amqp://guest:guest@{_address(config.amqp.host[0], config.amqp.port)}/")
+    if config.http.port:
+        base = f"http://{_address(config.http.host[0], config.http.port)}"
+        lines += [f"  HTTP   {base}/", f"  health {base}/health"]
+    return "\n".join(lines)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
