@@ -1,0 +1,33 @@
+"""Durability: append, sync, read, recover, compact. Knows records, not queues."""
+
+from .file_journal import FileJournal, JournalOptions, open_journal
+from .interface import (
+    FIRST_FREE_KIND,
+    DurableCallback,
+    Journal,
+    JournalCorrupt,
+    JournalError,
+    JournalFailed,
+    JournalLocked,
+    JournalStats,
+    Recovery,
+    TornTail,
+)
+from .memory import MemoryJournal
+
+__all__ = [
+    "FIRST_FREE_KIND",
+    "DurableCallback",
+    "FileJournal",
+    "Journal",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalFailed",
+    "JournalLocked",
+    "JournalOptions",
+    "JournalStats",
+    "MemoryJournal",
+    "Recovery",
+    "TornTail",
+    "open_journal",
+]

@@ -1,0 +1,164 @@
+"""One checkpoint at a time, beside the commits.
+
+Owns: the two steps of a checkpoint (write; then, once the log is durable that far, publish and reclaim) and
+the thread they run in. Must not touch: the log's open end, the writer thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from .checkpoint import discard, publish, write_checkpoint
+from .compaction import Reclaimed, SealedSegment, reclaim
+from .disk import Disk
+from .interface import Defer
+from .segment import count_between
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(slots=True)
+class Outcome:
+    position: int
+    published: bool = False
+    reclaimed: Reclaimed = field(default_factory=Reclaimed)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Running:
+    position: int
+    live: Sequence[array[int]]
+    written: bool = False
+    publishing: bool = False
+
+
+class Checkpointer:
+    """``done`` is told how each one ended. Without ``notify`` every step runs inline."""
+
+    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[Outcome], None]) -> None:
+        self._disk = disk
+        self._notify = notify
+        self._done = done
+        self._running: _Running | None = None
+        self._thread: threading.Thread | None = None
+        self._results: deque[Callable[[], None]] = deque()
+        self._stopping = threading.Event()
+
+    @property
+    def waits_for(self) -> int | None:
+        """The position up to which the log must be durable before ``proceed``; None when nothing waits."""
+        running = self._running
+        return running.position if running and running.written and not running.publishing else None
+
+    def begin(
+        self,
+        position: int,
+        epoch: int,
+        bases: Sequence[int],
+        records: Sequence[tuple[int, bytes]],
+        live: Sequence[array[int]],
+        written: Callable[[], None],
+    ) -> bool:
+        """Start writing; ``written`` is called when the caller may look at ``waits_for``."""
+        if self._running is not None:
+            return False
+        self._running = _Running(position, live)
+        self._background(
+            partial(_write, self._disk, position, epoch, bases, records, live), partial(self._wrote, written)
+        )
+        return True
+
+    def proceed(self, sealed: Sequence[SealedSegment], threshold: float) -> None:
+        """The log is durable far enough: publish, then reclaim from the sealed segments."""
+        running = self._running
+        assert running is not None
+        running.publishing = True
+        work = partial(_publish, self._disk, running, sealed, threshold, self._stopping.is_set)
+        self._background(work, self._finished)
+
+    def stop(self) -> None:
+        """Leave out what can wait for the next owner; then wait for the step that is running."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._collect()
+
+    def _wrote(self, written: Callable[[], None], problem: str | None) -> None:
+        running = self._running
+        assert running is not None
+        if problem is not None:
+            self._finished(Outcome(running.position, problems=[problem]))
+            return
+        running.written = True
+        written()
+
+    def _finished(self, outcome: Outcome) -> None:
+        self._running = None
+        self._done(outcome)
+
+    def _background(self, work: Callable[[], _Value], then: Callable[[_Value], None]) -> None:
+        notify = self._notify
+        if notify is None:
+            then(work())
+            return
+
+        def run() -> None:
+            self._results.append(partial(then, work()))
+            with suppress(RuntimeError):  # the loop is closed: stop() collects
+                notify(self._collect)
+
+        self._thread = threading.Thread(target=run, name="holt-journal-checkpoint", daemon=True)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        while self._results:
+            self._results.popleft()()
+
+
+def _write(
+    disk: Disk,
+    position: int,
+    epoch: int,
+    bases: Sequence[int],
+    records: Sequence[tuple[int, bytes]],
+    live: Sequence[array[int]],
+) -> str | None:
+    try:
+        ends = [*bases[1:], position]
+        needed = [
+            base
+            for base, end in zip(bases, ends, strict=True)
+            if base < end and count_between(live, base, end)
+        ]
+        write_checkpoint(disk, position, epoch, needed, records)
+    except Exception as exc:  # no space, most likely: the log is untouched, the last checkpoint still counts
+        discard(disk, position)
+        return f"writing the checkpoint: {exc}"
+    return None
+
+
+def _publish(
+    disk: Disk,
+    running: _Running,
+    sealed: Sequence[SealedSegment],
+    threshold: float,
+    stopping: Callable[[], bool],
+) -> Outcome:
+    outcome = Outcome(running.position)
+    try:
+        publish(disk, running.position)
+        outcome.published = True
+        outcome.reclaimed = reclaim(disk, sealed, running.live, threshold, stopping)
+        outcome.problems = outcome.reclaimed.problems
+    except Exception as exc:
+        outcome.problems.append(f"publishing the checkpoint: {exc}")
+    return outcome

@@ -1,0 +1,158 @@
+"""Giving back the space of messages that are gone.
+
+Owns: the decision (delete, compact, leave) for each segment before a checkpoint, and the rewrite.
+Must not touch: the tail after the checkpoint, and positions: a live record keeps its position for ever.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
+from typing import Final
+
+from .disk import Disk
+from .reader import LogReader
+from .records import encode
+from .segment import (
+    HEADER_SIZE,
+    TEMPORARY,
+    SegmentHeader,
+    count_between,
+    encode_index,
+    read_header,
+    segment_name,
+)
+
+_SAMPLES: Final = 64
+_SLICE: Final = 256  # records between two writes; each write lets the event loop's thread run
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    base: int
+    end: int
+    size: int  # of the file
+
+
+@dataclass(slots=True)
+class Reclaimed:
+    deleted: list[int] = field(default_factory=list)
+    compacted: dict[int, int] = field(default_factory=dict)  # base -> new size
+    freed_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def reclaim(
+    disk: Disk,
+    segments: Sequence[SealedSegment],
+    live: Sequence[array[int]],
+    threshold: float,
+    stopping: Callable[[], bool],
+) -> Reclaimed:
+    """Delete the segments without a live position; compact those whose live share is below ``threshold``."""
+    done = Reclaimed()
+    sparse: list[SealedSegment] = []
+    for segment in segments:
+        count = count_between(live, segment.base, segment.end)
+        if count == 0:
+            disk.remove(segment_name(segment.base))
+            done.deleted.append(segment.base)
+            done.freed_bytes += segment.size
+        else:
+            sparse.append(segment)
+    if done.deleted:
+        disk.sync_dir()
+    reader = LogReader(disk, [segment.base for segment in sparse], handles=1)
+    try:
+        for segment in sparse:
+            if stopping():
+                break
+            try:
+                if _live_share(reader, segment, live) >= threshold:
+                    continue
+                size = _compact(disk, reader, segment, live)
+            except Exception as exc:
+                # A live record that cannot be read, or no space: the old file stays as it is, and whoever
+                # reads that record is told. The log itself is untouched.
+                done.problems.append(f"{segment_name(segment.base)}: {exc}")
+                continue
+            done.compacted[segment.base] = size
+            done.freed_bytes += segment.size - size
+    finally:
+        reader.close()
+    return done
+
+
+def _live_in(live: Sequence[array[int]], segment: SealedSegment) -> Iterator[int]:
+    """The live positions of one segment in order, each once."""
+    parts = [
+        islice(positions, bisect_left(positions, segment.base), bisect_left(positions, segment.end))
+        for positions in live
+    ]
+    last = -1
+    for position in merge(*parts):
+        if position != last:
+            yield position
+            last = position
+
+
+def _live_share(reader: LogReader, segment: SealedSegment, live: Sequence[array[int]]) -> float:
+    """Estimated from a sample of live records: reading all of them would cost what compaction costs."""
+    count = 0
+    sampled = sampled_bytes = 0
+    for positions in live:
+        first = bisect_left(positions, segment.base)
+        stop = bisect_left(positions, segment.end)
+        count += stop - first
+        for index in range(first, stop, max((stop - first) // _SAMPLES, 1)):
+            sampled_bytes += reader.record_size(positions[index])
+            sampled += 1
+            if sampled >= 4 * _SAMPLES:
+                break
+    return count * (sampled_bytes / max(sampled, 1)) / max(segment.size - HEADER_SIZE, 1)
+
+
+def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequence[array[int]]) -> int:
+    """Write the live records beside the segment and rename over it; the new size."""
+    name = segment_name(segment.base)
+    old = disk.open(name)
+    try:
+        before = read_header(old, segment.base, disk.folder)
+    finally:
+        old.close()
+    positions = array("Q")
+    offsets = array("Q")
+    offset = HEADER_SIZE
+    file = disk.open(name + TEMPORARY, create=True)
+    try:
+        wanted = _live_in(live, segment)
+        while run := list(islice(wanted, _SLICE)):
+            parts: list[bytes] = []
+            start = offset
+            for position, (kind, payload) in zip(run, reader.read_many(run), strict=True):
+                record = encode(kind, payload)
+                parts.append(record)
+                positions.append(position)
+                offsets.append(offset)
+                offset += len(record)
+            file.pwrite([b"".join(parts)], start)
+        index = encode_index(positions, offsets)
+        header = SegmentHeader(
+            segment.base, before.epoch, before.marker, True, segment.end, offset, len(positions)
+        )
+        file.pwrite([index], offset)
+        file.pwrite([header.encode()], 0)
+        file.sync()
+    except BaseException:
+        file.close()
+        disk.remove(name + TEMPORARY)
+        raise
+    file.close()
+    reader.forget(segment.base, gone=False)
+    disk.rename(name + TEMPORARY, name)
+    disk.sync_dir()
+    return offset + len(index)

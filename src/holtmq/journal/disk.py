@@ -1,0 +1,196 @@
+"""The few things the journal asks of a file system, and the real one.
+
+Owns: ``Disk`` and ``File`` (the seam where tests put a disk that crashes, fills and lies) and ``OsDisk``.
+Must not touch: what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from .interface import JournalLocked
+
+_IOV_MAX: Final = 1024
+_LOCK_NAME: Final = "lock"
+
+
+class File(Protocol):
+    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+        """Write all parts one after the other; all of them or an OSError."""
+        ...
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Everything written to this file, and its size, is durable when this returns."""
+        ...
+
+    def preallocate(self, size: int) -> None:
+        """At least this big, new bytes zero, space reserved."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def will_need(self, offset: int, size: int) -> None:
+        """A hint to read ahead."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """One folder. Names are plain file names in it; a name is durable after ``sync_dir`` only."""
+
+    @property
+    def folder(self) -> str: ...
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> File: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def list(self) -> list[str]: ...
+
+    def sync_dir(self) -> None: ...
+
+    def lock(self) -> None:
+        """Own the folder until ``unlock``; JournalLocked names the present owner."""
+        ...
+
+    def unlock(self) -> None: ...
+
+    def random_bytes(self, size: int) -> bytes: ...
+
+
+class OsFile:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+        at = 0
+        waiting: list[bytes | memoryview] = []
+        while at < len(parts) or waiting:
+            if not waiting:
+                waiting = list(parts[at : at + _IOV_MAX])
+                at += len(waiting)
+            written = os.pwritev(self._fd, waiting, offset)
+            offset += written
+            while waiting and written >= len(waiting[0]):
+                written -= len(waiting.pop(0))
+            if written:  # a short write: the kernel stops at a limit, the next call says why
+                waiting[0] = memoryview(waiting[0])[written:]
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def preallocate(self, size: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+        except OSError as exc:
+            if exc.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            if (
+                os.fstat(self._fd).st_size < size
+            ):  # a file system without fallocate: slower syncs, still right
+                os.ftruncate(self._fd, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def will_need(self, offset: int, size: int) -> None:
+        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsDisk:
+    """A folder of the operating system, made on first use."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock_fd = -1
+
+    @property
+    def folder(self) -> str:
+        return str(self._folder)
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> OsFile:
+        flags = os.O_RDWR if write or create else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT | os.O_TRUNC
+        return OsFile(os.open(self._folder / name, flags | os.O_CLOEXEC, 0o600))
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._folder / old, self._folder / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self._folder / name)
+
+    def list(self) -> list[str]:
+        return sorted(os.listdir(self._folder))
+
+    def sync_dir(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self) -> None:
+        fd = os.open(self._folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            owner = os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "an unknown process"
+            os.close(fd)
+            if exc.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise JournalLocked(f"the journal in {self._folder} is in use by {owner}") from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        if self._lock_fd >= 0:
+            with contextlib.suppress(OSError):  # the name of a former owner would only mislead
+                os.ftruncate(self._lock_fd, 0)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def random_bytes(self, size: int) -> bytes:
+        return os.urandom(size)

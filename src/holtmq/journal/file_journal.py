@@ -1,0 +1,534 @@
+"""The journal in a folder: append, group commit, read.
+
+Owns: the open group, what is in flight, and who waits for it. All fields belong to the event loop's thread;
+the writer thread and the checkpoint thread get values and return values.
+Must not touch: what records mean. Formats live in ``records``, ``segment`` and ``checkpoint``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from zlib import crc32
+
+from .checkpoint import read_checkpoint
+from .checkpointer import Checkpointer, Outcome
+from .compaction import SealedSegment
+from .disk import Disk, OsDisk
+from .epoch import next_epoch
+from .interface import (
+    FIRST_FREE_KIND,
+    Defer,
+    DurableCallback,
+    JournalCorrupt,
+    JournalError,
+    JournalFailed,
+    JournalStats,
+    Recovery,
+)
+from .reader import LogReader
+from .records import (
+    FRAME,
+    KIND_BYTES,
+    MAX_PAYLOAD,
+    PREFIX_SIZE,
+    SYNC_SIZE,
+    BadRecord,
+    encode_batch,
+    record_at,
+)
+from .recovery import Survey, TailWalk, survey
+from .segment import HEADER_SIZE, TEMPORARY, create_segment
+from .writer import Commit, Group, LogWriter, run_writer
+
+log = logging.getLogger(__name__)
+
+_pack_frame = FRAME.pack
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    segment_bytes: int = 64 << 20
+    compact_below: float = 0.25  # live share of a segment under which it is rewritten
+    read_handles: int = 32
+
+
+@dataclass(slots=True)
+class _InFlight:
+    group: Group
+    starts: list[int]  # position of each part, for reads that overtake the write
+    callbacks: list[DurableCallback]
+
+
+@dataclass(slots=True)
+class _Segment:
+    base: int
+    size: int
+
+
+class FileJournal:
+    """Made by ``open_journal``; see ``interface.Journal`` for what each method promises."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: JournalOptions,
+        defer: Defer | None,
+        notify: Defer | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._disk = disk
+        self._options = options
+        self._defer = defer
+        self._notify = notify
+        self._clock = clock
+        self._failed: JournalFailed | None = None
+        self._state = "its recovery has not been read to the end"  # why append must refuse; "" when open
+        self._epoch = 0
+        # The open group: room for its SYNC record, then records. _end is where the next record goes.
+        # _limit is the end of the segment, or -1 when the next append has something to see to first.
+        self._start = 0
+        self._end = SYNC_SIZE
+        self._limit = -1
+        self._chunks: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._part_starts: list[int] = []
+        self._callbacks: list[DurableCallback] = []
+        self._idle_callbacks: list[DurableCallback] = []  # given when nothing was waiting
+        self._turn_due = False
+        self._in_flight: deque[_InFlight] = deque()
+        self._durable = 0
+        self._segments: list[_Segment] = []
+        self._capacity = options.segment_bytes - HEADER_SIZE
+        self._checkpoint_position = 0
+        self._stats = JournalStats()
+        self._reader = LogReader(disk, [], options.read_handles)
+        self._writer: LogWriter | None = None
+        self._thread: threading.Thread | None = None
+        self._handed: SimpleQueue[Group | None] = SimpleQueue()
+        self._results: deque[Commit | BaseException] = deque()
+        self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done)
+
+    # -- what a caller may ask
+
+    @property
+    def failed(self) -> JournalFailed | None:
+        return self._failed
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    @property
+    def durable(self) -> int:
+        return self._durable
+
+    @property
+    def backlog(self) -> int:
+        return self._end - self._durable
+
+    @property
+    def bytes_since_checkpoint(self) -> int:
+        return self._end - self._checkpoint_position
+
+    def stats(self) -> JournalStats:
+        stats = replace(self._stats)
+        stats.segments = len(self._segments)
+        stats.bytes_on_disk = sum(segment.size for segment in self._segments)
+        return stats
+
+    # -- append
+
+    def append(self, kind: int, payload: bytes) -> int:
+        length = len(payload) + 1
+        position = self._end
+        end = position + PREFIX_SIZE + length
+        if end > self._limit or kind < FIRST_FREE_KIND:
+            position = self._make_room(kind, PREFIX_SIZE + length)
+            end = position + PREFIX_SIZE + length
+        # Two chunks and one join per group: half the price of joining each record (bench/journal.py).
+        self._chunks += (_pack_frame(length, crc32(payload, crc32(KIND_BYTES[kind], length)), kind), payload)
+        self._end = end
+        return position
+
+    def append_batch(self, records: Sequence[tuple[int, bytes]]) -> list[int]:
+        if len(records) < 2:
+            return [self.append(kind, payload) for kind, payload in records]
+        for kind, _ in records:
+            if kind < FIRST_FREE_KIND:
+                raise ValueError(f"kind {kind} is reserved for the journal")
+        encoded, offsets = encode_batch(records)
+        position = self._end
+        if position + len(encoded) > self._limit:
+            position = self._make_room(FIRST_FREE_KIND, len(encoded))
+        self._chunks.append(encoded)
+        self._end = position + len(encoded)
+        return [position + offset for offset in offsets]
+
+    def on_durable(self, callback: DurableCallback) -> None:
+        if self._failed is None and self._end > self._start + SYNC_SIZE:
+            self._callbacks.append(callback)
+        elif self._failed is None and self._in_flight:
+            self._in_flight[-1].callbacks.append(callback)
+        else:
+            self._idle_callbacks.append(callback)
+            self._schedule_turn()
+
+    def flush(self) -> None:
+        self._turn()
+        if self._thread is None and self._writer is not None and self._in_flight and self._failed is None:
+            try:
+                self._results.append(self._writer.commit([waiting.group for waiting in self._in_flight]))
+                self._writer.seal()
+            except Exception as exc:
+                self._results.append(exc)
+                self._writer.abandon()
+            self._collect()
+
+    def _make_room(self, kind: int, size: int) -> int:
+        """The rare part of an append: refuse, open a group, or go on to the next segment."""
+        if self._failed is not None:
+            raise self._failed
+        if self._state:
+            raise JournalError(f"the journal cannot be appended to: {self._state}")
+        if kind < FIRST_FREE_KIND:
+            raise ValueError(f"kind {kind} is reserved for the journal")
+        if size > MAX_PAYLOAD:
+            raise ValueError(f"a record of {size} bytes is over the limit of {MAX_PAYLOAD}")
+        self._schedule_turn()
+        self._limit = self._segments[-1].base + self._capacity
+        if self._end + size > self._limit:
+            self._next_segment(size)
+        return self._end
+
+    def _next_segment(self, size: int) -> None:
+        self._close_group()
+        capacity = max(self._options.segment_bytes - HEADER_SIZE, SYNC_SIZE + size)
+        base = self._start
+        current = self._segments[-1]
+        if base != current.base:  # an empty segment is not left behind but made bigger
+            current.size = base - current.base + HEADER_SIZE
+            current = _Segment(base, 0)
+            self._segments.append(current)
+            self._reader.add(base)
+        current.size = HEADER_SIZE + capacity
+        self._capacity = capacity
+        self._limit = base + capacity
+
+    def _schedule_turn(self) -> None:
+        if self._defer is not None and not self._turn_due:
+            self._turn_due = True
+            self._defer(self._turn)
+
+    def _turn(self) -> None:
+        """Once per turn of the loop in which something was appended: hand the group to the writer."""
+        self._turn_due = False
+        self._run_idle()
+        if self._failed is None:
+            self._close_group()
+            self._limit = -1
+
+    def _close_group(self) -> None:
+        if self._end == self._start + SYNC_SIZE:
+            return
+        self._stats.records += len(self._chunks) >> 1
+        self._join_chunks()
+        group = Group(self._segments[-1].base, self._capacity, self._start, self._end, tuple(self._parts))
+        self._in_flight.append(_InFlight(group, self._part_starts, self._callbacks))
+        if self._thread is not None:
+            self._handed.put(group)
+        self._parts, self._part_starts, self._callbacks = [], [], []
+        self._start = self._end
+        self._end += SYNC_SIZE
+
+    def _join_chunks(self) -> None:
+        if self._chunks:
+            part = b"".join(self._chunks)
+            self._chunks = []
+            self._part_starts.append(self._end - len(part))
+            self._parts.append(part)
+
+    # -- results of the writer
+
+    def _collect(self) -> None:
+        """Take the writer's results, in the loop's thread, and tell those who wait."""
+        self._run_idle()
+        while self._results:
+            result = self._results.popleft()
+            if isinstance(result, Commit):
+                self._committed(result)
+            else:
+                self._fail(result)
+        self._advance_checkpoint()
+
+    def _committed(self, commit: Commit) -> None:
+        stats = self._stats
+        stats.commits += 1
+        stats.syncs += commit.syncs
+        stats.bytes_written += commit.written
+        stats.last_sync_seconds = commit.seconds
+        # The next group's first record comes behind its SYNC record, so nothing of the caller's is below.
+        self._durable = commit.durable + SYNC_SIZE
+        done = [self._in_flight.popleft() for _ in range(commit.groups)]
+        for waiting in done:
+            _run(waiting.callbacks, None)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failed is not None:
+            return
+        reason = f"{type(error).__name__}: {error}"
+        log.critical("journal failed", extra={"folder": self._disk.folder, "reason": reason})
+        self._failed = failed = JournalFailed(reason)
+        self._limit = -1
+        waiting = [callback for in_flight in self._in_flight for callback in in_flight.callbacks]
+        for in_flight in self._in_flight:  # kept: their records can still be read
+            in_flight.callbacks = []
+        waiting += self._callbacks
+        self._callbacks = []
+        _run(waiting, failed)
+
+    def _run_idle(self) -> None:
+        if self._idle_callbacks:
+            callbacks, self._idle_callbacks = self._idle_callbacks, []
+            _run(callbacks, self._failed)
+
+    # -- read
+
+    def read(self, position: int) -> tuple[int, bytes]:
+        if position >= self._written:
+            return self._read_unwritten(position)
+        return self._reader.read(position)
+
+    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+        written = self._written
+        if not positions or max(positions) < written:
+            return self._reader.read_many(positions)
+        found: list[tuple[int, bytes]] = []
+        run: list[int] = []
+        for position in positions:
+            if position < written:
+                run.append(position)
+                continue
+            if run:
+                found += self._reader.read_many(run)
+                run = []
+            found.append(self._read_unwritten(position))
+        return found + self._reader.read_many(run)
+
+    @property
+    def _written(self) -> int:
+        """Below this, the files answer; above, what is still in memory."""
+        return self._in_flight[0].group.start if self._in_flight else self._start
+
+    def _read_unwritten(self, position: int) -> tuple[int, bytes]:
+        self._join_chunks()
+        parts: Sequence[bytes] = self._parts
+        starts = self._part_starts
+        for waiting in self._in_flight:
+            if position < waiting.group.end:
+                parts, starts = waiting.group.parts, waiting.starts
+                break
+        at = bisect_right(starts, position) - 1
+        if at >= 0 and position < self._end:
+            with suppress(BadRecord):
+                return record_at(parts[at], position - starts[at])
+        raise JournalCorrupt(f"no record was appended at position {position}")
+
+    # -- checkpoint
+
+    def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
+        if self._failed is not None:
+            raise self._failed
+        if self._state:
+            raise JournalError(f"the journal cannot be checkpointed: {self._state}")
+        # Not behind the room for a SYNC record that may never be written.
+        position = self._end if self._end > self._start + SYNC_SIZE else self._start
+        bases = [segment.base for segment in self._segments]
+        return self._checkpointer.begin(position, self._epoch, bases, records, live, self._advance_checkpoint)
+
+    def _advance_checkpoint(self) -> None:
+        """The log must be durable up to the checkpoint before the checkpoint counts."""
+        position = self._checkpointer.waits_for
+        if position is not None and self._failed is None and position <= self._durable - SYNC_SIZE:
+            self._checkpointer.proceed(self._sealed(position), self._options.compact_below)
+
+    def _sealed(self, position: int) -> list[SealedSegment]:
+        """Segments wholly before ``position`` whose successor certainly exists on the disk."""
+        known = min(position, self._durable - SYNC_SIZE - 1)
+        return [
+            SealedSegment(segment.base, follower.base, segment.size)
+            for segment, follower in zip(self._segments, self._segments[1:], strict=False)
+            if follower.base <= known
+        ]
+
+    def _checkpoint_done(self, outcome: Outcome) -> None:
+        stats = self._stats
+        if outcome.published:
+            stats.checkpoints += 1
+            self._checkpoint_position = outcome.position
+        for problem in outcome.problems:
+            stats.checkpoint_failures += 1
+            log.error("checkpoint incomplete", extra={"folder": self._disk.folder, "reason": problem})
+        stats.compactions += len(outcome.reclaimed.compacted)
+        stats.deleted_segments += len(outcome.reclaimed.deleted)
+        stats.reclaimed_bytes += outcome.reclaimed.freed_bytes
+        deleted = set(outcome.reclaimed.deleted)
+        for base in deleted:
+            self._reader.forget(base, gone=True)
+        self._segments = [segment for segment in self._segments if segment.base not in deleted]
+        for segment in self._segments:
+            size = outcome.reclaimed.compacted.get(segment.base)
+            if size is not None:
+                segment.size = size
+                self._reader.forget(segment.base, gone=False)
+
+    # -- open and close
+
+    def recover(self, found: Survey, recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
+        """The tail's records; at their end the torn tail is cut and the journal is open."""
+        self._epoch = recovery.epoch
+        try:
+            if found.segments:
+                walk = TailWalk(self._disk, found)
+                yield from walk.records()
+                recovery.torn, recovery.clean = walk.torn, walk.clean
+                self._resume(found, walk)
+            else:
+                file, header = create_segment(self._disk, 0, self._epoch, self._capacity)
+                recovery.clean = True
+                self._segments = [_Segment(0, HEADER_SIZE + self._capacity)]
+                self._writer = LogWriter(
+                    self._disk, file, header, self._capacity, 0, self._epoch, self._clock
+                )
+                self._opened(0)
+        except OSError as exc:
+            self._release()
+            raise JournalFailed(f"opening {self._disk.folder}: {exc}") from exc
+        except JournalError:
+            self._release()
+            raise
+
+    def _resume(self, found: Survey, walk: TailWalk) -> None:
+        last = found.segments[-1]
+        base = last.header.base
+        self._capacity = max(self._capacity, walk.end - base)
+        file = self._disk.open(last.name, write=True)
+        if walk.torn is not None:
+            log.warning(
+                "torn tail cut", extra={"where": walk.torn.where, "dropped_bytes": walk.torn.dropped_bytes}
+            )
+            file.truncate(walk.end - base + HEADER_SIZE)
+        file.preallocate(HEADER_SIZE + self._capacity)
+        # Also without a tear: what a killed process wrote may have been read from the page cache only, and
+        # from here on the caller acts on it.
+        file.sync()
+        self._segments = [_Segment(segment.header.base, segment.size) for segment in found.segments]
+        self._segments[-1].size = HEADER_SIZE + self._capacity
+        self._checkpoint_position = found.tail_start
+        self._writer = LogWriter(
+            self._disk, file, last.header, self._capacity, walk.end, self._epoch, self._clock
+        )
+        self._writer.seal()
+        self._opened(walk.end)
+
+    def _opened(self, end: int) -> None:
+        self._start = end
+        self._end = self._durable = end + SYNC_SIZE
+        for segment in self._segments:
+            self._reader.add(segment.base)
+        self._state = ""
+        notify = self._notify
+        if notify is not None and self._writer is not None:
+
+            def wake() -> None:
+                with suppress(RuntimeError):  # the loop is closed: close() collects what is left
+                    notify(self._collect)
+
+            self._thread = threading.Thread(
+                target=run_writer,
+                args=(self._writer, self._handed, self._results, wake),
+                name="holt-journal-writer",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        if self._state == "it is closed":
+            return
+        if not self._state:
+            self.flush()
+            if self._thread is not None:
+                self._handed.put(None)
+                self._thread.join()
+                self._collect()
+            elif self._failed is None and self._writer is not None:
+                try:
+                    self._writer.finish()
+                except OSError as exc:
+                    self._fail(exc)
+            self._checkpointer.stop()  # the step that runs; then the other one, if it was still to come
+            self._checkpointer.stop()
+            self._limit = -1
+        self._release()
+
+    def _release(self) -> None:
+        self._state = "it is closed"
+        self._reader.close()
+        self._disk.unlock()
+
+
+def _run(callbacks: Sequence[DurableCallback], error: JournalFailed | None) -> None:
+    for callback in callbacks:
+        try:
+            callback(error)
+        except Exception:  # one waiter's bug must not leave the others waiting
+            log.exception("a durable callback failed")
+
+
+def open_journal(
+    folder: Path | str,
+    options: JournalOptions | None = None,
+    *,
+    disk: Disk | None = None,
+    defer: Defer | None = None,
+    notify: Defer | None = None,
+    clock: Callable[[], float] = time.time,
+) -> tuple[FileJournal, Recovery]:
+    """Own the folder and find out what is in it.
+
+    ``defer`` is ``loop.call_soon`` and ``notify`` is ``loop.call_soon_threadsafe``; without them nothing is
+    threaded, and ``flush`` does the work inline.
+    """
+    if (defer is None) != (notify is None):
+        raise ValueError("defer and notify belong together: both, or neither")
+    options = options or JournalOptions()
+    disk = disk or OsDisk(folder)
+    disk.lock()
+    try:
+        for name in disk.list():
+            if name.endswith(TEMPORARY):  # a crash's leftovers: nothing refers to them
+                disk.remove(name)
+        found = survey(disk)
+        epoch = next_epoch(disk, found.epoch)
+    except BaseException:
+        disk.unlock()
+        raise
+    journal = FileJournal(disk, options, defer, notify, clock)
+    mark = found.checkpoint
+    recovery = Recovery(
+        checkpoint=iter(()) if mark is None else read_checkpoint(disk, mark.position),
+        records=iter(()),
+        epoch=epoch,
+        warnings=found.warnings,
+    )
+    recovery.records = journal.recover(found, recovery)
+    return journal, recovery

@@ -1,0 +1,182 @@
+"""Reading records back by position.
+
+Owns: the open read handles (bounded) and the choice of how much to read at once.
+Must not touch: the open end of the log; records not yet written are the journal's to answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from struct import error
+from typing import Final
+
+from .disk import Disk, File
+from .interface import FIRST_FREE_KIND, JournalCorrupt
+from .records import FRAME_SIZE, PREFIX, PREFIX_SIZE, BadRecord, record_at
+from .segment import HEADER_SIZE, PositionTable, SegmentHeader, read_header, read_index, segment_name
+
+_PAGE: Final = 4096
+_RUN: Final = 1 << 20
+_GAP: Final = 64 << 10  # positions nearer than this are worth one read
+_AHEAD: Final = 2 << 20
+
+
+class OpenSegment:
+    """A read handle. It outlives a compaction: the old file answers for its positions until dropped."""
+
+    __slots__ = ("_table", "base", "file", "header")
+
+    def __init__(self, file: File, header: SegmentHeader, table: PositionTable | None) -> None:
+        self.file = file
+        self.header = header
+        self.base = header.base
+        self._table = table
+
+    def offset_of(self, position: int) -> int | None:
+        if self._table is None:
+            return position - self.base + HEADER_SIZE
+        return self._table.offset_of(position)
+
+
+class LogReader:
+    def __init__(self, disk: Disk, bases: Sequence[int], handles: int) -> None:
+        self._disk = disk
+        self._bases = sorted(bases)
+        self._handles = max(handles, 1)
+        self._open: OrderedDict[int, OpenSegment] = OrderedDict()
+
+    def add(self, base: int) -> None:
+        insort(self._bases, base)
+
+    def forget(self, base: int, *, gone: bool) -> None:
+        """Close the handle after a compaction, or drop the segment altogether after its deletion."""
+        if gone and base in self._bases:
+            self._bases.remove(base)
+        segment = self._open.pop(base, None)
+        if segment is not None:
+            segment.file.close()
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].file.close()
+
+    def read(self, position: int) -> tuple[int, bytes]:
+        segment = self._segment_for(position)
+        offset = self._locate(segment, position)
+        data = self._load(segment, offset, _PAGE)
+        return self._parse(segment, data, 0, offset, position)
+
+    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        segment: OpenSegment | None = None
+        data = b""
+        first = stop = lowest = highest = 0  # file offsets of the data at hand; positions of its segment
+        for index, position in enumerate(positions):
+            if segment is None or not lowest <= position < highest:
+                segment = self._segment_for(position)
+                lowest, highest = segment.base, self._upper(segment.base)
+                first = stop = 0
+            offset = self._locate(segment, position)
+            at = offset - first
+            whole = first <= offset and offset + PREFIX_SIZE <= stop
+            if not whole or offset + PREFIX_SIZE + PREFIX.unpack_from(data, at)[0] > stop:
+                size = self._run_size(positions, index, highest)
+                data = self._load(segment, offset, size)
+                first, at = offset, 0
+                stop = first + len(data)
+                if size > _PAGE:
+                    segment.file.will_need(stop, _AHEAD)
+            found.append(self._parse(segment, data, at, offset, position))
+        return found
+
+    def record_size(self, position: int) -> int:
+        """How many bytes the record takes, frame included, from its length field alone."""
+        segment = self._segment_for(position)
+        offset = self._locate(segment, position)
+        raw = segment.file.pread(FRAME_SIZE, offset)
+        if len(raw) < FRAME_SIZE:
+            raise self._damage(segment, offset, position, "the record is cut short")
+        length: int = PREFIX.unpack_from(raw)[0]
+        return PREFIX_SIZE + length
+
+    @staticmethod
+    def _run_size(positions: Sequence[int], index: int, highest: int) -> int:
+        start = last = positions[index]
+        limit = min(start + _RUN, highest)
+        for position in positions[index + 1 : index + 20_000]:
+            if not last <= position < limit or position - last > _GAP:
+                break
+            last = position
+        return min(last - start + _PAGE, _RUN)
+
+    def _upper(self, base: int) -> int:
+        at = bisect_right(self._bases, base)
+        return self._bases[at] if at < len(self._bases) else 1 << 64
+
+    def _segment_for(self, position: int) -> OpenSegment:
+        at = bisect_right(self._bases, position) - 1
+        if at < 0:
+            raise JournalCorrupt(f"position {position} lies before every segment in {self._disk.folder}")
+        base = self._bases[at]
+        segment = self._open.get(base)
+        if segment is None:
+            segment = self._open_segment(base)
+        else:
+            self._open.move_to_end(base)
+        return segment
+
+    def _open_segment(self, base: int) -> OpenSegment:
+        folder = self._disk.folder
+        try:
+            file = self._disk.open(segment_name(base))
+        except FileNotFoundError:
+            raise JournalCorrupt(f"segment {folder}/{segment_name(base)} is missing") from None
+        try:
+            header = read_header(file, base, folder)
+            table = read_index(file, header, folder) if header.compacted else None
+        except BaseException:
+            file.close()
+            raise
+        segment = self._open[base] = OpenSegment(file, header, table)
+        while len(self._open) > self._handles:
+            self._open.popitem(last=False)[1].file.close()
+        return segment
+
+    def _locate(self, segment: OpenSegment, position: int) -> int:
+        offset = segment.offset_of(position)
+        if offset is None:
+            raise JournalCorrupt(
+                f"segment {self._disk.folder}/{segment_name(segment.base)} does not hold position {position}"
+            )
+        return offset
+
+    def _load(self, segment: OpenSegment, offset: int, size: int) -> bytes:
+        """At least the whole record at ``offset`` when it is intact."""
+        data = segment.file.pread(size, offset)
+        try:
+            need = PREFIX_SIZE + PREFIX.unpack_from(data)[0]
+        except error:
+            return data
+        if len(data) < need <= segment.file.size() - offset:
+            data += segment.file.pread(need - len(data), offset + len(data))
+        return data
+
+    def _parse(
+        self, segment: OpenSegment, data: bytes, at: int, offset: int, position: int
+    ) -> tuple[int, bytes]:
+        try:
+            record = record_at(data, at)
+        except BadRecord as exc:
+            raise self._damage(segment, offset, position, exc.reason) from None
+        if record[0] < FIRST_FREE_KIND:
+            raise self._damage(segment, offset, position, "no record that was appended starts here")
+        return record
+
+    def _damage(self, segment: OpenSegment, offset: int, position: int, reason: str) -> JournalCorrupt:
+        folder = self._disk.folder
+        return JournalCorrupt(
+            f"segment {folder}/{segment_name(segment.base)} is damaged at offset {offset} "
+            f"(position {position}): {reason}; `holt journal check {folder}` tells how much is affected"
+        )

@@ -1,0 +1,290 @@
+"""What is on the disk at opening: which checkpoint counts, and the tail after it.
+
+Owns: the judgement between a torn tail (cut) and damage (refusal), and the walk over the tail.
+Must not touch: the disk's contents. It says what should be cut; the journal or ``repair`` does it.
+
+The rule at a bad record at X in the last segment: if any genuine SYNC record behind X says that the log was
+durable beyond X, then X was once whole, and this is damage. Otherwise nothing from X on was ever reported
+durable. In a segment that has a successor there is nothing to judge: it was synced whole before that existed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from zlib import crc32
+
+from .checkpoint import Checkpoint, checkpoint_name, position_of, verify_checkpoint
+from .disk import Disk, File
+from .interface import FIRST_FREE_KIND, JournalCorrupt, TornTail
+from .records import (
+    BATCH,
+    FRAME_SIZE,
+    PREFIX,
+    PREFIX_SIZE,
+    SYNC,
+    SYNC_SIZE,
+    BadRecord,
+    decode_sync,
+    find_syncs,
+    inner_records,
+)
+from .segment import HEADER_SIZE, SegmentHeader, base_of, read_header, segment_name
+
+_READ: Final = 1 << 20
+_ZEROS: Final = bytes(_READ)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSegment:
+    header: SegmentHeader
+    size: int
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.header.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The headers of everything found, and where the tail starts."""
+
+    segments: list[FoundSegment]  # by base
+    checkpoint: Checkpoint | None
+    epoch: int  # the highest seen in any file
+    warnings: list[str]
+
+    @property
+    def tail_start(self) -> int:
+        return 0 if self.checkpoint is None else self.checkpoint.position
+
+    @property
+    def tail(self) -> list[FoundSegment]:
+        """The segments from the one that holds the start of the tail on."""
+        first = 0
+        for index, segment in enumerate(self.segments):
+            if segment.header.base <= self.tail_start:
+                first = index
+        return self.segments[first:]
+
+
+def advice(folder: str) -> str:
+    return f"`holt journal check {folder}` shows the damage, `holt journal repair {folder}` cuts it away"
+
+
+def survey(disk: Disk) -> Survey:
+    """Read every header and verify the newest checkpoint; JournalCorrupt when the pieces do not fit."""
+    bases: list[int] = []
+    marks: list[int] = []
+    for name in disk.list():
+        base, mark = base_of(name), position_of(name)
+        if base is not None:
+            bases.append(base)
+        elif mark is not None:
+            marks.append(mark)
+    segments = [_found(disk, base) for base in sorted(bases)]
+    warnings: list[str] = []
+    checkpoint = _choose_checkpoint(disk, sorted(marks, reverse=True), warnings)
+    epoch = max([segment.header.epoch for segment in segments], default=0)
+    if checkpoint is not None:
+        epoch = max(epoch, checkpoint.epoch)
+    found = Survey(segments, checkpoint, epoch, warnings)
+    _check_fit(disk.folder, found)
+    return found
+
+
+def _found(disk: Disk, base: int) -> FoundSegment:
+    file = disk.open(segment_name(base))
+    try:
+        return FoundSegment(read_header(file, base, disk.folder), file.size())
+    finally:
+        file.close()
+
+
+def _choose_checkpoint(disk: Disk, newest_first: list[int], warnings: list[str]) -> Checkpoint | None:
+    problem: JournalCorrupt | None = None
+    for position in newest_first:
+        try:
+            checkpoint = verify_checkpoint(disk, position)
+        except JournalCorrupt as exc:
+            problem = problem or exc
+            continue
+        if problem is not None:
+            # Older checkpoints go only after a newer one is durable, and segments only after those: so the
+            # log behind this one is still whole, or _check_fit says otherwise.
+            warnings.append(f"{problem}; fell back to {checkpoint_name(position)}")
+        return checkpoint
+    if problem is not None:
+        raise JournalCorrupt(f"{problem}; {advice(disk.folder)}")
+    return None
+
+
+def _check_fit(folder: str, found: Survey) -> None:
+    if not found.segments:
+        if found.checkpoint is not None:
+            raise JournalCorrupt(f"{folder} holds a checkpoint but no segments")
+        return
+    bases = {segment.header.base for segment in found.segments}
+    if found.checkpoint is None:
+        if 0 not in bases:
+            raise JournalCorrupt(f"{folder}: the log does not start at 0 and there is no checkpoint")
+    else:
+        lost = [base for base in found.checkpoint.segments if base not in bases]
+        if lost:
+            raise JournalCorrupt(
+                f"segment {folder}/{segment_name(lost[0])} is missing; the checkpoint needs it"
+            )
+    tail = found.tail
+    if tail[0].header.base > found.tail_start:
+        raise JournalCorrupt(f"{folder}: no segment holds position {found.tail_start}, where the tail starts")
+    for segment in tail:
+        if segment.header.compacted:
+            raise JournalCorrupt(f"segment {folder}/{segment.name} was compacted but its checkpoint is gone")
+
+
+@dataclass(slots=True)
+class Walk:
+    """Where a walk over one segment stopped and why."""
+
+    position: int
+    problem: str | None = None  # None: zeros or the expected end
+    clean: bool = False  # the last record says the journal was closed in good order
+    last_synced: int = 0  # the furthest claim of any SYNC record passed
+
+
+def walk_segment(
+    file: File, header: SegmentHeader, start: int, stop: int | None
+) -> Generator[tuple[int, int, bytes], None, Walk]:
+    """Yield a plain segment's records from ``start``, up to ``stop`` or the first thing that is no record."""
+    limit = header.base + file.size() - HEADER_SIZE if stop is None else stop
+    walk = Walk(start)
+    position = start
+    want = _READ
+    unpack = PREFIX.unpack_from
+    while position < limit:
+        data = file.pread(min(want, limit - position), position - header.base + HEADER_SIZE)
+        size = len(data)
+        at = 0
+        want = _READ
+        while at + FRAME_SIZE <= size:
+            length, checksum = unpack(data, at)
+            body = at + PREFIX_SIZE
+            end = body + length
+            if end > size:
+                break
+            if length == 0:
+                walk.position = position + at
+                return walk
+            if crc32(data[body:end], length) != checksum:
+                walk.position = position + at
+                walk.problem = "the checksum does not match"
+                return walk
+            kind = data[body]
+            if kind >= FIRST_FREE_KIND:
+                walk.clean = False
+                yield position + at, kind, data[body + 1 : end]
+            elif kind == SYNC:
+                mark = decode_sync(data[body + 1 : end], header.marker, position + at)
+                if mark is None:
+                    walk.position = position + at
+                    walk.problem = "a SYNC record that was written for another place"
+                    return walk
+                walk.clean = mark.clean
+                walk.last_synced = max(walk.last_synced, mark.synced_upto)
+            elif kind == BATCH:
+                walk.clean = False
+                yield from _batch(data[body + 1 : end], position + body + 1)
+            else:
+                walk.position = position + at
+                walk.problem = f"kind {kind} is unknown"
+                return walk
+            at = end
+        position += at
+        if at == 0:
+            # Not even one record in what was read: a longer one than usual, or rubbish in its length.
+            if size < FRAME_SIZE:
+                walk.problem = None if not any(data) else "the record is cut short"
+                break
+            need = PREFIX_SIZE + unpack(data, 0)[0]
+            if need <= size or position + need > limit:
+                walk.problem = f"a length of {need - PREFIX_SIZE} is impossible here"
+                break
+            want = need
+    walk.position = position
+    return walk
+
+
+def _batch(payload: bytes, position: int) -> Iterator[tuple[int, int, bytes]]:
+    try:
+        yield from inner_records(payload, position)
+    except BadRecord as exc:  # its own checksum was right: not the disk's fault, and nothing to cut
+        raise JournalCorrupt(f"the batch at position {position} holds what is no record: {exc}") from None
+
+
+def judge_end(file: File, header: SegmentHeader, walk: Walk, folder: str) -> TornTail | None:
+    """The last segment's walk stopped: at its proper end (None), at a torn tail, or at damage (raised)."""
+    offset = walk.position - header.base + HEADER_SIZE
+    size = file.size()
+    where = f"segment {folder}/{segment_name(header.base)}"
+    last_used = at = offset
+    durable = walk.last_synced
+    while at < size:
+        # Overlap by less than one SYNC record, so that none is missed between two reads.
+        data = file.pread(_READ, at)
+        if data != _ZEROS[: len(data)]:
+            last_used = at + len(data.rstrip(b"\0"))
+            for mark in find_syncs(data, header.marker, header.base + at - HEADER_SIZE):
+                durable = max(durable, mark.synced_upto)
+        if at + len(data) >= size:
+            break
+        at += len(data) - SYNC_SIZE + 1
+    if durable > walk.position:
+        reason = walk.problem or "zeros where a record was"
+        raise JournalCorrupt(
+            f"{where} is damaged at offset {offset} (position {walk.position}): {reason}, and the log was "
+            f"durable up to position {durable}; {advice(folder)}"
+        )
+    if last_used == offset:
+        return None
+    return TornTail(walk.position, last_used - offset, f"{where}, offset {offset}")
+
+
+@dataclass(slots=True)
+class TailWalk:
+    """The walk over all segments of the tail. The fields are known when ``records`` is exhausted."""
+
+    disk: Disk
+    found: Survey
+    end: int = 0
+    torn: TornTail | None = None
+    clean: bool = False
+    walked: list[Walk] = field(default_factory=list)
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        tail = self.found.tail
+        start = self.found.tail_start
+        for index, segment in enumerate(tail):
+            last = index + 1 == len(tail)
+            stop = None if last else tail[index + 1].header.base
+            first = max(start, segment.header.base)
+            file = self.disk.open(segment.name)
+            try:
+                walk = yield from walk_segment(file, segment.header, first, stop)
+                self.walked.append(walk)
+                if last:
+                    self.torn = judge_end(file, segment.header, walk, self.disk.folder)
+                    self.end, self.clean = walk.position, walk.clean and self.torn is None
+                elif walk.position != stop:
+                    raise self._damage(segment, walk, stop)
+            finally:
+                file.close()
+
+    def _damage(self, segment: FoundSegment, walk: Walk, stop: int | None) -> JournalCorrupt:
+        folder = self.disk.folder
+        offset = walk.position - segment.header.base + HEADER_SIZE
+        reason = walk.problem or f"it ends here, but the next segment starts at position {stop}"
+        return JournalCorrupt(
+            f"segment {folder}/{segment.name} is damaged at offset {offset} "
+            f"(position {walk.position}): {reason}; {advice(folder)}"
+        )

@@ -1,0 +1,154 @@
+"""A segment file: its name, its header, and the index of a compacted one.
+
+Owns: the 64-byte header and the mapping from positions to file offsets.
+Must not touch: which segments exist, and what the records mean.
+
+A plain segment holds every byte of the log from its base on: offset = position - base + 64.
+A compacted one holds only the live records, each under its old position, found through an index.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct, error
+from typing import Final
+from zlib import crc32
+
+from .disk import Disk, File
+from .interface import JournalCorrupt
+from .records import MARKER_SIZE
+
+HEADER_SIZE: Final = 64
+SUFFIX: Final = ".seg"
+TEMPORARY: Final = ".tmp"
+_MAGIC: Final = b"HOLTSEG\n"
+_VERSION: Final = 1
+_COMPACTED: Final = 1
+# magic, version, flags, index entries, base, epoch, marker, original end, index offset, reserved
+_HEADER: Final = Struct("<8sHHIQQ8sQQ4x")
+_CHECKSUM: Final = Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    base: int
+    epoch: int  # of the owner that made it
+    marker: bytes  # random: how this segment's SYNC records are told from look-alikes in message bodies
+    compacted: bool = False
+    end: int = 0  # compacted only: where the original ended
+    index_offset: int = 0
+    index_count: int = 0
+
+    def encode(self) -> bytes:
+        flags = _COMPACTED if self.compacted else 0
+        fields = _HEADER.pack(
+            _MAGIC,
+            _VERSION,
+            flags,
+            self.index_count,
+            self.base,
+            self.epoch,
+            self.marker,
+            self.end,
+            self.index_offset,
+        )
+        return fields + _CHECKSUM.pack(crc32(fields))
+
+
+def segment_name(base: int) -> str:
+    return f"{base:016x}{SUFFIX}"
+
+
+def base_of(name: str) -> int | None:
+    """The base in a segment's file name; None when the name is not one."""
+    stem = name.removesuffix(SUFFIX)
+    if stem == name or len(stem) != 16:
+        return None
+    try:
+        base = int(stem, 16)
+    except ValueError:
+        return None
+    return base if segment_name(base) == name else None
+
+
+def read_header(file: File, base: int, folder: str) -> SegmentHeader:
+    """The header of the segment that is named for ``base``."""
+    raw = file.pread(HEADER_SIZE, 0)
+    name = f"{folder}/{segment_name(base)}"
+    try:
+        magic, version, flags, count, own, epoch, marker, end, index_offset = _HEADER.unpack_from(raw)
+        (checksum,) = _CHECKSUM.unpack_from(raw, _HEADER.size)
+    except error:
+        raise JournalCorrupt(f"segment {name} is damaged at offset 0: its header is cut short") from None
+    if magic != _MAGIC:
+        raise JournalCorrupt(f"segment {name} is damaged at offset 0: this is not a journal segment")
+    if crc32(raw[: _HEADER.size]) != checksum:
+        raise JournalCorrupt(f"segment {name} is damaged at offset 0: the header's checksum does not match")
+    if version != _VERSION:
+        raise JournalCorrupt(
+            f"segment {name} has format version {version}; this program reads version {_VERSION}"
+        )
+    if own != base:
+        raise JournalCorrupt(
+            f"segment {name} was written as {segment_name(own)}: a file was renamed or swapped"
+        )
+    return SegmentHeader(base, epoch, marker, bool(flags & _COMPACTED), end, index_offset, count)
+
+
+def create_segment(disk: Disk, base: int, epoch: int, capacity: int) -> tuple[File, SegmentHeader]:
+    """A new empty segment, durable with its name before the first record goes in.
+
+    It is built under another name: a crash on the way leaves a temporary file, never a ``.seg`` with half a
+    header that could not be told from damage.
+    """
+    header = SegmentHeader(base, epoch, disk.random_bytes(MARKER_SIZE))
+    name = segment_name(base)
+    file = disk.open(name + TEMPORARY, create=True)
+    try:
+        file.preallocate(HEADER_SIZE + capacity)
+        file.pwrite([header.encode()], 0)
+        file.sync()
+        disk.rename(name + TEMPORARY, name)
+        disk.sync_dir()
+    except BaseException:
+        file.close()
+        raise
+    return file, header
+
+
+@dataclass(slots=True)
+class PositionTable:
+    """Where a compacted segment keeps each record."""
+
+    positions: array[int]
+    offsets: array[int]
+
+    def offset_of(self, position: int) -> int | None:
+        at = bisect_left(self.positions, position)
+        if at < len(self.positions) and self.positions[at] == position:
+            return self.offsets[at]
+        return None
+
+
+def encode_index(positions: array[int], offsets: array[int]) -> bytes:
+    raw = positions.tobytes() + offsets.tobytes()
+    return raw + _CHECKSUM.pack(crc32(raw))
+
+
+def read_index(file: File, header: SegmentHeader, folder: str) -> PositionTable:
+    size = header.index_count * 16
+    raw = file.pread(size + _CHECKSUM.size, header.index_offset)
+    if len(raw) != size + _CHECKSUM.size or _CHECKSUM.pack(crc32(raw[:size])) != raw[size:]:
+        raise JournalCorrupt(
+            f"segment {folder}/{segment_name(header.base)} is damaged at offset {header.index_offset}: "
+            "the index of its records does not match its checksum"
+        )
+    return PositionTable(array("Q", raw[: size // 2]), array("Q", raw[size // 2 : size]))
+
+
+def count_between(live: Sequence[array[int]], first: int, stop: int) -> int:
+    """How many of the sorted positions lie in [first, stop)."""
+    return sum(bisect_left(positions, stop) - bisect_left(positions, first) for positions in live)

@@ -1,0 +1,158 @@
+"""The one writer: what happens between "handed over" and "durable".
+
+Owns: the open end of the log, the order write -> sync -> report, and the creation of the next segment.
+Must not touch: the journal's state. It gets immutable groups and returns values, so that it may run in a
+thread of its own or inline, with the same code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from .disk import Disk, File
+from .records import encode_sync
+from .segment import HEADER_SIZE, SegmentHeader, create_segment
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The records of one loop turn: a stretch of log that starts with room for a SYNC record."""
+
+    base: int  # of the segment it belongs to
+    capacity: int
+    start: int
+    end: int
+    parts: tuple[bytes, ...]  # everything after the SYNC record
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    groups: int
+    durable: int
+    written: int
+    syncs: int
+    seconds: float  # the last sync
+
+
+class LogWriter:
+    def __init__(
+        self,
+        disk: Disk,
+        file: File,
+        header: SegmentHeader,
+        capacity: int,
+        durable: int,
+        epoch: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._disk = disk
+        self._file = file
+        self._base = header.base
+        self._marker = header.marker
+        self._capacity = capacity
+        self._durable = durable
+        self._epoch = epoch
+        self._clock = clock
+
+    def commit(self, groups: Sequence[Group]) -> Commit:
+        """Write all groups and sync once (once more for each segment that is left)."""
+        now = self._clock()
+        parts: list[bytes] = []
+        at = start = groups[0].start
+        syncs = 1
+        for group in groups:
+            if group.base != self._base:
+                # The old segment is durable to its last byte before the new one exists: so damage in a
+                # segment that has a successor is never a torn tail.
+                if parts:
+                    self._write(parts, at)
+                self._leave_segment(group.start)
+                self._enter_segment(group)
+                syncs += 1
+                parts = []
+                at = group.start
+            elif group.capacity > self._capacity:
+                self._file.preallocate(HEADER_SIZE + group.capacity)
+                self._capacity = group.capacity
+            parts.append(encode_sync(self._marker, group.start, self._durable, now))
+            parts.extend(group.parts)
+        self._write(parts, at)
+        began = time.perf_counter()
+        self._file.sync()
+        seconds = time.perf_counter() - began
+        self._durable = groups[-1].end
+        return Commit(len(groups), self._durable, self._durable - start, syncs, seconds)
+
+    def seal(self) -> None:
+        """Note, unsynced, that all so far is durable, in the place that the next group's SYNC will take.
+
+        After a kill the page cache survives, and with it the proof that the last group was synced: if it is
+        found damaged then, that is corruption and not a torn tail.
+        """
+        self._write([encode_sync(self._marker, self._durable, self._durable, self._clock())], self._durable)
+
+    def finish(self) -> None:
+        """Mark a clean end, give back the unused space, and close."""
+        mark = encode_sync(self._marker, self._durable, self._durable, self._clock(), clean=True)
+        self._write([mark], self._durable)
+        self._file.truncate(self._durable + len(mark) - self._base + HEADER_SIZE)
+        self._file.sync()
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.close()
+
+    def _write(self, parts: Sequence[bytes], position: int) -> None:
+        self._file.pwrite(parts, position - self._base + HEADER_SIZE)
+
+    def _leave_segment(self, end: int) -> None:
+        self._file.truncate(end - self._base + HEADER_SIZE)
+        self._file.sync()
+        self._file.close()
+        self._durable = end
+
+    def _enter_segment(self, group: Group) -> None:
+        self._file, header = create_segment(self._disk, group.base, self._epoch, group.capacity)
+        self._base = header.base
+        self._marker = header.marker
+        self._capacity = group.capacity
+
+
+def run_writer(
+    writer: LogWriter,
+    handed: SimpleQueue[Group | None],
+    results: deque[Commit | BaseException],
+    wake: Callable[[], None],
+) -> None:
+    """The writer thread: take all that is waiting, commit it, report, until None arrives or a call fails."""
+    stop = False
+    while not stop:
+        groups: list[Group] = []
+        item = handed.get()
+        while True:
+            if item is None:
+                stop = True
+                break
+            groups.append(item)
+            try:
+                item = handed.get_nowait()
+            except Empty:
+                break
+        try:
+            if groups:
+                results.append(writer.commit(groups))
+                wake()
+            if stop:
+                writer.finish()
+            elif handed.empty():
+                writer.seal()
+        except BaseException as exc:
+            # A second try after a failed fsync can succeed over lost data, so the thread ends here.
+            results.append(exc)
+            writer.abandon()
+            wake()
+            return
