@@ -202,7 +202,7 @@ _STREAM_ONLY: Final = frozenset(
     {"x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
 )
 # What a queue type cannot honour is refused: accepted in silence it would be a promise nobody keeps.
-_REFUSED: Final[Mapping[QueueType, frozenset[str]]] = {
+REFUSED: Final[Mapping[QueueType, frozenset[str]]] = {
     QueueType.CLASSIC: _STREAM_ONLY,
     QueueType.QUORUM: _STREAM_ONLY | {"x-max-priority"},
     QueueType.STREAM: frozenset(
@@ -263,7 +263,7 @@ def with_values(options: QueueOptions, values: Mapping[str, object]) -> QueueOpt
 def _check_type(options: QueueOptions, thing: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
     kind = options.queue_type
     for key in options.arguments:
-        if key in _REFUSED[kind]:
+        if key in REFUSED[kind]:
             raise Conflict(f"invalid arg '{key}' for {thing} of queue type {kind.value}")
     if kind is QueueType.CLASSIC:
         return
