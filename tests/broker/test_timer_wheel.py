@@ -1,0 +1,126 @@
+"""The wheel against a sorted list."""
+
+import gc
+import weakref
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from holtmq.broker.timer_wheel import Timer, TimerWheel
+
+# Deadlines around the edges of a millisecond, where a bucket must be split and not rounded.
+TIMES = st.one_of(
+    st.integers(0, 60).map(lambda tenth: tenth / 10_000),
+    st.sampled_from([0.001, 0.0010000000000000002, 0.0009999999999999998, 0.29, 0.3, 1.1, 1e9 + 0.1, -0.5]),
+)
+
+
+class WheelMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wheel: TimerWheel[int] = TimerWheel()
+        self.model: dict[int, Timer[int]] = {}  # waiting, in scheduling order
+        self.all: list[Timer[int]] = []
+
+    @rule(at=TIMES, count=st.integers(1, 12))
+    def schedule(self, at: float, count: int) -> None:
+        for _ in range(count):
+            number = len(self.all)
+            timer = self.wheel.schedule(at, number)
+            self.all.append(timer)
+            self.model[number] = timer
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        for number in data.draw(st.lists(st.integers(0, max(len(self.all) - 1, 0)), max_size=20)):
+            if number < len(self.all):
+                was_waiting = self.model.pop(number, None) is not None
+                assert self.all[number].is_waiting is was_waiting
+                assert self.all[number].cancel() is was_waiting
+
+    @rule(now=TIMES)
+    def advance(self, now: float) -> None:
+        expected = sorted(
+            (number for number, timer in self.model.items() if timer.at <= now),
+            key=lambda number: (self.model[number].at, number),
+        )
+        assert [timer.payload for timer in self.wheel.advance(now)] == expected
+        for number in expected:
+            del self.model[number]
+
+    @rule()
+    def ask_for_the_next(self) -> None:
+        assert self.wheel.next_due() == min((timer.at for timer in self.model.values()), default=None)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert len(self.wheel) == len(self.model)
+
+
+TestWheel = WheelMachine.TestCase
+TestWheel.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+
+
+def test_a_timer_is_due_at_its_deadline_and_not_a_moment_before() -> None:
+    wheel: TimerWheel[str] = TimerWheel()
+    wheel.schedule(0.0015, "late")
+    wheel.schedule(0.0012, "early")
+
+    assert [timer.payload for timer in wheel.advance(0.0012)] == ["early"]
+    assert wheel.next_due() == 0.0015
+    assert [timer.payload for timer in wheel.advance(0.0015)] == ["late"]
+
+
+def test_a_due_timer_can_still_be_marked_by_the_work_before_it() -> None:
+    wheel: TimerWheel[str] = TimerWheel()
+    wheel.schedule(1.0, "first")
+    second = wheel.schedule(1.0, "second")
+
+    due = wheel.advance(1.0)
+
+    assert not second.cancel()
+    assert [timer.payload for timer in due if not timer.cancelled] == ["first"]
+
+
+def test_a_timer_scheduled_in_the_past_is_due_at_once() -> None:
+    wheel: TimerWheel[str] = TimerWheel()
+    wheel.advance(100.0)
+
+    wheel.schedule(5.0, "old")
+
+    assert wheel.next_due() == 5.0
+    assert [timer.payload for timer in wheel.advance(100.0)] == ["old"]
+
+
+class Payload:
+    pass
+
+
+@pytest.mark.parametrize("survivors", [0, 1])
+def test_cancelled_timers_let_go_of_their_payload_long_before_the_deadline(survivors: int) -> None:
+    wheel: TimerWheel[Payload] = TimerWheel()
+    timers = [wheel.schedule(1e6, Payload()) for _ in range(1000)]
+    alive = [weakref.ref(timer.payload) for timer in timers]
+    gc.disable()  # by reference counts alone: a collector's pause per million timers would be felt
+    try:
+        for timer in timers[survivors:]:
+            timer.cancel()
+        timers.clear()
+        del timer
+
+        assert sum(ref() is not None for ref in alive) <= survivors + 8
+    finally:
+        gc.enable()
+
+
+def test_dead_milliseconds_do_not_pile_up() -> None:
+    wheel: TimerWheel[int] = TimerWheel()
+    keeper = wheel.schedule(1e6, -1)
+
+    for at in range(10_000):
+        wheel.schedule(1000 + at / 1000, at).cancel()
+
+    assert len(wheel._ticks) < 20
+    assert wheel.next_due() == keeper.at
