@@ -171,7 +171,10 @@ def test_not_a_number_survives() -> None:
 
 
 def test_of_a_repeated_key_the_last_wins() -> None:
-    assert decode_pairs(b"\x01aI\x00\x00\x00\x01\x01aI\x00\x00\x00\x02") == {"a": 2}
+    first, last = b"\x01aI\x00\x00\x00\x01", b"\x01aB\x02"
+
+    assert decode_pairs(first + last) == {"a": 2}
+    assert entry_spans(table_of(first, last)) == {"a": (2, 11, 15)}
 
 
 def test_a_key_that_is_no_utf8_survives() -> None:

@@ -40,21 +40,18 @@ def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
 class FrameReader:
     """Cuts what arrives into frames, however it was split on the way.
 
-    What follows a broken frame cannot be found again, so the reader stays broken: whole frames before the
-    damage are still handed out, every later call raises.
+    What follows a broken frame cannot be found again, so it stays at the head of the buffer: whole frames
+    before the damage are still handed out, every later call raises.
     """
 
-    __slots__ = ("_broken", "_buffer", "frame_max")
+    __slots__ = ("_buffer", "frame_max")
 
     def __init__(self, frame_max: int = 131072) -> None:
         self._buffer = bytearray()
-        self._broken: CodecError | None = None
         self.frame_max = frame_max  # of a whole frame, 0 for no limit; connection.tune changes it
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that ``data`` completes."""
-        if self._broken is not None:
-            raise self._broken
         buffer = self._buffer
         buffer += data
         frames: list[Frame] = []
@@ -63,8 +60,7 @@ class FrameReader:
             while (frame := self._next(buffer, at)) is not None:
                 frames.append(frame)
                 at += len(frame[2]) + FRAME_OVERHEAD
-        except CodecError as error:
-            self._broken = error
+        except CodecError:
             if not frames:
                 raise
         del buffer[:at]
