@@ -1,6 +1,6 @@
 """Durability: append, sync, read, recover, compact. Knows records, not queues."""
 
-from .file_journal import FileJournal, JournalOptions, open_journal
+from .file_journal import FileJournal, JournalOptions
 from .interface import (
     FIRST_FREE_KIND,
     DurableCallback,
@@ -14,6 +14,7 @@ from .interface import (
     TornTail,
 )
 from .memory import MemoryJournal
+from .opening import open_journal
 
 __all__ = [
     "FIRST_FREE_KIND",

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from queue import SimpleQueue
 from zlib import crc32
 
-from .checkpoint import read_checkpoint
 from .checkpointer import Checkpointer, Outcome
 from .compaction import SealedSegment
-from .disk import Disk, OsDisk
-from .epoch import next_epoch
+from .disk import Disk
 from .interface import (
     FIRST_FREE_KIND,
     Defer,
@@ -33,7 +29,6 @@ from .interface import (
     JournalError,
     JournalFailed,
     JournalStats,
-    Recovery,
 )
 from .reader import LogReader
 from .records import (
@@ -46,8 +41,7 @@ from .records import (
     encode_batch,
     record_at,
 )
-from .recovery import Survey, TailWalk, survey
-from .segment import HEADER_SIZE, TEMPORARY, create_segment
+from .segment import HEADER_SIZE
 from .writer import Commit, Group, LogWriter, run_writer
 
 log = logging.getLogger(__name__)
@@ -75,6 +69,18 @@ class _Segment:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """What opening found out: where the log ends, and a writer that stands there."""
+
+    writer: LogWriter
+    epoch: int
+    segments: Sequence[tuple[int, int]]  # base and size, the last one being written
+    capacity: int
+    end: int
+    checkpoint_position: int
+
+
 class FileJournal:
     """Made by ``open_journal``; see ``interface.Journal`` for what each method promises."""
 
@@ -84,13 +90,11 @@ class FileJournal:
         options: JournalOptions,
         defer: Defer | None,
         notify: Defer | None,
-        clock: Callable[[], float],
     ) -> None:
         self._disk = disk
         self._options = options
         self._defer = defer
         self._notify = notify
-        self._clock = clock
         self._failed: JournalFailed | None = None
         self._state = "its recovery has not been read to the end"  # why append must refuse; "" when open
         self._epoch = 0
@@ -393,61 +397,20 @@ class FileJournal:
 
     # -- open and close
 
-    def recover(self, found: Survey, recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
-        """The tail's records; at their end the torn tail is cut and the journal is open."""
-        self._epoch = recovery.epoch
-        try:
-            if found.segments:
-                walk = TailWalk(self._disk, found)
-                yield from walk.records()
-                recovery.torn, recovery.clean = walk.torn, walk.clean
-                self._resume(found, walk)
-            else:
-                file, header = create_segment(self._disk, 0, self._epoch, self._capacity)
-                recovery.clean = True
-                self._segments = [_Segment(0, HEADER_SIZE + self._capacity)]
-                self._writer = LogWriter(
-                    self._disk, file, header, self._capacity, 0, self._epoch, self._clock
-                )
-                self._opened(0)
-        except OSError as exc:
-            self._release()
-            raise JournalFailed(f"opening {self._disk.folder}: {exc}") from exc
-        except JournalError:
-            self._release()
-            raise
-
-    def _resume(self, found: Survey, walk: TailWalk) -> None:
-        last = found.segments[-1]
-        base = last.header.base
-        self._capacity = max(self._capacity, walk.end - base)
-        file = self._disk.open(last.name, write=True)
-        if walk.torn is not None:
-            log.warning(
-                "torn tail cut", extra={"where": walk.torn.where, "dropped_bytes": walk.torn.dropped_bytes}
-            )
-            file.truncate(walk.end - base + HEADER_SIZE)
-        file.preallocate(HEADER_SIZE + self._capacity)
-        # Also without a tear: what a killed process wrote may have been read from the page cache only, and
-        # from here on the caller acts on it.
-        file.sync()
-        self._segments = [_Segment(segment.header.base, segment.size) for segment in found.segments]
-        self._segments[-1].size = HEADER_SIZE + self._capacity
-        self._checkpoint_position = found.tail_start
-        self._writer = LogWriter(
-            self._disk, file, last.header, self._capacity, walk.end, self._epoch, self._clock
-        )
-        self._writer.seal()
-        self._opened(walk.end)
-
-    def _opened(self, end: int) -> None:
-        self._start = end
-        self._end = self._durable = end + SYNC_SIZE
-        for segment in self._segments:
-            self._reader.add(segment.base)
+    def opened(self, log: OpenLog) -> None:
+        """Recovery has been read to the end: from here on records can be appended."""
+        self._epoch = log.epoch
+        self._segments = [_Segment(base, size) for base, size in log.segments]
+        self._capacity = log.capacity
+        self._checkpoint_position = log.checkpoint_position
+        self._start = log.end
+        self._end = self._durable = log.end + SYNC_SIZE
+        for base, _ in log.segments:
+            self._reader.add(base)
+        self._writer = log.writer
         self._state = ""
         notify = self._notify
-        if notify is not None and self._writer is not None:
+        if notify is not None:
 
             def wake() -> None:
                 with suppress(RuntimeError):  # the loop is closed: close() collects what is left
@@ -455,7 +418,7 @@ class FileJournal:
 
             self._thread = threading.Thread(
                 target=run_writer,
-                args=(self._writer, self._handed, self._results, wake),
+                args=(log.writer, self._handed, self._results, wake),
                 name="holt-journal-writer",
                 daemon=True,
             )
@@ -478,9 +441,10 @@ class FileJournal:
             self._checkpointer.stop()  # the step that runs; then the other one, if it was still to come
             self._checkpointer.stop()
             self._limit = -1
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give up ownership without a word to the log."""
         self._state = "it is closed"
         self._reader.close()
         self._disk.unlock()
@@ -492,43 +456,3 @@ def _run(callbacks: Sequence[DurableCallback], error: JournalFailed | None) -> N
             callback(error)
         except Exception:  # one waiter's bug must not leave the others waiting
             log.exception("a durable callback failed")
-
-
-def open_journal(
-    folder: Path | str,
-    options: JournalOptions | None = None,
-    *,
-    disk: Disk | None = None,
-    defer: Defer | None = None,
-    notify: Defer | None = None,
-    clock: Callable[[], float] = time.time,
-) -> tuple[FileJournal, Recovery]:
-    """Own the folder and find out what is in it.
-
-    ``defer`` is ``loop.call_soon`` and ``notify`` is ``loop.call_soon_threadsafe``; without them nothing is
-    threaded, and ``flush`` does the work inline.
-    """
-    if (defer is None) != (notify is None):
-        raise ValueError("defer and notify belong together: both, or neither")
-    options = options or JournalOptions()
-    disk = disk or OsDisk(folder)
-    disk.lock()
-    try:
-        for name in disk.list():
-            if name.endswith(TEMPORARY):  # a crash's leftovers: nothing refers to them
-                disk.remove(name)
-        found = survey(disk)
-        epoch = next_epoch(disk, found.epoch)
-    except BaseException:
-        disk.unlock()
-        raise
-    journal = FileJournal(disk, options, defer, notify, clock)
-    mark = found.checkpoint
-    recovery = Recovery(
-        checkpoint=iter(()) if mark is None else read_checkpoint(disk, mark.position),
-        records=iter(()),
-        epoch=epoch,
-        warnings=found.warnings,
-    )
-    recovery.records = journal.recover(found, recovery)
-    return journal, recovery

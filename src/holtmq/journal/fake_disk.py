@@ -1,0 +1,298 @@
+"""A disk in memory that tells written from synced, and fails on request.
+
+Owns: files, their durable image, the durable directory, and the faults a test asks for.
+Must not touch: the journal. It models what POSIX promises and no more: bytes are durable after ``sync``,
+names after ``sync_dir``; anything newer may survive a crash or not, sector by sector.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Final
+
+from .interface import JournalLocked
+
+SECTOR: Final = 512
+
+
+class Keep(Enum):
+    """What a crash leaves of that which was never synced."""
+
+    NOTHING = "nothing"
+    EVERYTHING = "everything"  # the process was killed, the kernel lives
+    SECTORS = "sectors"  # the power failed: each sector for itself, by the seeded dice
+
+
+class PowerCut(OSError):
+    """The disk is off; only ``crash`` brings it back."""
+
+
+@dataclass(slots=True)
+class _Inode:
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    dirty: set[int] = field(default_factory=set)
+
+    def touch(self, start: int, stop: int) -> None:
+        self.dirty.update(range(start // SECTOR, (stop + SECTOR - 1) // SECTOR))
+
+    def resize(self, size: int) -> None:
+        old = len(self.data)
+        if size < old:
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(size - old))
+        self.touch(min(size, old), max(size, old))
+
+    def persist(self, sectors: set[int], size: int) -> None:
+        """Let these sectors, and this length, be what is on the platter."""
+        if len(self.durable) > size:
+            del self.durable[size:]
+        else:
+            self.durable.extend(bytes(size - len(self.durable)))
+        for sector in sectors:
+            first, stop = sector * SECTOR, min((sector + 1) * SECTOR, size)
+            if first < stop:
+                piece = self.data[first:stop]
+                self.durable[first:stop] = piece.ljust(stop - first, b"\0")
+
+
+class FakeFile:
+    def __init__(self, disk: FakeDisk, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._life = disk.crashes
+
+    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+        self._alive()
+        data = b"".join(parts)
+        allowed, error = self._disk.admit_write(len(data))
+        size = len(self._inode.data)
+        room = self._disk.room()
+        if error is None and room is not None and offset + len(data) > size + room:
+            allowed, error = max(size + room - offset, 0), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = data[:allowed]
+        if written:
+            if offset > size:
+                self._inode.resize(offset)
+            self._inode.data[offset : offset + len(written)] = written
+            self._inode.touch(offset, offset + len(written))
+        if error is not None:
+            raise error
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._alive()
+        self._disk.admit()
+        return bytes(self._inode.data[offset : offset + size])
+
+    def sync(self) -> None:
+        self._alive()
+        inode = self._inode
+        error = self._disk.admit_sync()
+        if error is None:
+            inode.persist(inode.dirty, len(inode.data))
+        # After a failed fsync Linux marks the pages clean: a second one would succeed over lost data.
+        inode.dirty = set()
+        if error is not None:
+            raise error
+
+    def preallocate(self, size: int) -> None:
+        self._alive()
+        self._disk.admit()
+        room = self._disk.room()
+        missing = size - len(self._inode.data)
+        if room is not None and missing > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if missing > 0:
+            self._inode.resize(size)
+
+    def truncate(self, size: int) -> None:
+        self._alive()
+        self._disk.admit()
+        self._inode.resize(size)
+
+    def size(self) -> int:
+        self._alive()
+        return len(self._inode.data)
+
+    def will_need(self, offset: int, size: int) -> None:
+        self._alive()
+
+    def close(self) -> None:
+        return
+
+    def _alive(self) -> None:
+        if self._life != self._disk.crashes:
+            raise PowerCut(errno.EIO, "this handle belongs to a process that is dead")
+
+
+class FakeDisk:
+    """Deterministic for a seed. One folder, no threads."""
+
+    def __init__(self, seed: int = 0, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.crashes = 0
+        self.operations = 0  # everything that could be interrupted
+        self.writes = 0
+        self.syncs = 0
+        self._random = Random(seed)
+        self._names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._unsynced_names: list[dict[str, _Inode]] = []  # the directory after each change
+        self._locked = False
+        self._cut_at: int | None = None
+        self._failing_writes: dict[int, tuple[int, int]] = {}
+        self._failing_syncs: dict[int, int] = {}
+
+    # -- the Disk interface
+
+    @property
+    def folder(self) -> str:
+        return "fake-disk"
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> FakeFile:
+        self.admit()
+        inode = self._names.get(name)
+        if create:
+            inode = _Inode()
+            self._changed({**self._names, name: inode})
+        elif inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return FakeFile(self, inode)
+
+    def rename(self, old: str, new: str) -> None:
+        self.admit()
+        names = dict(self._names)
+        names[new] = names.pop(old)
+        self._changed(names)
+
+    def remove(self, name: str) -> None:
+        self.admit()
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        self._changed({other: inode for other, inode in self._names.items() if other != name})
+
+    def list(self) -> list[str]:
+        self.admit()
+        return sorted(self._names)
+
+    def sync_dir(self) -> None:
+        error = self.admit_sync()
+        if error is not None:
+            raise error
+        self._durable_names = dict(self._names)
+        self._unsynced_names.clear()
+
+    def lock(self) -> None:
+        if self._locked:
+            raise JournalLocked(f"the journal in {self.folder} is in use by this very process")
+        self._locked = True
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    def random_bytes(self, size: int) -> bytes:
+        return self._random.randbytes(size)
+
+    # -- faults
+
+    def crash(self, keep: Keep = Keep.NOTHING) -> None:
+        """The machine stops and starts again. Handles of before are dead, the lock is free."""
+        if keep is Keep.EVERYTHING:
+            directory = self._names
+        elif keep is Keep.NOTHING:
+            directory = self._durable_names
+        else:  # directory changes reach the disk in order, but nobody knows how many of them
+            directory = self._random.choice([self._durable_names, *self._unsynced_names])
+        for inode in {id(inode): inode for inode in directory.values()}.values():
+            size = len(inode.durable)
+            sectors: set[int] = set()
+            if keep is Keep.EVERYTHING:
+                size, sectors = len(inode.data), inode.dirty
+            elif keep is Keep.SECTORS:
+                size = self._random.choice([size, len(inode.data)])
+                sectors = {sector for sector in sorted(inode.dirty) if self._random.random() < 0.5}
+            inode.persist(sectors, size)
+            inode.data = bytearray(inode.durable)
+            inode.dirty = set()
+        self._names = dict(directory)
+        self._durable_names = dict(directory)
+        self._unsynced_names.clear()
+        self._locked = False
+        self._cut_at = None
+        self._failing_writes.clear()
+        self._failing_syncs.clear()
+        self.crashes += 1
+
+    def cut_power_after(self, operations: int) -> None:
+        """Let so many more operations happen, then fail every one until ``crash``."""
+        self._cut_at = self.operations + operations
+
+    def fail_write(self, nth: int = 1, *, code: int = errno.EIO, partial: int = 0) -> None:
+        """The nth write from now fails, after ``partial`` bytes."""
+        self._failing_writes[self.writes + nth] = (code, partial)
+
+    def fail_sync(self, nth: int = 1, *, code: int = errno.EIO) -> None:
+        self._failing_syncs[self.syncs + nth] = code
+
+    def flip(self, name: str, offset: int, mask: int = 1) -> None:
+        """Change bits of a file, on the platter too."""
+        inode = self._names[name]
+        inode.data[offset] ^= mask
+        if offset < len(inode.durable):
+            inode.durable[offset] ^= mask
+
+    def content(self, name: str) -> bytes:
+        return bytes(self._names[name].data)
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Put a file there, durably, whatever was there before."""
+        self._names[name] = self._durable_names[name] = _Inode(bytearray(content), bytearray(content))
+
+    def copy(self, seed: int = 0) -> FakeDisk:
+        """Another disk with the same files, all durable, no faults and no owner."""
+        twin = FakeDisk(seed, self.capacity)
+        for name, inode in self._names.items():
+            twin.replace(name, bytes(inode.data))
+        return twin
+
+    # -- what files ask
+
+    def admit(self) -> None:
+        """Count an operation; PowerCut when the power is off."""
+        self.operations += 1
+        if self._cut_at is not None and self.operations > self._cut_at:
+            raise PowerCut(errno.EIO, "the power is off")
+
+    def admit_write(self, size: int) -> tuple[int, OSError | None]:
+        """How many of the bytes may be written, and what to raise after them."""
+        self.writes += 1
+        try:
+            self.admit()
+        except PowerCut as exc:
+            # The write during which the power fails is the one that gets half way.
+            first = self._cut_at is not None and self.operations == self._cut_at + 1
+            return (self._random.randint(0, size) if first else 0), exc
+        code, partial = self._failing_writes.pop(self.writes, (0, size))
+        return min(partial, size), OSError(code, os.strerror(code)) if code else None
+
+    def admit_sync(self) -> OSError | None:
+        self.syncs += 1
+        self.admit()
+        code = self._failing_syncs.pop(self.syncs, 0)
+        return OSError(code, os.strerror(code)) if code else None
+
+    def room(self) -> int | None:
+        """Bytes that still fit; None without a limit."""
+        if self.capacity is None:
+            return None
+        return max(self.capacity - sum(len(inode.data) for inode in self._names.values()), 0)
+
+    def _changed(self, names: dict[str, _Inode]) -> None:
+        self._names = names
+        self._unsynced_names.append(names)

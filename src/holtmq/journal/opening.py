@@ -1,0 +1,120 @@
+"""From a folder to an open journal.
+
+Owns: the order of opening: own the folder, survey it, hand out checkpoint and tail, cut what is torn, go on.
+Must not touch: the judgement of damage (``recovery``) and the running journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .checkpoint import read_checkpoint
+from .disk import Disk, OsDisk
+from .epoch import next_epoch
+from .file_journal import FileJournal, JournalOptions, OpenLog
+from .interface import Defer, JournalError, JournalFailed, Recovery
+from .recovery import Survey, TailWalk, survey
+from .segment import HEADER_SIZE, TEMPORARY, create_segment
+from .writer import LogWriter
+
+log = logging.getLogger(__name__)
+
+
+def open_journal(
+    folder: Path | str,
+    options: JournalOptions | None = None,
+    *,
+    disk: Disk | None = None,
+    defer: Defer | None = None,
+    notify: Defer | None = None,
+    clock: Callable[[], float] = time.time,
+) -> tuple[FileJournal, Recovery]:
+    """Own the folder and find out what is in it.
+
+    ``defer`` is ``loop.call_soon`` and ``notify`` is ``loop.call_soon_threadsafe``; without them nothing is
+    threaded, and ``flush`` does the work inline. JournalLocked and JournalCorrupt are raised here or, for
+    damage in the tail, while ``Recovery.records`` is read.
+    """
+    if (defer is None) != (notify is None):
+        raise ValueError("defer and notify belong together: both, or neither")
+    options = options or JournalOptions()
+    disk = disk or OsDisk(folder)
+    disk.lock()
+    try:
+        for name in disk.list():
+            if name.endswith(TEMPORARY):  # a crash's leftovers: nothing refers to them
+                disk.remove(name)
+        found = survey(disk)
+        epoch = next_epoch(disk, found.epoch)
+    except OSError as exc:
+        disk.unlock()
+        raise JournalFailed(f"opening {disk.folder}: {exc}") from exc
+    except BaseException:
+        disk.unlock()
+        raise
+    for warning in found.warnings:
+        log.error("journal opened with a warning", extra={"folder": disk.folder, "warning": warning})
+    journal = FileJournal(disk, options, defer, notify)
+    mark = found.checkpoint
+    recovery = Recovery(
+        checkpoint=iter(()) if mark is None else read_checkpoint(disk, mark.position),
+        records=iter(()),
+        epoch=epoch,
+        warnings=found.warnings,
+    )
+    recovery.records = _recover(journal, disk, found, recovery, options.segment_bytes - HEADER_SIZE, clock)
+    return journal, recovery
+
+
+def _recover(
+    journal: FileJournal,
+    disk: Disk,
+    found: Survey,
+    recovery: Recovery,
+    capacity: int,
+    clock: Callable[[], float],
+) -> Iterator[tuple[int, int, bytes]]:
+    """The tail's records; at their end the torn tail is cut and the journal is open."""
+    try:
+        if found.segments:
+            walk = TailWalk(disk, found)
+            yield from walk.records()
+            recovery.torn, recovery.clean = walk.torn, walk.clean
+            journal.opened(_resume(disk, found, walk, recovery.epoch, capacity, clock))
+        else:
+            recovery.clean = True
+            file, header = create_segment(disk, 0, recovery.epoch, capacity)
+            writer = LogWriter(disk, file, header, capacity, 0, recovery.epoch, clock)
+            journal.opened(OpenLog(writer, recovery.epoch, [(0, HEADER_SIZE + capacity)], capacity, 0, 0))
+    except OSError as exc:
+        journal.release()
+        raise JournalFailed(f"opening {disk.folder}: {exc}") from exc
+    except JournalError:
+        journal.release()
+        raise
+
+
+def _resume(
+    disk: Disk, found: Survey, walk: TailWalk, epoch: int, capacity: int, clock: Callable[[], float]
+) -> OpenLog:
+    """Cut the torn tail off the last segment and stand at its end."""
+    last = found.segments[-1]
+    base = last.header.base
+    capacity = max(capacity, walk.end - base)
+    file = disk.open(last.name, write=True)
+    if walk.torn is not None:
+        fields = {"where": walk.torn.where, "dropped_bytes": walk.torn.dropped_bytes}
+        log.warning("torn tail cut", extra=fields)
+        file.truncate(walk.end - base + HEADER_SIZE)
+    file.preallocate(HEADER_SIZE + capacity)
+    # Also without a tear: what a killed process wrote may have been read from the page cache only, and
+    # from here on the caller acts on it.
+    file.sync()
+    writer = LogWriter(disk, file, last.header, capacity, walk.end, epoch, clock)
+    writer.seal()
+    sizes = [(segment.header.base, segment.size) for segment in found.segments[:-1]]
+    sizes.append((base, HEADER_SIZE + capacity))
+    return OpenLog(writer, epoch, sizes, capacity, walk.end, found.tail_start)
