@@ -54,7 +54,7 @@ BY_LETTER: dict[str, st.SearchStrategy[object]] = {
     "b": st.booleans(),
     "F": TABLES,
 }
-# pamqp warns of basic.recover-async whenever it makes one; clients still send it.
+# pamqp warns of basic.recover-async whenever it makes one; we serve it all the same.
 pytestmark = pytest.mark.filterwarnings("ignore:This command is deprecated in AMQP 0-9-1:DeprecationWarning")
 EVERY_METHOD = pytest.mark.parametrize("kind", METHODS, ids=[kind.name for kind in METHODS])
 

@@ -222,7 +222,7 @@ _FIELD: Final[dict[str, Callable[[str], tuple[_Reader, _Writer]]]] = {
     "S": _longstr,
     "F": _table,
 }
-# Old clients still put an access ticket into the u16, so what is there is not looked at.
+# The u16 was an access ticket before 0-9-1: whatever a client puts there is not looked at.
 _RESERVED: Final[dict[str, tuple[_Reader, _Writer]]] = {
     "H": _reserved(lambda data, at: take(at, len(data), 2, "reserved number"), b"\0\0"),
     "e": _reserved(lambda data, at: skip_shortstr(data, at, len(data), "reserved string"), b"\0"),

@@ -206,7 +206,7 @@ def with_headers(
     """The property bytes with another headers table (None: without one); the rest stays byte for byte.
 
     An entry whose value did not change keeps its bytes too: written anew, a client's int8 would come back as
-    an int32, and strict consumers (Java, .NET) notice.
+    an int32, and a consumer that looks at types would notice.
     """
     spans = _spans(property_bytes)
     pieces: dict[int, bytes | None] = {_HEADERS: None}

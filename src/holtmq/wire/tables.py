@@ -47,7 +47,7 @@ _DECIMAL: Final = struct.Struct(">Bi")
 
 
 class Timestamp(int):
-    """Seconds since 1970 that no ``datetime`` can hold (clients send milliseconds, or all ones)."""
+    """Seconds since 1970 that no ``datetime`` can hold; milliseconds sent by mistake are such."""
 
     __slots__ = ()
 
@@ -148,7 +148,7 @@ def _value(data: bytes, at: int, end: int, depth: int) -> tuple[FieldValue, int]
         after = take(start, end, layout.size, "table value")
         return convert(*layout.unpack_from(data, start)), after
     match tag:
-        case 0x53:  # S: clients put binary into it too (PHP, Erlang), so text only if it is text
+        case 0x53:  # S: py-amqp sends bytes as this too, so it is text only if it is UTF-8
             raw, after = read_longstr(data, start, end, "string in a table")
             try:
                 return raw.decode(), after
@@ -184,7 +184,8 @@ def _decimal(scale: int, unscaled: int) -> FieldValue:
     return Decimal((int(unscaled < 0), digits, -scale))
 
 
-# The specification calls a decimal's value unsigned; every client writes and reads it signed.
+# RabbitMQ reads a decimal's value as unsigned but never computes with it; pika and py-amqp write and read it
+# signed, so signed is what gives their negative numbers back.
 _FIXED: Final[dict[int, tuple[struct.Struct, Callable[..., FieldValue]]]] = {
     ord(tag): (struct.Struct(layout), convert)
     for tag, layout, convert in (
