@@ -1,8 +1,9 @@
 from collections import Counter
+from hashlib import blake2b
 
 import pytest
 
-from holtmq.broker.consistent_hash import MAX_WEIGHT, HashRing, parse_weight
+from holtmq.broker.consistent_hash import MAX_WEIGHT, HashRing, _points_of, parse_weight
 from holtmq.broker.errors import Conflict
 
 KEYS = [f"key-{at}" for at in range(20_000)]
@@ -18,6 +19,17 @@ def ring_of(weights: dict[str, int]) -> HashRing[str]:
 def owners(ring: HashRing[str]) -> dict[str, str]:
     found = {key: ring.owner(key) for key in KEYS}
     return {key: owner for key, owner in found.items() if owner is not None}
+
+
+def test_a_key_belongs_to_the_next_point_clockwise() -> None:
+    members = {"a": 1, "b": 2}
+    points = sorted((point, name) for name, weight in members.items() for point in _points_of(name, weight))
+    ring = ring_of(members)
+
+    for key in KEYS[:5000]:  # enough that some lie past the last point, and go round to the first
+        place = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+        assert ring.owner(key) == next((name for point, name in points if point > place), points[0][1])
+    assert len(points) == 3 * 64
 
 
 def test_an_empty_ring_owns_nothing() -> None:

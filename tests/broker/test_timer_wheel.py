@@ -40,6 +40,13 @@ class WheelMachine(RuleBasedStateMachine):
                 assert self.all[number].is_waiting is was_waiting
                 assert self.all[number].cancel() is was_waiting
 
+    @rule(count=st.integers(1, 6))
+    def cancel_the_earliest_and_ask_for_the_next(self, count: int) -> None:
+        # The usual life of a message's timer: the oldest is acked, the next deadline is asked for.
+        for number in sorted(self.model, key=lambda number: (self.model[number].at, number))[:count]:
+            assert self.model.pop(number).cancel()
+        self.ask_for_the_next()
+
     @rule(now=TIMES)
     def advance(self, now: float) -> None:
         expected = sorted(
@@ -92,6 +99,55 @@ def test_a_timer_scheduled_in_the_past_is_due_at_once() -> None:
 
     assert wheel.next_due() == 5.0
     assert [timer.payload for timer in wheel.advance(100.0)] == ["old"]
+
+
+def wheel_past_a_cancelled_head(*deadlines: float) -> tuple[TimerWheel[float], list[Timer[float]]]:
+    """One bucket whose first timer is cancelled, and which knows it because it was asked."""
+    wheel: TimerWheel[float] = TimerWheel()
+    timers = [wheel.schedule(at, at) for at in deadlines]
+    timers[0].cancel()
+    assert wheel.next_due() == deadlines[1]
+    return wheel, timers
+
+
+def test_a_late_arrival_with_an_earlier_deadline_is_the_next() -> None:
+    wheel, _ = wheel_past_a_cancelled_head(1.0002, 1.0004)
+
+    wheel.schedule(1.0001, 1.0001)
+
+    assert wheel.next_due() == 1.0001
+
+
+def test_a_bucket_that_was_taken_in_part_goes_on_with_the_rest() -> None:
+    wheel, _ = wheel_past_a_cancelled_head(1.0002, 1.0004, 1.0006)
+
+    assert [timer.payload for timer in wheel.advance(1.0005)] == [1.0004]
+
+    assert wheel.next_due() == 1.0006
+    assert [timer.payload for timer in wheel.advance(2)] == [1.0006]
+
+
+def test_sweeping_a_bucket_forgets_none_that_waits() -> None:
+    deadlines = [1 + at / 100_000 for at in range(20)]
+    wheel, timers = wheel_past_a_cancelled_head(*deadlines)
+
+    for timer in timers[8:]:
+        timer.cancel()
+
+    assert wheel.next_due() == deadlines[1]
+    assert [timer.payload for timer in wheel.advance(2)] == deadlines[1:8]
+
+
+def test_sweeping_dead_milliseconds_keeps_the_order_of_the_living() -> None:
+    wheel: TimerWheel[int] = TimerWheel()
+    for at in (9, 5, 7, 3):
+        wheel.schedule(float(at), at)
+
+    for at in range(100):
+        wheel.schedule(100.0 + at, at).cancel()
+
+    assert wheel.next_due() == 3.0
+    assert [timer.payload for timer in wheel.advance(10)] == [3, 5, 7, 9]
 
 
 class Payload:
