@@ -16,7 +16,7 @@ T = TypeVar("T")
 # share; the ring of ten members is 640 points, one bisect of ten steps.
 _POINTS = 64
 _POINTS_PER_DIGEST = 8
-# A ring grows with its weights, so they are bounded: 1,000 is 64,000 points, 4 MB and a fifth of a second to build.
+# A ring grows with its weights, so they are bounded: 1,000 is 64,000 points, 4 MB and 0.2 s to build.
 MAX_WEIGHT = 1_000
 
 
