@@ -1,0 +1,325 @@
+"""Cuts and flipped bits: full recovery, a torn tail of what was never durable, or a clear refusal."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from dataclasses import dataclass
+
+import pytest
+
+from holtmq.journal import FileJournal, JournalCorrupt, JournalOptions, Recovery, open_journal
+from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.records import SYNC_SIZE, encode_sync
+from holtmq.journal.segment import HEADER_SIZE, read_header
+
+OPTIONS = JournalOptions(segment_bytes=4096)
+FIRST = "0000000000000000.seg"
+
+Found = list[tuple[int, int, bytes]]
+
+
+def opened(disk: FakeDisk, options: JournalOptions = OPTIONS) -> FileJournal:
+    journal, recovery = open_journal("", options, disk=disk, clock=lambda: 1.0)
+    recovery.drain()
+    return journal
+
+
+def recovered(disk: FakeDisk, options: JournalOptions = OPTIONS) -> tuple[Found, Recovery, FileJournal]:
+    journal, recovery = open_journal("", options, disk=disk, clock=lambda: 1.0)
+    return list(recovery.records), recovery, journal
+
+
+@dataclass(slots=True)
+class Story:
+    """A journal after its process was killed: two durable commits, then one that never was."""
+
+    disk: FakeDisk
+    durable: Found
+    doomed: Found
+    durable_end: int
+
+
+def killed_in_the_last_commit() -> Story:
+    disk = FakeDisk()
+    journal = opened(disk)
+    durable: Found = []
+    for turn in range(2):
+        for number in range(3):
+            payload = b"durable %d %d" % (turn, number)
+            durable.append((journal.append(20 + number, payload), 20 + number, payload))
+        batch = [(30, b"batched a"), (31, b"batched b")]
+        durable += [(at, *record) for at, record in zip(journal.append_batch(batch), batch, strict=True)]
+        journal.flush()
+    end = journal.durable - SYNC_SIZE
+    doomed: Found = []
+    for number in range(3):
+        payload = b"never durable %d" % number
+        doomed.append((journal.append(40, payload), 40, payload))
+    batch = [(41, b"inner one"), (42, b"inner two")]
+    doomed += [(at, *record) for at, record in zip(journal.append_batch(batch), batch, strict=True)]
+    disk.fail_sync()
+    journal.flush()
+    # The write reached the file, the sync did not happen: what a kill between the two leaves.
+    return Story(disk.copy(), durable, doomed, end)
+
+
+def whole_records(story: Story, cut: int) -> Found:
+    """The doomed records that lie wholly before a cut; the batch counts as one."""
+    ends = [at + 9 + len(payload) for at, _, payload in story.doomed]
+    singles = [record for record, end in zip(story.doomed[:3], ends, strict=False) if end <= cut]
+    return story.durable + singles + (story.doomed[3:] if ends[4] <= cut else [])
+
+
+def test_a_journal_cut_at_every_byte_of_the_last_commit_keeps_all_that_was_durable() -> None:
+    story = killed_in_the_last_commit()
+    written = story.disk.content(FIRST)
+    last = story.doomed[-1][0] + 9 + len(story.doomed[-1][2])
+    cuts = range(story.durable_end, last + 1)
+    assert len(cuts) > 150
+
+    for cut in cuts:
+        for fill in (b"", bytes(len(written))):  # a shorter file, and zeros where the write never came
+            disk = story.disk.copy()
+            torn = written[: cut + HEADER_SIZE]
+            disk.replace(FIRST, (torn + fill)[: len(written)])
+
+            found, recovery, journal = recovered(disk)
+
+            assert found == whole_records(story, cut), cut
+            if recovery.torn is not None:
+                assert recovery.torn.position >= story.durable_end
+                assert 0 < recovery.torn.dropped_bytes <= cut - story.durable_end
+                assert FIRST in recovery.torn.where
+            next_one = journal.append(50, b"life goes on")
+            journal.close()
+            again, second, _ = recovered(disk)
+            assert again == [*found, (next_one, 50, b"life goes on")]
+            assert second.torn is None
+            assert second.clean
+
+
+def test_a_hole_in_the_last_commit_is_a_torn_tail() -> None:
+    story = killed_in_the_last_commit()
+    hole = story.doomed[1][0] + HEADER_SIZE
+    written = bytearray(story.disk.content(FIRST))
+    written[hole : hole + 12] = bytes(12)
+    story.disk.replace(FIRST, bytes(written))
+
+    disk = story.disk.copy()
+    found, recovery, _ = recovered(disk)
+
+    assert found == [*story.durable, story.doomed[0]]
+    assert recovery.torn is not None
+    assert recovery.torn.position == story.doomed[1][0]
+
+
+def killed_when_idle() -> tuple[FakeDisk, Found, Found]:
+    """Several segments, a checkpoint, everything reported durable, the process killed.
+
+    Also what the log after the checkpoint holds, and what before it is still live."""
+    disk = FakeDisk()
+    options = JournalOptions(segment_bytes=600)
+    journal = opened(disk, options)
+    positions = array("Q")
+    for number in range(20):
+        positions.append(journal.append(20, b"old %d" % number * 8))
+        journal.flush()
+    journal.checkpoint([(40, b"state one"), (41, b"state two")], [positions[::2]])
+    records: Found = []
+    for number in range(16):
+        payload = b"new %d" % number * 8
+        records.append((journal.append(21, payload), 21, payload))
+        if number % 3 == 0:
+            journal.flush()
+    journal.flush()
+    disk.crash(Keep.EVERYTHING)
+    live = [(positions[number], 20, b"old %d" % number * 8) for number in range(0, 20, 2)]
+    return disk, records, live
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_a_flipped_bit_anywhere_never_loses_durable_data_in_silence(mask: int) -> None:
+    disk, records, live = killed_when_idle()
+    options = JournalOptions(segment_bytes=600)
+    refused = recovered_whole = unreadable = 0
+    names = [name for name in disk.list() if name != "epoch"]
+    assert len(names) >= 4
+
+    for name in names:
+        for offset in range(len(disk.content(name))):
+            hurt = disk.copy()
+            hurt.flip(name, offset, mask)
+            try:
+                found, recovery, journal = recovered(hurt, options)
+                state = list(recovery.checkpoint)
+            except JournalCorrupt as exc:
+                refused += 1
+                assert name.split(".")[0] in str(exc) or "fake-disk" in str(exc)
+                continue
+            recovered_whole += 1
+            assert found == records, (name, offset)
+            assert state == [(40, b"state one"), (41, b"state two")]
+            for position, kind, payload in live:
+                try:
+                    assert journal.read(position) == (kind, payload)
+                except JournalCorrupt:
+                    unreadable += 1
+
+    assert refused > 500
+    assert recovered_whole > 0
+    assert unreadable > 100
+
+
+def test_damage_in_the_last_durable_commit_is_refused_by_name_with_the_way_out() -> None:
+    disk, records, _ = killed_when_idle()
+    options = JournalOptions(segment_bytes=600)
+    position = records[-1][0]
+    name = max(name for name in disk.list() if name.endswith(".seg") and int(name[:16], 16) <= position)
+    offset = position - int(name[:16], 16) + HEADER_SIZE
+    disk.flip(name, offset + 12)
+
+    with pytest.raises(JournalCorrupt) as refusal:
+        recovered(disk, options)
+
+    text = str(refusal.value)
+    assert name in text
+    assert f"offset {offset} " in text
+    assert "holt journal repair" in text
+    with pytest.raises(JournalCorrupt):  # and the lock was given back: the second try says the same
+        recovered(disk, options)
+
+
+def test_a_length_flipped_to_zero_is_not_taken_for_the_end() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    position = journal.append(20, b"x" * 63)  # length 64: one bit away from zero
+    journal.append(20, b"behind it")
+    journal.flush()
+    disk.crash(Keep.EVERYTHING)
+    disk.flip(FIRST, position + HEADER_SIZE, 64)
+
+    with pytest.raises(JournalCorrupt, match="zeros where a record was"):
+        recovered(disk)
+
+
+def test_a_missing_segment_in_the_middle_is_refused() -> None:
+    disk, _, _ = killed_when_idle()
+    segments = [name for name in disk.list() if name.endswith(".seg")]
+    disk.remove(segments[-2])
+
+    with pytest.raises(JournalCorrupt):
+        recovered(disk, JournalOptions(segment_bytes=600))
+
+
+def test_a_missing_segment_of_live_messages_is_refused() -> None:
+    disk, _, _ = killed_when_idle()
+    segments = [name for name in disk.list() if name.endswith(".seg")]
+    disk.remove(segments[0])
+
+    with pytest.raises(JournalCorrupt, match=f"{segments[0]} is missing"):
+        recovered(disk, JournalOptions(segment_bytes=600))
+
+
+def test_a_missing_checkpoint_is_refused_once_segments_depend_on_it() -> None:
+    disk, _, _ = killed_when_idle()
+    for name in disk.list():
+        if name.endswith(".ckpt"):
+            disk.remove(name)
+
+    with pytest.raises(JournalCorrupt, match="checkpoint"):
+        recovered(disk, JournalOptions(segment_bytes=600))
+
+
+def test_a_bad_newest_checkpoint_falls_back_aloud_to_the_older_one() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    journal.append(20, b"one")
+    journal.flush()
+    journal.checkpoint([(40, b"older")], [])
+    older = next(name for name in disk.list() if name.endswith(".ckpt"))
+    kept = disk.content(older)
+    second = journal.append(20, b"two")
+    journal.flush()
+    journal.checkpoint([(40, b"newer")], [])
+    newer = next(name for name in disk.list() if name.endswith(".ckpt"))
+    disk.crash(Keep.EVERYTHING)
+    disk.replace(older, kept)  # as after a crash between the new one's rename and the old one's removal
+    disk.flip(newer, len(disk.content(newer)) // 2)
+
+    found, recovery, _ = recovered(disk)
+
+    assert list(recovery.checkpoint) == [(40, b"older")]
+    assert found == [(second, 20, b"two")]
+    assert any(newer in warning for warning in recovery.warnings)
+
+
+def test_a_lone_bad_checkpoint_is_refused() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    journal.append(20, b"one")
+    journal.flush()
+    journal.checkpoint([(40, b"state")], [])
+    name = next(name for name in disk.list() if name.endswith(".ckpt"))
+    disk.crash(Keep.EVERYTHING)
+    disk.flip(name, 80)
+
+    with pytest.raises(JournalCorrupt, match=name):
+        recovered(disk)
+
+
+def test_a_forged_sync_record_in_a_message_does_not_turn_a_torn_tail_into_damage() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    kept = journal.append(20, b"kept")
+    journal.flush()
+    torn_at = journal.append(20, b"torn")
+    # A client that knows the format and guesses the position right, but cannot know the segment's marker.
+    forged_at = journal.end + 9
+    journal.append(20, encode_sync(b"HOLTSYNC", forged_at, forged_at, 1.0))
+    disk.fail_sync()
+    journal.flush()
+    hurt = disk.copy()
+    hurt.flip(FIRST, torn_at + HEADER_SIZE + 10)
+
+    found, recovery, _ = recovered(hurt)
+
+    assert found == [(kept, 20, b"kept")]
+    assert recovery.torn is not None
+
+
+def test_a_swapped_segment_is_refused() -> None:
+    disk, _, _ = killed_when_idle()
+    segments = [name for name in disk.list() if name.endswith(".seg")]
+    disk.replace(segments[-1], disk.content(segments[-2]))
+
+    with pytest.raises(JournalCorrupt, match="renamed or swapped"):
+        recovered(disk, JournalOptions(segment_bytes=600))
+
+
+def test_a_segment_of_a_newer_format_is_refused_as_such() -> None:
+    disk = FakeDisk()
+    opened(disk).close()
+    file = disk.open(FIRST)
+    header = bytearray(read_header(file, 0, "x").encode())
+    header[8] = 9
+    header[60:64] = zlib.crc32(bytes(header[:60])).to_bytes(4, "little")
+    disk.replace(FIRST, bytes(header) + disk.content(FIRST)[64:])
+
+    with pytest.raises(JournalCorrupt, match="format version 9"):
+        recovered(disk)
+
+
+def test_a_damaged_body_is_noticed_when_it_is_read() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    good = journal.append(20, b"good")
+    bad = journal.append(20, b"bad")
+    journal.flush()
+    disk.flip(FIRST, bad + HEADER_SIZE + 10)
+
+    assert journal.read(good) == (20, b"good")
+    with pytest.raises(JournalCorrupt, match=f"{FIRST} is damaged at offset {bad + HEADER_SIZE} "):
+        journal.read(bad)
+    with pytest.raises(JournalCorrupt):
+        journal.read_many([good, bad])

@@ -1,0 +1,237 @@
+"""Group commit with a real event loop, a real writer thread and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from array import array
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
+from holtmq.journal.disk import OsDisk, OsFile
+
+OPTIONS = JournalOptions(segment_bytes=64 << 10)
+
+
+class SlowFile(OsFile):
+    """A file whose sync waits for permission."""
+
+    gate: threading.Event
+    error: OSError | None = None
+
+    def sync(self) -> None:
+        assert self.gate.wait(20)
+        if self.error is not None:
+            raise self.error
+        super().sync()
+
+
+class SlowDisk(OsDisk):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error: OSError | None = None
+        self.files: list[SlowFile] = []
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> OsFile:
+        plain = super().open(name, create=create, write=write)
+        slow = SlowFile(plain._fd)
+        slow.gate = self.gate
+        if name.endswith((".seg", ".seg.tmp")):
+            self.files.append(slow)
+        return slow
+
+    def fail_syncs(self, error: OSError) -> None:
+        for file in self.files:
+            file.error = error
+
+
+@asynccontextmanager
+async def running(folder: Path, disk: OsDisk | None = None) -> AsyncIterator[FileJournal]:
+    loop = asyncio.get_running_loop()
+    journal, recovery = open_journal(
+        folder, OPTIONS, disk=disk, defer=loop.call_soon, notify=loop.call_soon_threadsafe
+    )
+    recovery.drain()
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+async def durable(journal: FileJournal) -> JournalFailed | None:
+    future: asyncio.Future[JournalFailed | None] = asyncio.get_running_loop().create_future()
+    journal.on_durable(future.set_result)
+    return await asyncio.wait_for(future, 20)
+
+
+def recovered(folder: Path) -> list[bytes]:
+    journal, recovery = open_journal(folder, OPTIONS)
+    found = [payload for _, _, payload in recovery.records]
+    journal.close()
+    return found
+
+
+async def test_records_of_one_turn_share_one_sync(tmp_path: Path) -> None:
+    async with running(tmp_path) as journal:
+        for number in range(500):
+            journal.append(20, b"%d" % number)
+
+        assert await durable(journal) is None
+
+        assert journal.stats().syncs == 1
+        assert journal.durable == journal.end
+    assert recovered(tmp_path) == [b"%d" % number for number in range(500)]
+
+
+async def test_many_turns_during_one_sync_become_one_commit(tmp_path: Path) -> None:
+    disk = SlowDisk(tmp_path)
+    order: list[int] = []
+    async with running(tmp_path, disk) as journal:
+        disk.gate.clear()
+        for number in range(50):
+            journal.append(20, b"%d" % number)
+            journal.on_durable(lambda error, number=number: order.append(number))  # type: ignore[misc]
+            await asyncio.sleep(0)
+        assert order == []
+        assert journal.backlog > 0
+        disk.gate.set()
+
+        await durable(journal)
+
+        assert order == list(range(50))
+        assert journal.stats().commits <= 3
+
+
+async def test_records_can_be_read_while_their_write_is_in_flight(tmp_path: Path) -> None:
+    disk = SlowDisk(tmp_path)
+    async with running(tmp_path, disk) as journal:
+        disk.gate.clear()
+        expected: list[tuple[int, bytes]] = []
+        positions: list[int] = []
+        for turn in range(5):
+            for number in range(40):
+                payload = b"%d-%d" % (turn, number) * 100
+                positions.append(journal.append(20, payload))
+                expected.append((20, payload))
+                if number % 7 == 0:
+                    assert journal.read(positions[-1]) == expected[-1]
+            await asyncio.sleep(0)
+        assert journal.read_many(positions) == expected
+        disk.gate.set()
+        await durable(journal)
+
+        assert journal.read_many(positions) == expected
+
+
+async def test_reads_and_appends_and_commits_mix(tmp_path: Path) -> None:
+    async with running(tmp_path) as journal:
+        written: list[tuple[int, bytes]] = []
+        for turn in range(300):
+            payload = b"%d" % turn * (turn % 50 * 20)
+            written.append((journal.append(20, payload), payload))
+            if turn % 3 == 0:
+                await asyncio.sleep(0)
+            if turn % 20 == 0:
+                await durable(journal)
+            at, payload = written[turn * 7919 % len(written)]
+            assert journal.read(at) == (20, payload)
+        assert journal.stats().segments > 1
+    assert recovered(tmp_path) == [payload for _, payload in written]
+
+
+async def test_waiting_with_nothing_pending_ends_soon_and_in_order(tmp_path: Path) -> None:
+    async with running(tmp_path) as journal:
+        order: list[str] = []
+        journal.on_durable(lambda error: order.append("idle"))
+        journal.append(20, b"")
+        journal.on_durable(lambda error: order.append("record"))
+        assert order == []
+
+        await durable(journal)
+
+        assert order == ["idle", "record"]
+
+
+async def test_a_failed_sync_reaches_every_waiter_once(tmp_path: Path) -> None:
+    disk = SlowDisk(tmp_path)
+    told: list[JournalFailed | None] = []
+    async with running(tmp_path, disk) as journal:
+        journal.append(20, b"durable")
+        assert await durable(journal) is None
+        disk.gate.clear()
+        disk.fail_syncs(OSError(5, "Input/output error"))
+        for _ in range(10):
+            journal.append(20, b"doomed")
+            journal.on_durable(told.append)
+            await asyncio.sleep(0)
+        disk.gate.set()
+
+        failure = await durable(journal)
+
+        assert failure is not None
+        assert failure is journal.failed
+        assert told == [failure] * 10
+        with pytest.raises(JournalFailed):
+            journal.append(20, b"late")
+        assert await durable(journal) is failure
+
+
+async def test_a_checkpoint_runs_beside_the_commits(tmp_path: Path) -> None:
+    async with running(tmp_path) as journal:
+        positions = array("Q")
+        refused = 0
+        for turn in range(200):
+            for number in range(20):
+                positions.append(journal.append(20, b"%d" % (turn * 20 + number) * 10))
+            if not journal.checkpoint([(40, b"%d" % turn)], [positions[::100]]):
+                refused += 1
+            await durable(journal)
+        live = positions[::100]
+
+        assert journal.stats().checkpoints > 3
+        assert journal.stats().checkpoint_failures == 0
+        assert refused + journal.stats().checkpoints >= 199
+        assert journal.read_many(live) == [(20, b"%d" % number * 10) for number in range(0, 4000, 100)]
+    journal, recovery = open_journal(tmp_path, OPTIONS)
+    (state,) = recovery.checkpoint
+    assert state[0] == 40
+    tail = [payload for _, _, payload in recovery.records]
+    assert tail == [b"%d" % number * 10 for number in range((int(state[1]) + 1) * 20, 4000)]
+    assert journal.read_many(live) == [(20, b"%d" % number * 10) for number in range(0, 4000, 100)]
+    journal.close()
+
+
+async def test_closing_makes_everything_durable_and_tells_the_waiters(tmp_path: Path) -> None:
+    told: list[JournalFailed | None] = []
+    async with running(tmp_path) as journal:
+        for number in range(1000):
+            journal.append(20, b"%d" % number)
+        journal.on_durable(told.append)
+        assert journal.checkpoint([(40, b"state")], [])
+        journal.append(20, b"last")
+        journal.on_durable(told.append)
+
+    assert told == [None, None]
+    opened, recovery = open_journal(tmp_path, OPTIONS)
+    assert list(recovery.checkpoint) == [(40, b"state")]
+    assert [payload for _, _, payload in recovery.records] == [b"last"]
+    assert recovery.clean
+    opened.close()
+
+
+async def test_no_thread_is_left_behind(tmp_path: Path) -> None:
+    def names() -> Sequence[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("holt-journal")]
+
+    async with running(tmp_path) as journal:
+        journal.append(20, b"")
+        journal.checkpoint([], [])
+        assert "holt-journal-writer" in names()
+
+    assert names() == []
