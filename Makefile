@@ -14,7 +14,7 @@ ARGS ?=
 .PHONY: help setup setup-run setup-test check format test e2e bench run clean
 
 help: ## List the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: ## Create .venv with the package and the development tools
 	@scripts/setup.sh dev
@@ -26,14 +26,14 @@ setup-test: setup
 	@scripts/setup-system.sh
 
 check: setup ## Format, lint, types (mypy strict), import rules
-	@$(BIN)/ruff format --check src tests $(wildcard bench)
-	$(BIN)/ruff check src tests $(wildcard bench)
+	@$(BIN)/ruff format --check src tests $(wildcard bench scripts)
+	$(BIN)/ruff check src tests $(wildcard bench scripts)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup ## Reformat and fix what ruff can fix
-	@$(BIN)/ruff check --fix-only --quiet src tests $(wildcard bench)
-	$(BIN)/ruff format src tests $(wildcard bench)
+	@$(BIN)/ruff check --fix-only --quiet src tests $(wildcard bench scripts)
+	$(BIN)/ruff format src tests $(wildcard bench scripts)
 
 test: setup-test ## Install what the tests need, then run all of them
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)

@@ -18,9 +18,15 @@ case "$profile" in
   *) die "unknown profile '$profile' (run, dev)" ;;
 esac
 
-fingerprint="$( (cat pyproject.toml scripts/setup.sh; echo "$extras") | cksum | tr ' ' '-')"
-stamp=".venv/.holt-$profile-$fingerprint"
-if [ -f "$stamp" ] && [ -x .venv/bin/python ]; then exit 0; fi
+fingerprint="$(cat pyproject.toml scripts/setup.sh | cksum | tr ' ' '-')"
+stamp=".venv/.holt-$profile$extras-$fingerprint"
+# Scripts in a virtual environment hold its full path: in a folder that was moved they start nothing.
+if [ -f .venv/.holt-home ] && [ "$(cat .venv/.holt-home)" != "$PWD" ]; then rm -rf .venv; fi
+if [ -x .venv/bin/python ]; then
+  if [ -f "$stamp" ]; then exit 0; fi
+  # The development profile has all that running needs.
+  if [ "$profile" = run ] && compgen -G ".venv/.holt-dev*-$fingerprint" >/dev/null; then exit 0; fi
+fi
 
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 find_python() {
@@ -50,6 +56,7 @@ fi
 
 say "installing holtmq$extras (a minute or two the first time)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extras"
-rm -f ".venv/.holt-$profile-"*
+rm -f .venv/.holt-*
 touch "$stamp"
+printf '%s' "$PWD" > .venv/.holt-home
 say "ready"

@@ -43,6 +43,13 @@ def test_version_names_the_product_and_its_parts() -> None:
     assert holt("version").output.startswith(f"HoltMQ {__version__}\n")
 
 
+def test_help_lists_every_verb_with_a_line_about_it() -> None:
+    lines = holt("--help").output.split("Commands:")[1].splitlines()
+
+    described = {words[0] for line in lines if len(words := line.split(maxsplit=1)) == 2}
+    assert {"serve", "config", "journal", "version"} <= described
+
+
 def test_an_unknown_verb_is_refused() -> None:
     result = holt("sevre")
 
