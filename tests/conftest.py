@@ -17,6 +17,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+# For state machines: ``Machine.TestCase.settings = settings.get_profile("model")``.
 settings.load_profile("default")
 
 
