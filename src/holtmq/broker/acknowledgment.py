@@ -1,0 +1,169 @@
+"""What an acknowledgment does to one group's place in one partition.
+
+Owns: the words of an answer, and the head rule: which positions a call settles, retries or files.
+Must not touch: leases, clocks, identifiers; positions come in resolved, the outcome goes out as values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+RETRIES_EXHAUSTED: Final = "Retries exhausted"
+ERROR_MAX: Final = 4_000  # characters of a caller's error text kept with a dead letter
+
+
+class AckStatus(Enum):
+    """What the worker says about a message. The value orders them at one position: highest wins."""
+
+    COMPLETED = 0
+    RETRY = 1
+    FAILED = 2
+    DEAD_LETTER = 3
+
+    @classmethod
+    def named(cls, word: str) -> "AckStatus | None":
+        """The status behind a client's word; None for an unknown one, which is refused, not guessed."""
+        return _WORDS.get(word)
+
+
+_WORDS: Final = {
+    "completed": AckStatus.COMPLETED,
+    "success": AckStatus.COMPLETED,
+    "retry": AckStatus.RETRY,
+    "failed": AckStatus.FAILED,
+    "dlq": AckStatus.DEAD_LETTER,
+}
+
+
+class Ack(NamedTuple):
+    """One message's acknowledgment. A tuple: 100 of them are made per hot call."""
+
+    partition: int
+    transaction_id: str
+    status: AckStatus | None = AckStatus.COMPLETED
+    lease_id: str = ""  # blank: the lease is not checked
+    error: str | None = None
+
+
+class AckVerdict(Enum):
+    """What came of one acknowledgment."""
+
+    ACKNOWLEDGED = "acknowledged"
+    REDELIVERED = "failed_retry"  # success, and the message comes again
+    FILED = "failed_dlq"
+    DROPPED = "dropped"  # would have been filed, but the queue keeps no dead letters
+    INVALID_LEASE = "invalid_lease"
+    NOT_FOUND = "not_found"
+    STALE = "stale"  # a failure reported for something already settled
+    UNKNOWN_STATUS = "unknown_status"
+
+    @property
+    def success(self) -> bool:
+        return self in _SUCCESSES
+
+
+_SUCCESSES: Final = frozenset(
+    {AckVerdict.ACKNOWLEDGED, AckVerdict.REDELIVERED, AckVerdict.FILED, AckVerdict.DROPPED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AckOutcome:
+    """The answer for one item; equal answers of one call are one object."""
+
+    verdict: AckVerdict
+    lease_released: bool = False
+    noop: bool = False  # a completed ack of something already settled
+    repeated: bool = False  # the answer of an earlier call, given again
+
+    @property
+    def success(self) -> bool:
+        return self.verdict.success
+
+    @property
+    def dead_lettered(self) -> bool:
+        return self.verdict is AckVerdict.FILED
+
+
+class Named(NamedTuple):
+    """What one call says about one position."""
+
+    status: AckStatus
+    error: str | None
+
+
+class Budget(NamedTuple):
+    """Retries already spent in this (partition, group), and how many the queue allows."""
+
+    spent: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The group's place afterwards."""
+
+    cursor: int  # everything below is settled
+    retry_count: int
+    released: bool  # the lease, if there is one, ends
+    failed: bool = False  # the head goes back after a failure: the retry delay applies
+    filed: tuple[tuple[int, str], ...] = ()  # (position, error), lowest first
+
+
+def settle(
+    named: Mapping[int, Named],
+    cursor: int,
+    lease_end: int | None,
+    budget: Budget,
+    release: bool | None = None,
+) -> Settlement:
+    """Apply all of one call's items for one (partition, group) together.
+
+    ``named`` holds positions at or above ``cursor``, at least one. ``lease_end`` is one past the live
+    lease's last position. ``release`` ends the lease at a clean ack whatever is left of it.
+    """
+    heads = [position for position, item in named.items() if item.status is not AckStatus.COMPLETED]
+    if not heads:
+        # Implicit ack: workers that only ack the last of a batch settle all of it.
+        cursor = max(named) + 1
+        released = bool(release) or (lease_end is not None and cursor >= lease_end)
+        return Settlement(cursor, 0 if released else budget.spent, released)
+    head = min(heads)
+    status = named[head].status
+    if status is AckStatus.RETRY or (status is AckStatus.FAILED and budget.spent < budget.limit):
+        below = max((position + 1 for position in named if position < head), default=cursor)
+        failed = status is AckStatus.FAILED
+        return Settlement(below, budget.spent + failed, released=True, failed=failed)
+    return _file_from(head, named, budget)
+
+
+def _file_from(head: int, named: Mapping[int, Named], budget: Budget) -> Settlement:
+    """File the head, then go on upward as far as the call speaks for the positions without a gap."""
+    exhausted = budget.spent >= budget.limit
+    filed = [(head, named[head].error or RETRIES_EXHAUSTED)]
+    top = max((p for p, item in named.items() if item.status is AckStatus.COMPLETED), default=-1)
+    cursor, retry_count = head + 1, 0
+    for position in sorted(p for p in named if p > head):
+        if position > cursor and position > top:
+            break  # an unnamed position with nothing completed above it: the rest comes again
+        item = named[position]
+        if item.status is AckStatus.RETRY or (item.status is AckStatus.FAILED and not exhausted):
+            # A gap below was settled by a completed position above, as implicit acks are.
+            cursor = position
+            if item.status is AckStatus.FAILED:
+                retry_count = budget.spent
+            break
+        if item.status is not AckStatus.COMPLETED:
+            filed.append((position, item.error or RETRIES_EXHAUSTED))
+        cursor = position + 1
+    return Settlement(cursor, retry_count, released=True, filed=tuple(filed))
+
+
+def verdict_at(position: int, settlement: Settlement, files: bool) -> AckVerdict:
+    """The verdict for an item that took part in a settlement."""
+    if position >= settlement.cursor:
+        return AckVerdict.REDELIVERED
+    if any(position == filed for filed, _ in settlement.filed):
+        return AckVerdict.FILED if files else AckVerdict.DROPPED
+    return AckVerdict.ACKNOWLEDGED

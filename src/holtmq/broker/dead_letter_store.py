@@ -1,0 +1,93 @@
+"""The dead letters of one partitioned queue, by number, newest last.
+
+Owns: filing, finding, removing. A letter keeps its own journal position, so it outlives the message's
+retention. Must not touch: bodies, the wire, clocks.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One message that one group gave up on."""
+
+    number: int
+    group: str
+    partition: int
+    position: int
+    offset: int
+    journal_position: int
+    created_us: int
+    failed_us: int
+    retry_count: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Which dead letters; None means any. Times are of the failure, both ends included."""
+
+    group: str | None = None
+    partition: int | None = None
+    from_us: int | None = None
+    to_us: int | None = None
+
+    def matches(self, letter: DeadLetter) -> bool:
+        return (
+            (self.group is None or letter.group == self.group)
+            and (self.partition is None or letter.partition == self.partition)
+            and (self.from_us is None or letter.failed_us >= self.from_us)
+            and (self.to_us is None or letter.failed_us <= self.to_us)
+        )
+
+
+class DeadLetterStore:
+    """Dead letters in filing order."""
+
+    __slots__ = ("_by_offset", "_letters", "next_number")
+
+    def __init__(self) -> None:
+        self.next_number = 1
+        self._letters: dict[int, DeadLetter] = {}
+        self._by_offset: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._letters)
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        return iter(self._letters.values())
+
+    def file(self, letter: DeadLetter) -> None:
+        self._letters[letter.number] = letter
+        self._by_offset.setdefault(letter.offset, []).append(letter.number)
+        self.next_number = max(self.next_number, letter.number + 1)
+
+    def get(self, number: int) -> DeadLetter | None:
+        return self._letters.get(number)
+
+    def of_message(self, offset: int) -> list[DeadLetter]:
+        """Every group's letter for one message."""
+        return [self._letters[number] for number in self._by_offset.get(offset, ())]
+
+    def select(self, wanted: LetterFilter, limit: int, skip: int) -> tuple[list[DeadLetter], int]:
+        """A page, newest failure first, and how many match in all."""
+        matching = [letter for letter in reversed(self._letters.values()) if wanted.matches(letter)]
+        return matching[skip : skip + limit], len(matching)
+
+    def count(self, wanted: LetterFilter) -> int:
+        return sum(1 for letter in self._letters.values() if wanted.matches(letter))
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            letter = self._letters.pop(number, None)
+            if letter is not None:
+                siblings = self._by_offset[letter.offset]
+                siblings.remove(number)
+                if not siblings:
+                    del self._by_offset[letter.offset]
+
+    def relocate(self, offset: int, journal_position: int) -> None:
+        """Compaction moved the body."""
+        for number in self._by_offset.get(offset, ()):
+            self._letters[number] = replace(self._letters[number], journal_position=journal_position)

@@ -1,0 +1,285 @@
+"""The one sequence of a partitioned queue: for each message four numbers, no body.
+
+Owns: the columns (journal position, creation time, partition, fingerprint) by queue-wide offset, kept in
+chunks so that retention frees memory in the middle too. Must not touch: bodies, groups, clocks.
+"""
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+CHUNK_SHIFT: Final = 13
+CHUNK_ROWS: Final = 1 << CHUNK_SHIFT
+_MASK: Final = CHUNK_ROWS - 1
+GONE: Final = 0xFFFF_FFFF  # in the partition column: retention took the message
+
+
+class Partition:
+    """A named index into the log: its n-th message is ``offsets[n - first]``."""
+
+    __slots__ = ("created_us", "first", "name", "offsets")
+
+    def __init__(self, name: str, created_us: int, first: int = 0) -> None:
+        self.name = name
+        self.created_us = created_us
+        self.first = first  # dense position of the oldest message still stored
+        self.offsets: array[int] = array("Q")
+
+    @property
+    def end(self) -> int:
+        """The position the next message will get."""
+        return self.first + len(self.offsets)
+
+    def position_of(self, offset: int) -> int:
+        """Position of the first message at or after a queue-wide offset."""
+        return self.first + bisect_left(self.offsets, offset)
+
+
+class Chunk:
+    """Up to ``CHUNK_ROWS`` consecutive rows."""
+
+    __slots__ = ("created", "fingerprints", "live", "partitions", "positions")
+
+    def __init__(self) -> None:
+        self.positions: array[int] = array("Q")
+        self.created: array[int] = array("Q")
+        self.partitions: array[int] = array("I")
+        self.fingerprints: array[int] = array("Q")
+        self.live = 0
+
+
+class MessageLog:
+    """Rows by offset. Creation times rise strictly, so time and offset order agree."""
+
+    __slots__ = (
+        "_base",
+        "_chunks",
+        "_dead",
+        "_starts",
+        "first_offset",
+        "last_created_us",
+        "live",
+        "next_offset",
+    )
+
+    def __init__(self) -> None:
+        self.first_offset = 0  # the oldest live message, or next_offset when there is none
+        self.next_offset = 0
+        self.last_created_us = 0
+        self.live = 0
+        self._base = 0  # number of the chunk at _chunks[0]
+        self._chunks: list[Chunk | None] = []
+        self._starts: list[int] = []  # creation time of each chunk's first row; outlives the chunk
+        self._dead: set[int] = set()  # full chunks without a live row
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def append(
+        self, positions: Sequence[int], created_us: int, partitions: "array[int]", fingerprints: "array[int]"
+    ) -> None:
+        """Add rows; the first is created at ``created_us``, each next one a microsecond later."""
+        done, count = 0, len(partitions)
+        while done < count:
+            rows = self.next_offset & _MASK
+            if rows == 0:
+                self._chunks.append(Chunk())
+                self._starts.append(created_us + done)
+            chunk = self._chunks[-1]
+            assert chunk is not None  # the tail is dropped only when full
+            take = min(count - done, CHUNK_ROWS - rows)
+            whole = take == count
+            chunk.positions.extend(positions if whole else positions[done : done + take])
+            chunk.created.extend(range(created_us + done, created_us + done + take))
+            chunk.partitions.extend(partitions if whole else partitions[done : done + take])
+            chunk.fingerprints.extend(fingerprints if whole else fingerprints[done : done + take])
+            chunk.live += take
+            self.next_offset += take
+            done += take
+        self.live += count
+        self.last_created_us = created_us + count - 1
+
+    def forget(self, offsets: Iterable[int]) -> None:
+        """Retention took these messages; their rows stay until ``drop_dead`` (dedup still reads them)."""
+        chunks, base = self._chunks, self._base
+        for offset in offsets:
+            number = offset >> CHUNK_SHIFT
+            chunk = chunks[number - base]
+            if chunk is None or chunk.partitions[offset & _MASK] == GONE:
+                continue
+            chunk.partitions[offset & _MASK] = GONE
+            chunk.live -= 1
+            self.live -= 1
+            if not chunk.live and len(chunk.created) == CHUNK_ROWS:
+                self._dead.add(number)
+        self._find_first()
+
+    def drop_dead(self, floor: int) -> None:
+        """Free chunks without a live row whose fingerprints, all below ``floor``, nobody asks for."""
+        for number in [n for n in self._dead if (n + 1) << CHUNK_SHIFT <= floor]:
+            self._chunks[number - self._base] = None
+            self._dead.discard(number)
+        gone = 0
+        while gone < len(self._chunks) and self._chunks[gone] is None:
+            gone += 1
+        if gone:
+            del self._chunks[:gone]
+            del self._starts[:gone]
+            self._base += gone
+
+    def relocate(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
+        """Compaction moved these bodies to new journal positions."""
+        for offset, position in zip(offsets, positions, strict=True):
+            chunk = self._chunk(offset)
+            if chunk is not None:
+                chunk.positions[offset & _MASK] = position
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def position(self, offset: int) -> int:
+        return self._row(offset).positions[offset & _MASK]
+
+    def created_us(self, offset: int) -> int:
+        return self._row(offset).created[offset & _MASK]
+
+    def partition(self, offset: int) -> int:
+        """Partition index, or ``GONE``."""
+        chunk = self._chunk(offset)
+        return GONE if chunk is None else chunk.partitions[offset & _MASK]
+
+    def fingerprint(self, offset: int) -> int:
+        return self._row(offset).fingerprints[offset & _MASK]
+
+    def refs(self, offsets: Iterable[int]) -> list[tuple[int, int, int]]:
+        """(offset, journal position, creation time) of each, for a delivery."""
+        chunks, base = self._chunks, self._base
+        rows: list[tuple[int, int, int]] = []
+        for offset in offsets:
+            chunk = chunks[(offset >> CHUNK_SHIFT) - base]
+            assert chunk is not None
+            row = offset & _MASK
+            rows.append((offset, chunk.positions[row], chunk.created[row]))
+        return rows
+
+    def offset_at(self, created_us: int) -> int:
+        """The first offset created at or after that time; ``next_offset`` when there is none yet."""
+        if created_us > self.last_created_us or not self._starts:
+            return self.next_offset
+        number = bisect_right(self._starts, created_us) - 1
+        if number < 0:
+            return self._base << CHUNK_SHIFT
+        start = (self._base + number) << CHUNK_SHIFT
+        chunk = self._chunks[number]
+        if chunk is None:  # every row of it is gone: its end says the same
+            return start + CHUNK_ROWS
+        return start + bisect_left(chunk.created, created_us)
+
+    def live_offsets(self, start: int, stop: int) -> Iterable[int]:
+        """Offsets in the range whose message is still stored, oldest first."""
+        offset = max(start, self.first_offset)
+        stop = min(stop, self.next_offset)
+        while offset < stop:
+            chunk = self._chunks[(offset >> CHUNK_SHIFT) - self._base]
+            chunk_start = offset & ~_MASK
+            until = min(stop, chunk_start + CHUNK_ROWS)
+            if chunk is not None and chunk.live:
+                partitions = chunk.partitions
+                for row in range(offset - chunk_start, until - chunk_start):
+                    if partitions[row] != GONE:
+                        yield chunk_start + row
+            offset = until
+
+    def fingerprint_runs(self, start: int) -> Iterator[tuple[int, "array[int]"]]:
+        """(first offset, fingerprints) of each stored chunk from ``start`` on."""
+        for number, chunk in enumerate(self._chunks, self._base):
+            first = max(start, number << CHUNK_SHIFT)
+            if chunk is not None and first < (number << CHUNK_SHIFT) + len(chunk.created):
+                yield first, chunk.fingerprints[first & _MASK :]
+
+    def partition_runs(self) -> Iterator[tuple[int, "array[int]"]]:
+        """(first offset, partition indexes, ``GONE`` among them) of each stored chunk."""
+        for number, chunk in enumerate(self._chunks, self._base):
+            if chunk is not None:
+                yield number << CHUNK_SHIFT, chunk.partitions
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def dump(self) -> "LogState":
+        """Everything, as bytes; a dropped chunk is an empty tuple."""
+        columns: list[tuple[bytes, ...]] = [
+            ()
+            if chunk is None
+            else (
+                to_bytes(chunk.positions),
+                to_bytes(chunk.created),
+                to_bytes(chunk.partitions),
+                to_bytes(chunk.fingerprints),
+            )
+            for chunk in self._chunks
+        ]
+        return self._base, self.next_offset, self.last_created_us, list(self._starts), columns
+
+    def load(self, state: "LogState") -> None:
+        self._base, self.next_offset, self.last_created_us, self._starts, columns = state
+        self._chunks = []
+        for number, column in enumerate(columns, self._base):
+            if not column:
+                self._chunks.append(None)
+                continue
+            chunk = Chunk()
+            chunk.positions = from_bytes("Q", column[0])
+            chunk.created = from_bytes("Q", column[1])
+            chunk.partitions = from_bytes("I", column[2])
+            chunk.fingerprints = from_bytes("Q", column[3])
+            chunk.live = len(chunk.partitions) - chunk.partitions.count(GONE)
+            if not chunk.live and len(chunk.created) == CHUNK_ROWS:
+                self._dead.add(number)
+            self.live += chunk.live
+            self._chunks.append(chunk)
+        self.first_offset = self._base << CHUNK_SHIFT
+        self._find_first()
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def _find_first(self) -> None:
+        offset = self.first_offset
+        while offset < self.next_offset:
+            index = (offset >> CHUNK_SHIFT) - self._base
+            chunk = self._chunks[index] if index >= 0 else None
+            if chunk is None or not chunk.live:
+                offset = min((offset | _MASK) + 1, self.next_offset)
+            elif chunk.partitions[offset & _MASK] == GONE:
+                offset += 1
+            else:
+                break
+        self.first_offset = offset
+
+    def _chunk(self, offset: int) -> Chunk | None:
+        index = (offset >> CHUNK_SHIFT) - self._base
+        return self._chunks[index] if 0 <= index < len(self._chunks) else None
+
+    def _row(self, offset: int) -> Chunk:
+        chunk = self._chunk(offset)
+        if chunk is None:
+            raise IndexError(f"offset {offset} is not stored")
+        return chunk
+
+
+LogState = tuple[int, int, int, list[int], list[tuple[bytes, ...]]]
+
+
+def to_bytes(column: "array[int]") -> bytes:
+    """Little-endian, whatever the machine."""
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def from_bytes(typecode: str, data: bytes | memoryview) -> "array[int]":
+    column: array[int] = array(typecode)
+    column.frombytes(data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

@@ -1,0 +1,147 @@
+"""How far one group is in each partition of a queue, and who holds what there.
+
+Owns: the group's cursors, retry counts and holds (durable), its live leases with their clock (not
+durable: a restart ends them all, and the cursor brings the messages back). At most one lease per
+partition. Must not touch: clocks, files, sockets, wire names. Time comes in as ``now``.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+UNSET: Final = (1 << 64) - 1  # no cursor yet: the group's start decides
+
+
+@dataclass(slots=True)
+class Lease:
+    """Positions ``first`` to ``end - 1`` of one partition in one worker's hands."""
+
+    id: str  # chosen by the caller: one pop may lease several partitions under one id
+    partition: int
+    first: int  # the lowest position not settled yet
+    end: int
+    expires_at: float
+    attempt: int  # how often this head has been handed out, from 1
+    conflated: bool = False  # only the last position was delivered, standing for all
+    transactions: dict[str, int] | None = None  # delivered transaction id -> position
+
+    @property
+    def size(self) -> int:
+        return 1 if self.conflated else self.end - self.first
+
+
+class PartitionLeases:
+    """One group over all partitions, in columns: 24 bytes a partition, objects only for live leases."""
+
+    __slots__ = ("_by_id", "_live", "attempts", "consumed", "cursors", "holds", "retries", "settled_at")
+
+    def __init__(self) -> None:
+        self.cursors: array[int] = array("Q")  # next position to hand out; UNSET when never touched
+        self.consumed: array[int] = array("Q")  # positions settled, replays counted again
+        self.settled_at: array[int] = array("Q")  # µs of the last settlement
+        self.retries: dict[int, int] = {}
+        self.holds: dict[int, int] = {}  # partition -> µs until which a nacked head waits
+        self.attempts: dict[int, int] = {}
+        self._live: dict[int, Lease] = {}
+        self._by_id: dict[str, list[int]] = {}
+
+    # -- durable ---------------------------------------------------------------------------------
+
+    def cursor(self, partition: int) -> int | None:
+        """The group's own cursor; None when it has none in this partition."""
+        if partition >= len(self.cursors) or self.cursors[partition] == UNSET:
+            return None
+        return self.cursors[partition]
+
+    def settle(self, partition: int, old: int, new: int, retry_count: int, hold_us: int, at_us: int) -> None:
+        """Move the cursor from ``old`` to ``new``."""
+        self.grow(partition)
+        self.cursors[partition] = new
+        self.settled_at[partition] = at_us
+        if new > old:
+            self.consumed[partition] += new - old
+            self.attempts.pop(partition, None)
+        _put(self.retries, partition, retry_count)
+        _put(self.holds, partition, hold_us)
+
+    def seek(self, partition: int, position: int) -> None:
+        """Set the cursor wherever the caller says; whoever held a lease here has lost it."""
+        self.grow(partition)
+        self.cursors[partition] = position
+        self.end(partition)
+        self.retries.pop(partition, None)
+        self.holds.pop(partition, None)
+        self.attempts.pop(partition, None)
+
+    def grow(self, partition: int) -> None:
+        missing = partition + 1 - len(self.cursors)
+        if missing > 0:
+            self.cursors.extend([UNSET] * missing)
+            self.consumed.frombytes(bytes(8 * missing))
+            self.settled_at.frombytes(bytes(8 * missing))
+
+    # -- live ------------------------------------------------------------------------------------
+
+    def lend(self, partition: int, lease_id: str, first: int, end: int, expires_at: float) -> Lease:
+        """Hand out positions; the caller has checked that nobody holds the partition."""
+        self.end(partition)  # an expired lease nobody swept yet
+        attempt = self.attempts.get(partition, 0) + 1
+        self.attempts[partition] = attempt
+        lease = Lease(lease_id, partition, first, end, expires_at, attempt)
+        self._live[partition] = lease
+        self._by_id.setdefault(lease_id, []).append(partition)
+        return lease
+
+    def lease(self, partition: int, now: float) -> Lease | None:
+        """The unexpired lease on a partition."""
+        lease = self._live.get(partition)
+        return lease if lease is not None and now < lease.expires_at else None
+
+    def expired(self, partition: int, now: float) -> bool:
+        lease = self._live.get(partition)
+        return lease is not None and now >= lease.expires_at
+
+    def shrink(self, partition: int, cursor: int) -> bool:
+        """A partial ack: the lease goes on over the rest. True when nothing was left and it ended."""
+        lease = self._live.get(partition)
+        if lease is None:
+            return False
+        if cursor >= lease.end:
+            self.end(partition)
+            return True
+        lease.first = max(lease.first, cursor)
+        return False
+
+    def end(self, partition: int) -> Lease | None:
+        """End the lease, however it came: ack, release, expiry, seek."""
+        lease = self._live.pop(partition, None)
+        if lease is not None:
+            held = self._by_id[lease.id]
+            held.remove(partition)
+            if not held:
+                del self._by_id[lease.id]
+        return lease
+
+    def extend(self, lease_id: str, until: float, now: float) -> tuple[list[Lease], bool]:
+        """Renew every unexpired lease of this id, never shortening one; (renewed, was the id known)."""
+        held = self._by_id.get(lease_id, ())
+        renewed = [self._live[partition] for partition in held if now < self._live[partition].expires_at]
+        for lease in renewed:
+            lease.expires_at = max(lease.expires_at, until)
+        return renewed, bool(held)
+
+    def live(self, now: float) -> Iterator[Lease]:
+        return (lease for lease in self._live.values() if now < lease.expires_at)
+
+    def drop_all(self) -> None:
+        self._live.clear()
+        self._by_id.clear()
+        self.attempts.clear()
+
+
+def _put(sparse: dict[int, int], key: int, value: int) -> None:
+    if value:
+        sparse[key] = value
+    else:
+        sparse.pop(key, None)

@@ -1,0 +1,79 @@
+"""Which partitions a group may find something in, without looking at the others.
+
+Owns: the line of partitions worth a look, and the deadlines at which others join it. A partition in line
+is a hint that the taker verifies; the promise is the reverse: a claimable partition is in line or has a
+deadline. Must not touch: cursors, leases, clocks.
+"""
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+
+
+class ReadyPartitions:
+    """A fair line (first in, first served) and a heap with at most one live deadline a partition."""
+
+    __slots__ = ("_deadlines", "_due", "_in_line", "_line")
+
+    def __init__(self) -> None:
+        self._line: deque[int] = deque()
+        self._in_line = bytearray()
+        self._due: dict[int, float] = {}
+        self._deadlines: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def offer(self, partition: int) -> bool:
+        """Join the line, once; False when it was already there."""
+        if partition >= len(self._in_line):
+            self._in_line.extend(bytes(partition + 1 - len(self._in_line) + 256))
+        if self._in_line[partition]:
+            return False
+        self._in_line[partition] = 1
+        self._line.append(partition)
+        return True
+
+    def take(self) -> int | None:
+        """The partition that waited longest."""
+        if not self._line:
+            return None
+        partition = self._line.popleft()
+        self._in_line[partition] = 0
+        return partition
+
+    def wake_at(self, partition: int, at: float) -> None:
+        """Look at the partition again at this time, unless an earlier look is planned anyway.
+
+        The earlier look re-plans; so acked leases leave no trail of dead heap entries.
+        """
+        planned = self._due.get(partition)
+        if planned is None or at < planned:
+            self._due[partition] = at
+            heappush(self._deadlines, (at, partition))
+            if len(self._deadlines) > 2 * len(self._due) + 1024:  # mostly replaced ones: start over
+                self._deadlines = [(when, waiting) for waiting, when in self._due.items()]
+                heapify(self._deadlines)
+
+    def due(self, now: float) -> list[int]:
+        """Partitions whose deadline passed; each is the caller's to offer or to plan again."""
+        passed: list[int] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            at, partition = heappop(self._deadlines)
+            if self._due.get(partition) == at:
+                del self._due[partition]
+                passed.append(partition)
+        return passed
+
+    def next_deadline(self) -> float | None:
+        while self._deadlines:
+            at, partition = self._deadlines[0]
+            if self._due.get(partition) == at:
+                return at
+            heappop(self._deadlines)  # an earlier one replaced it
+        return None
+
+    def clear(self) -> None:
+        self._line.clear()
+        self._in_line = bytearray()
+        self._due.clear()
+        self._deadlines.clear()

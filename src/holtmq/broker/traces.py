@@ -1,0 +1,109 @@
+"""Trace events that workers leave with messages: what happened to this order, in which step.
+
+Owns: the newest events of the node, by message and by name, within a bound. Must not touch: payload
+meaning (``data`` is the client's JSON as it came), clocks.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+EVENTS_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One trace event; durable as it is."""
+
+    number: int
+    queue: int
+    partition: int
+    transaction_id: str
+    group: str
+    event_type: str
+    names: tuple[str, ...]
+    data: bytes
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceName:
+    """A name with its figures."""
+
+    name: str
+    events: int
+    messages: int
+    last_us: int
+
+
+class TraceStore:
+    """The newest ``limit`` events; the oldest leave first."""
+
+    __slots__ = ("_by_message", "_by_name", "_events", "_limit", "next_number")
+
+    def __init__(self, limit: int = EVENTS_MAX) -> None:
+        self.next_number = 1
+        self._limit = limit
+        self._events: deque[Traced] = deque()
+        self._by_message: dict[tuple[int, int, str], deque[Traced]] = {}
+        self._by_name: dict[str, deque[Traced]] = {}
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Traced]:
+        return iter(self._events)
+
+    def apply(self, event: Traced) -> None:
+        self.next_number = event.number + 1
+        self._events.append(event)
+        self._by_message.setdefault(_key(event), deque()).append(event)
+        for name in set(event.names):
+            self._by_name.setdefault(name, deque()).append(event)
+        while len(self._events) > self._limit:
+            self._drop(self._events.popleft())
+
+    def of_message(self, queue: int, partition: int, transaction_id: str) -> list[Traced]:
+        """Oldest first."""
+        return list(self._by_message.get((queue, partition, transaction_id), ()))
+
+    def named(self, name: str, limit: int, skip: int) -> tuple[list[Traced], int]:
+        """A page, newest first, and how many there are."""
+        events = list(self._by_name.get(name, ()))
+        return events[::-1][skip : skip + limit], len(events)
+
+    def names(self, limit: int, skip: int) -> tuple[list[TraceName], int]:
+        """The names, most recently used first, and how many there are."""
+        rows = [
+            TraceName(name, len(events), len({_key(event) for event in events}), events[-1].created_us)
+            for name, events in self._by_name.items()
+        ]
+        rows.sort(key=lambda row: (-row.last_us, row.name))
+        return rows[skip : skip + limit], len(rows)
+
+    def forget_queue(self, queue: int) -> None:
+        """With its queue an event has nothing left to point at."""
+        kept = [event for event in self._events if event.queue != queue]
+        number = self.next_number
+        self._events.clear()
+        self._by_message.clear()
+        self._by_name.clear()
+        for event in kept:
+            self.apply(event)
+        self.next_number = number
+
+    def _drop(self, event: Traced) -> None:
+        # Events leave in the order they came, so each is the first of every list it is in.
+        for name in set(event.names):
+            self._by_name[name].popleft()
+            if not self._by_name[name]:
+                del self._by_name[name]
+        mine = self._by_message[_key(event)]
+        mine.popleft()
+        if not mine:
+            del self._by_message[_key(event)]
+
+
+def _key(event: Traced) -> tuple[int, int, str]:
+    return event.queue, event.partition, event.transaction_id
