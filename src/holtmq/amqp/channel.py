@@ -1,0 +1,435 @@
+"""One AMQP channel, sans-IO: methods in, broker calls and frames out.
+
+Owns: the channel's consumers, leases, prefetch, confirms and transaction. Must not touch: sockets,
+the connection's handshake, bytes of frames it is not asked to build.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from holtmq.amqp.codec import encode_method
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.confirms import Confirms
+from holtmq.amqp.consumer import Consumer, content_frames
+from holtmq.amqp.errors import ChannelFault, ConnectionFault
+from holtmq.amqp.frames import FRAME_METHOD, encode_frame
+from holtmq.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicNack,
+    BasicQos,
+    BasicQosOk,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    BasicReject,
+    BasicReturn,
+    ChannelFlow,
+    ChannelFlowOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    Method,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from holtmq.amqp.topology import Topology
+from holtmq.auth.permissions import Action
+from holtmq.broker.flow import Outcome
+from holtmq.broker.leases import Holder, Lease, Ledger
+from holtmq.broker.routes import Route
+from holtmq.broker.traits import DIRECT_REPLY_TO, Traits
+from holtmq.broker.work_queue import WorkQueue
+from holtmq.journal.interface import JournalFailed
+from holtmq.wire.properties import PROPERTIES_AT, raw_headers, with_headers, with_reply_to
+
+if TYPE_CHECKING:
+    from holtmq.amqp.connection import Connection
+
+_LOW_PRIORITY: Final = 0
+
+
+class Transaction:
+    """What a transactional channel has done since its last commit."""
+
+    __slots__ = ("publishes", "settlements")
+
+    def __init__(self) -> None:
+        self.publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
+        self.settlements: list[tuple[Callable[[list[Lease]], None], list[Lease]]] = []
+
+
+class Channel:
+    """An open channel."""
+
+    def __init__(self, connection: "Connection", number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.broker = connection.broker
+        self.flow = connection.broker.flow
+        self.outbox = connection.outbox
+        self.max_payload = connection.max_payload
+        self.ledger = Ledger()
+        self.broker.sessions.add(self.ledger)
+        self.gets = Holder()  # basic.get leases: the empty consumer
+        self.consumers: dict[str, Consumer] = {}
+        self.flowing = True  # the client lets deliveries come
+        self.prefetch = 0
+        self.global_prefetch = 0
+        self.confirms: Confirms | None = None
+        self.transaction: Transaction | None = None
+        self.reply_queue: WorkQueue | None = None
+        self.topology = Topology(self)
+        self.closing = False  # we sent channel.close and wait for the client's close-ok
+        # A message whose frames have not all arrived: route, mandatory, header, body so far, body size.
+        self.partial_route: tuple[Route, bool] | None = None
+        self.partial_header: bytes | None = None
+        self.partial_body: list[bytes] = []
+        self.partial_missing = 0
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
+        """A whole message has arrived."""
+        traits = self.flow.traits.of(header)
+        if not traits.plain:
+            header, traits = self._check_special(traits, header)
+        if self.transaction is not None:
+            self.transaction.publishes.append((route, traits, header, body, mandatory))
+            return
+        try:
+            outcome = self.flow.publish(route, traits, header, body)
+        except JournalFailed:
+            if self.confirms is None:
+                raise
+            outcome = Outcome.REFUSED
+        if outcome is Outcome.UNROUTED and mandatory:
+            self._return(route, header, body)
+        if self.confirms is not None:
+            self.confirms.published(outcome is Outcome.JOURNALLED, outcome is Outcome.REFUSED)
+            self.connection.confirming.add(self)
+
+    def tell_confirms(self) -> None:
+        """The read is over: confirm what it published, at once or when it is durable."""
+        confirms = self.confirms
+        if confirms is None or self.closing:
+            return
+        batch = confirms.end_batch()
+        if not batch.journalled and not confirms.waiting:
+            self.outbox.append(batch.frames(failed=False))
+            return
+        confirms.waiting += 1
+
+        def durable(failure: JournalFailed | None) -> None:
+            confirms.waiting -= 1
+            if (
+                self.connection.is_running
+                and self.connection.channels.get(self.number) is self
+                and not self.closing
+            ):
+                self.outbox.append(batch.frames(failed=failure is not None))
+
+        self.broker.journal.on_durable(durable)
+
+    def _check_special(self, traits: Traits, header: bytes) -> tuple[bytes, Traits]:
+        user = self.connection.user_name
+        if traits.user_id is not None and traits.user_id != user and not self.connection.may_impersonate:
+            raise ChannelFault(
+                ReplyCode.PRECONDITION_FAILED,
+                f"user_id property set to '{traits.user_id}' but authenticated user was '{user}'",
+            )
+        if traits.direct_reply:
+            if self.reply_queue is None:
+                raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
+            changed = with_reply_to(header[PROPERTIES_AT:], self.reply_queue.name)
+            header = header[:PROPERTIES_AT] + changed
+            traits = self.flow.traits.of(header)
+        return header, traits
+
+    def _return(self, route: Route, header: bytes, body: bytes) -> None:
+        self.send(BasicReturn(ReplyCode.NO_ROUTE, "NO_ROUTE", route.exchange.name, route.routing_key))
+        for frame in content_frames(self.number, header, body, self.max_payload):
+            self.outbox.append(frame)
+
+    # -- settling --------------------------------------------------------------------------------
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        """basic.ack: the hot one."""
+        if multiple or self.transaction is not None:
+            self._settle(self.flow.ack, self._leases(tag, multiple))
+            return
+        lease = self.ledger.end(tag)
+        if lease is None:
+            raise self._unknown_tag(tag)
+        if lease.holder is None:
+            self.flow.ack((lease,))
+            return
+        queue = lease.queue
+        queue.settle(lease.message)
+        if not queue.dirty:
+            self.flow.touch(queue)
+
+    def _settle(self, how: Callable[[list[Lease]], None], leases: list[Lease]) -> None:
+        if self.transaction is not None:
+            self.transaction.settlements.append((how, leases))
+        else:
+            how(leases)
+            self._make_room()
+
+    def _leases(self, tag: int, multiple: bool) -> list[Lease]:
+        if multiple:
+            if tag and (tag > self.ledger.last):
+                raise self._unknown_tag(tag)
+            return self.ledger.end_upto(tag)
+        lease = self.ledger.end(tag)
+        if lease is None:
+            raise self._unknown_tag(tag)
+        return [lease]
+
+    def _unknown_tag(self, tag: int) -> ChannelFault:
+        return ChannelFault(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+
+    def _make_room(self) -> None:
+        """With a channel-wide limit, one settlement makes room for every consumer of the channel."""
+        if self.global_prefetch:
+            for consumer in self.consumers.values():
+                self.flow.touch(consumer.queue)
+
+    def consumer_leases(self) -> int:
+        """Unacked deliveries that count against the channel-wide prefetch."""
+        return len(self.ledger) - len(self.gets.held)
+
+    # -- methods ---------------------------------------------------------------------------------
+
+    def handle(self, method: Method) -> None:
+        """Everything but publish and the fast ack."""
+        match method:
+            case BasicAck(tag, multiple):
+                self.ack(tag, multiple)
+                self._make_room()
+            case BasicNack(tag, multiple, requeue):
+                self._settle(self._requeue if requeue else self.flow.reject, self._leases(tag, multiple))
+            case BasicReject(tag, requeue):
+                self._settle(self._requeue if requeue else self.flow.reject, self._leases(tag, False))
+            case BasicQos():
+                self._qos(method)
+            case BasicConsume():
+                self._consume(method)
+            case BasicCancel(tag, no_wait):
+                self._cancel(tag)
+                if not no_wait:
+                    self.send(BasicCancelOk(tag))
+            case BasicGet(queue, no_ack):
+                self._get(queue, no_ack)
+            case BasicRecover(requeue) | BasicRecoverAsync(requeue):
+                if not requeue:
+                    raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+                self.flow.release(self.ledger.end_all())
+                if isinstance(method, BasicRecover):
+                    self.send(BasicRecoverOk())
+            case ChannelFlow(active):
+                self.flowing = active
+                if active:
+                    self.wake_consumers()
+                self.send(ChannelFlowOk(active))
+            case ChannelFlowOk():
+                pass
+            case ConfirmSelect(no_wait):
+                self._confirm_select(no_wait)
+            case TxSelect():
+                if self.confirms is not None:
+                    raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+                self.transaction = self.transaction or Transaction()
+                self.send(TxSelectOk())
+            case TxCommit():
+                self._tx_commit()
+            case TxRollback():
+                self._tx_rollback()
+            case _:
+                self.topology.handle(method)
+
+    def _requeue(self, leases: list[Lease]) -> None:
+        self.flow.release([lease for lease in leases if lease.holder is not None])
+
+    def _qos(self, method: BasicQos) -> None:
+        if method.prefetch_size:
+            raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_:
+            self.global_prefetch = method.prefetch_count
+            self.wake_consumers()
+        else:
+            self.prefetch = method.prefetch_count
+        self.send(BasicQosOk())
+
+    def _confirm_select(self, no_wait: bool) -> None:
+        if self.transaction is not None:
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+        self.confirms = self.confirms or Confirms(self.number)
+        if not no_wait:
+            self.send(ConfirmSelectOk())
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def _consume(self, method: BasicConsume) -> None:
+        if method.queue == DIRECT_REPLY_TO:
+            self._consume_replies(method)
+            return
+        queue = self.topology.queue(method.queue)
+        self.connection.check(Action.READ, queue.name)
+        tag = method.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(16)
+        if tag in self.consumers:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        priority = method.arguments.get("x-priority", _LOW_PRIORITY)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise ChannelFault(
+                ReplyCode.PRECONDITION_FAILED,
+                f"invalid arg 'x-priority' for consumer '{tag}': {priority!r} is not an integer",
+            )
+        consumer = Consumer(
+            self,
+            tag,
+            queue,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            prefetch=self.prefetch,
+            priority=priority,
+        )
+        self.broker.consume(queue, consumer, method.exclusive)
+        self.consumers[tag] = consumer
+        if not method.no_wait:
+            self.send(BasicConsumeOk(tag))
+
+    def _consume_replies(self, method: BasicConsume) -> None:
+        """Direct reply-to: a queue nobody declares, for as long as this channel lives."""
+        if self.reply_queue is not None:
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+        if not method.no_ack:
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        tag = method.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(16)
+        if tag in self.consumers:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        queue = self.broker.add_reply_queue(
+            self.connection.vhost, f"{DIRECT_REPLY_TO}.{secrets.token_urlsafe(24)}"
+        )
+        consumer = Consumer(self, tag, queue, no_ack=True, exclusive=True, prefetch=0, priority=_LOW_PRIORITY)
+        self.broker.consume(queue, consumer)
+        self.reply_queue = queue
+        self.consumers[tag] = consumer
+        if not method.no_wait:
+            self.send(BasicConsumeOk(tag))
+
+    def _cancel(self, tag: str) -> None:
+        consumer = self.consumers.pop(tag, None)
+        if consumer is None:
+            return
+        queue = consumer.queue
+        setting = queue.options.cancel_requeue
+        if self.broker.cancel_requeue if setting is None else setting:
+            self.flow.release(self.ledger.revoke(consumer))
+        if queue is self.reply_queue:
+            self.reply_queue = None
+        self.broker.cancel(queue, consumer)
+
+    def consumer_lost(self, consumer: Consumer) -> None:
+        """The consumer's queue was deleted."""
+        self.consumers.pop(consumer.tag, None)
+        if self.connection.wants_cancel_notify and not self.closing:
+            self.send(BasicCancel(consumer.tag, True))
+
+    def wake_consumers(self) -> None:
+        """There may be room again."""
+        for consumer in self.consumers.values():
+            self.flow.touch(consumer.queue)
+
+    def _get(self, name: str, no_ack: bool) -> None:
+        queue = self.topology.queue(name)
+        self.connection.check(Action.READ, queue.name)
+        message = self.broker.get(queue)
+        if message is None:
+            self.send(BasicGetEmpty())
+            return
+        redelivered = queue.is_redelivered(message)
+        header = message.header
+        if redelivered and queue.counts_deliveries:
+            header = self.with_delivery_count(header, queue.returned.get(message.seq, 1))
+        if no_ack:
+            self.ledger.last += 1
+            queue.settle(message)
+        else:
+            self.ledger.grant(queue, message, self.gets)
+        self.send(
+            BasicGetOk(self.ledger.last, redelivered, message.exchange, message.routing_key, len(queue))
+        )
+        for frame in content_frames(self.number, header, message.body, self.max_payload):
+            self.outbox.append(frame)
+
+    def with_delivery_count(self, header: bytes, count: int) -> bytes:
+        """A header that says how often the message came back, as quorum queues do."""
+        properties = header[PROPERTIES_AT:]
+        headers = {**raw_headers(properties), "x-delivery-count": count}
+        return header[:PROPERTIES_AT] + with_headers(properties, headers, drop_expiration=False)
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def _tx_commit(self) -> None:
+        transaction = self.transaction
+        if transaction is None:
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+        self.transaction = Transaction()
+        self.flow.turn()  # what came before is not part of this record
+        self.flow.begin()
+        returned = []
+        for route, traits, header, body, mandatory in transaction.publishes:
+            outcome = self.flow.publish(route, traits, header, body)
+            if outcome is Outcome.UNROUTED and mandatory:
+                returned.append((route, header, body))
+        settled: dict[int, WorkQueue] = {}
+        for how, leases in transaction.settlements:
+            how(leases)
+            settled.update((lease.queue.id, lease.queue) for lease in leases)
+        journalled = self.flow.commit([queue for queue in settled.values() if not queue.deleted])
+        for unrouted in returned:
+            self._return(*unrouted)
+        self._make_room()
+        self.connection.reply_when_durable(self, TxCommitOk(), journalled)
+
+    def _tx_rollback(self) -> None:
+        transaction = self.transaction
+        if transaction is None:
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+        self.transaction = Transaction()
+        for _, leases in transaction.settlements:
+            self.ledger.restore(leases)
+        self.send(TxRollbackOk())
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The channel ends: its consumers leave, what they hold goes back."""
+        self.closing = True
+        if self.transaction is not None:
+            for _, leases in self.transaction.settlements:
+                self.ledger.restore(leases)
+        consumers, self.consumers = list(self.consumers.values()), {}
+        released = self.ledger.end_all()
+        for consumer in consumers:
+            if not consumer.queue.deleted:
+                consumer.queue.remove_consumer(consumer)
+        self.flow.release(released)
+        for consumer in consumers:
+            self.broker.after_cancel(consumer.queue)
+        self.broker.sessions.discard(self.ledger)
+
+    def send(self, method: Method) -> None:
+        """One method frame."""
+        self.outbox.append(encode_frame(FRAME_METHOD, self.number, encode_method(method)))

@@ -1,0 +1,77 @@
+"""Publisher confirms of one channel: which tags are settled, and in how few frames they can be told.
+
+Owns: the numbering of publishes and the order of confirms. Must not touch: the journal; the caller
+says when a read's messages are durable.
+"""
+
+import struct
+from typing import Final
+
+_ACK_FRAME: Final = struct.Struct(">BHIIQBB").pack
+_ACK: Final = 0x003C0050
+_NACK: Final = 0x003C0078
+
+
+class Confirms:
+    """Tags count from 1. A batch is what one socket read published; batches settle in order."""
+
+    __slots__ = ("_channel_number", "_first", "_journalled", "_refused", "last", "waiting")
+
+    def __init__(self, channel_number: int) -> None:
+        self._channel_number = channel_number
+        self.last = 0
+        self.waiting = 0  # batches whose journal records are not durable yet
+        self._first = 1  # first tag of the batch being collected
+        self._journalled = False
+        self._refused: list[int] = []
+
+    def published(self, journalled: bool, refused: bool) -> None:
+        """One more publish."""
+        self.last += 1
+        if journalled:
+            self._journalled = True
+        if refused:
+            self._refused.append(self.last)
+
+    def end_batch(self) -> "ConfirmBatch":
+        """What this read published, to be told now or when durable."""
+        batch = ConfirmBatch(self._channel_number, self._first, self.last, self._journalled, self._refused)
+        self._first = self.last + 1
+        self._journalled = False
+        self._refused = []
+        return batch
+
+
+class ConfirmBatch:
+    """A run of tags with one fate, but for those that were refused."""
+
+    __slots__ = ("_channel_number", "_first", "_last", "_refused", "journalled")
+
+    def __init__(self, number: int, first: int, last: int, journalled: bool, refused: list[int]) -> None:
+        self._channel_number = number
+        self._first = first
+        self._last = last
+        self._refused = refused
+        self.journalled = journalled
+
+    def frames(self, failed: bool) -> bytes:
+        """Acks (or, when the journal failed, nacks) for the whole run, ``multiple`` where it can be."""
+        if failed:
+            return self._run(_NACK, self._first, self._last)
+        if not self._refused:
+            return self._run(_ACK, self._first, self._last)
+        frames = []
+        start = self._first
+        for tag in self._refused:
+            frames.append(self._run(_ACK, start, tag - 1))
+            frames.append(self._run(_NACK, tag, tag))
+            start = tag + 1
+        frames.append(self._run(_ACK, start, self._last))
+        return b"".join(frames)
+
+    def _run(self, method: int, first: int, last: int) -> bytes:
+        if last < first:
+            return b""
+        # Every earlier batch is settled by now, so "up to" cannot cover a tag that is not.
+        multiple = 1 if last > first else 0
+        return _ACK_FRAME(1, self._channel_number, 13, method, last, multiple, 0xCE)

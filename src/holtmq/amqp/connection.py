@@ -1,0 +1,534 @@
+"""One AMQP connection, sans-IO: bytes in, broker calls and frames out.
+
+Owns: framing, the per-message loop over a read, channels, closing. Must not touch: sockets, clocks,
+argon2; the edge feeds bytes, takes the outbox, and runs what ``Hooks`` asks for.
+"""
+
+import struct
+from enum import Enum, auto
+from typing import Final
+
+from holtmq.amqp.channel import Channel
+from holtmq.amqp.codec import UnknownMethod, decode_method, encode_method
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
+from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
+from holtmq.amqp.handshake import PROTOCOL_HEADER, Handshake, Hooks, Settings
+from holtmq.amqp.methods import (
+    BasicPublish,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionUnblocked,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+    Method,
+)
+from holtmq.amqp.outbox import Outbox
+from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
+from holtmq.broker.broker import Broker
+from holtmq.broker.errors import AccessRefused, BrokerError
+from holtmq.broker.routes import Route
+from holtmq.broker.vhost import VHost
+from holtmq.journal.interface import JournalFailed
+from holtmq.wire.primitives import CodecError
+from holtmq.wire.properties import body_size
+
+_FRAME: Final = struct.Struct(">BHI").unpack_from
+_ACK: Final = struct.Struct(">IQB").unpack_from
+_BASIC_ACK: Final = 0x003C0050
+_BASIC_PUBLISH: Final = b"\x00\x3c\x00\x28"
+_ROUTES_MAX: Final = 4_096
+_OVERHEAD: Final = 8
+
+
+class Phase(Enum):
+    """How far a connection is."""
+
+    PROTOCOL = auto()  # waiting for the protocol header
+    HANDSHAKE = auto()
+    RUNNING = auto()
+    CLOSING = auto()  # we sent connection.close
+    CLOSED = auto()
+
+
+class Connection:
+    """Everything one client does."""
+
+    def __init__(self, broker: Broker, settings: Settings, hooks: Hooks, *, from_loopback: bool) -> None:
+        self.broker = broker
+        self.flow = broker.flow
+        self.settings = settings
+        self.hooks = hooks
+        self.outbox = Outbox(hooks.has_output)
+        self.phase = Phase.PROTOCOL
+        self.channels: dict[int, Channel] = {}
+        self.confirming: set[Channel] = set()  # channels that published with confirms in this read
+        self.max_payload = settings.frame_max - _OVERHEAD
+        self.vhost: VHost
+        self.user_name = ""
+        self.may_impersonate = False
+        self.has_published = False
+        self.blocked = False
+        self.name = ""
+        self.client_properties: dict[str, object] = {}
+        self.wants_cancel_notify = False
+        self.wants_blocked = False
+        self.heartbeat = 0
+        self.channel_max = settings.channel_max
+        self.closed_because = ""
+        self._access: Access
+        self.handshake = Handshake(self, from_loopback)
+        self._rest = b""
+        self._deaf = False  # what arrives makes no sense any more
+        self._stalled = 0  # replies that wait for the journal; nothing more is read meanwhile
+        self._routes: dict[bytes, tuple[Route, bool]] = {}
+        self._routes_version = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Open, and nobody has said goodbye."""
+        return self.phase is Phase.RUNNING
+
+    # -- bytes in --------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer. Never raises for anything a peer can do."""
+        if self._deaf or self.phase is Phase.CLOSED:
+            return
+        if self._rest:
+            data = self._rest + data
+        if self._stalled:
+            self._rest = data
+            return
+        try:
+            at = self._protocol_header(data) if self.phase is Phase.PROTOCOL else 0
+            if self.phase is Phase.PROTOCOL:
+                self._rest = data
+            else:
+                self._frames(data, at)
+        except AmqpError as error:
+            # After a broken frame there is no telling where the next one starts.
+            self._deaf = error.code is ReplyCode.FRAME_ERROR
+            self.fail(error)
+        except CodecError as error:
+            self._deaf = True
+            self.fail(ConnectionFault(ReplyCode.SYNTAX_ERROR, str(error)))
+        except JournalFailed as error:
+            self._deaf = True
+            self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
+        if self.confirming:
+            confirming, self.confirming = self.confirming, set()
+            for channel in confirming:
+                channel.tell_confirms()
+
+    def _protocol_header(self, data: bytes) -> int:
+        if len(data) < len(PROTOCOL_HEADER):
+            if not PROTOCOL_HEADER.startswith(data[:4]):
+                self._refuse_protocol()
+            return 0
+        if not data.startswith(PROTOCOL_HEADER):
+            self._refuse_protocol()
+            return 0
+        self.handshake.start()
+        self.phase = Phase.HANDSHAKE
+        return len(PROTOCOL_HEADER)
+
+    def _refuse_protocol(self) -> None:
+        self.outbox.append(PROTOCOL_HEADER)
+        self.end("not AMQP 0-9-1")
+
+    def _frames(self, data: bytes, at: int) -> None:
+        """Every whole frame in ``data`` from ``at``; leaves the rest for the next read."""
+        end = len(data)
+        channels = self.channels
+        max_payload = self.max_payload
+        while end - at >= _OVERHEAD:
+            kind, number, size = _FRAME(data, at)
+            payload_at = at + 7
+            stop = payload_at + size
+            if size > max_payload:
+                raise ConnectionFault(
+                    ReplyCode.FRAME_ERROR,
+                    f"frame of {size + _OVERHEAD} bytes; negotiated are {max_payload + _OVERHEAD}",
+                )
+            if stop >= end:
+                break
+            if data[stop] != 0xCE:
+                raise ConnectionFault(
+                    ReplyCode.FRAME_ERROR, f"frame does not end in 0xCE but in 0x{data[stop]:02X}"
+                )
+            channel = channels.get(number)
+            if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
+                if size == 13:
+                    method, tag, multiple = _ACK(data, payload_at)
+                    if method == _BASIC_ACK:
+                        at = stop + 1
+                        try:
+                            channel.ack(tag, bool(multiple))
+                        except ChannelFault as error:
+                            self._fail_channel(channel, error, _BASIC_ACK)
+                        continue
+                raw = data[payload_at:stop]
+                if raw[:4] == _BASIC_PUBLISH:
+                    at = self._publish(channel, raw, data, stop + 1)
+                    continue
+                at = stop + 1
+                self._rest = data[at:]  # if the method stalls the connection, this is what remains
+                self._method(channel, number, raw)
+                if self._stalled or self.phase is Phase.CLOSED:
+                    return
+                max_payload = self.max_payload
+                continue
+            at = stop + 1
+            self._rest = data[at:]
+            self._other_frame(kind, number, channel, data[payload_at:stop])
+            if self._stalled or self.phase is Phase.CLOSED:
+                return
+            max_payload = self.max_payload
+        self._rest = data[at:] if at else data
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def _publish(self, channel: Channel, raw: bytes, data: bytes, at: int) -> int:
+        """A publish method, and its content if it is all in this read. Returns where to go on."""
+        vhost = self.vhost
+        if self._routes_version != vhost.version or len(self._routes) > _ROUTES_MAX:
+            self._routes.clear()
+            self._routes_version = vhost.version
+        found = self._routes.get(raw)
+        if found is None:
+            found = self._resolve(channel, raw)
+            if found is None:
+                return at
+        end = len(data)
+        if end - at < _OVERHEAD:
+            return self._begin_content(channel, found, at)
+        kind, number, size = _FRAME(data, at)
+        header_at = at + 7
+        stop = header_at + size
+        if kind != 2 or number != channel.number or stop >= end or data[stop] != 0xCE or size < 14:
+            return self._begin_content(channel, found, at)
+        header = data[header_at:stop]
+        length = int.from_bytes(header[4:12], "big")
+        at_body: int = stop + 1
+        if length:
+            if length > self.settings.max_message_bytes or end - at_body < _OVERHEAD:
+                return self._begin_content(channel, found, at)
+            kind, number, size = _FRAME(data, at_body)
+            body_at = at_body + 7
+            stop = body_at + size
+            if kind != 3 or number != channel.number or size != length or stop >= end or data[stop] != 0xCE:
+                return self._begin_content(channel, found, at)
+            body = data[body_at:stop]
+            after: int = stop + 1
+        else:
+            body = b""
+            after = at_body
+        self._deliver_publish(channel, found, header, body)
+        return after
+
+    def _begin_content(self, channel: Channel, found: tuple[Route, bool], at: int) -> int:
+        """The content comes in pieces: remember the method, take frame after frame."""
+        channel.partial_route = found
+        channel.partial_header = None
+        return at
+
+    def _deliver_publish(
+        self, channel: Channel, found: tuple[Route, bool], header: bytes, body: bytes
+    ) -> None:
+        self.has_published = True
+        try:
+            channel.publish(found[0], found[1], header, body)
+        except ChannelFault as error:
+            self._fail_channel(channel, error, 0x003C0028)
+        except BrokerError as error:
+            self._fail_channel(channel, channel_error(error), 0x003C0028)
+
+    def _resolve(self, channel: Channel, raw: bytes) -> tuple[Route, bool] | None:
+        method = decode_method(raw)
+        assert isinstance(method, BasicPublish)
+        if method.immediate:
+            raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+        try:
+            self.check(Action.WRITE, method.exchange)
+            route = self.broker.resolve(self.vhost, method.exchange, method.routing_key, raw[6:-1])
+        except BrokerError as error:
+            self._fail_channel(channel, channel_error(error), 0x003C0028)
+            return None
+        found = route, method.mandatory
+        self._routes[raw] = found
+        return found
+
+    def _content_frame(self, channel: Channel, kind: int, payload: bytes) -> None:
+        found = channel.partial_route
+        assert found is not None
+        if channel.partial_header is None:
+            if kind != 2:
+                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "expected a content header frame")
+            length = body_size(payload)
+            if length > self.settings.max_message_bytes:
+                channel.partial_route = None
+                most = self.settings.max_message_bytes
+                fault = ChannelFault(
+                    ReplyCode.PRECONDITION_FAILED,
+                    f"message size {length} is larger than configured max size {most}",
+                )
+                self._fail_channel(channel, fault, 0x003C0028)
+                return
+            channel.partial_header = payload
+            channel.partial_body = []
+            channel.partial_missing = length
+        else:
+            if kind != 3:
+                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "expected a content body frame")
+            channel.partial_body.append(payload)
+            channel.partial_missing -= len(payload)
+            if channel.partial_missing < 0:
+                raise ConnectionFault(
+                    ReplyCode.FRAME_ERROR, "more body bytes than the content header announced"
+                )
+        if channel.partial_missing == 0:
+            header, body = channel.partial_header, b"".join(channel.partial_body)
+            channel.partial_route = channel.partial_header = None
+            channel.partial_body = []
+            self._deliver_publish(channel, found, header, body)
+
+    # -- everything that is rare -----------------------------------------------------------------
+
+    def _other_frame(self, kind: int, number: int, channel: Channel | None, payload: bytes) -> None:
+        if kind == 8:
+            if number:
+                raise ConnectionFault(ReplyCode.COMMAND_INVALID, "heartbeat on a channel")
+            return
+        if kind not in (1, 2, 3):
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, f"unknown frame type {kind}")
+        if channel is not None:
+            if channel.closing:
+                self._while_closing(channel, kind, payload)
+            elif channel.partial_route is not None:
+                self._content_frame(channel, kind, payload)
+            else:
+                raise ConnectionFault(
+                    ReplyCode.UNEXPECTED_FRAME, "content frame without a method that carries content"
+                )
+            return
+        if kind != 1:
+            raise ConnectionFault(
+                ReplyCode.UNEXPECTED_FRAME if number == 0 else ReplyCode.CHANNEL_ERROR,
+                "content frame on channel 0" if number == 0 else "expected 'channel.open'",
+            )
+        try:
+            method = decode_method(payload)
+        except UnknownMethod as error:
+            raise ConnectionFault(ReplyCode.COMMAND_INVALID, str(error)) from None
+        if number == 0:
+            self._connection_method(method)
+        elif self.phase is Phase.RUNNING:
+            self._open_channel(number, method)
+        elif self.phase is not Phase.CLOSING:
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "the connection is not open yet")
+
+    def _connection_method(self, method: Method) -> None:
+        match self.phase, method:
+            case ((Phase.RUNNING | Phase.HANDSHAKE), ConnectionClose()):
+                self._close_channels()
+                self._send(ConnectionCloseOk())
+                self.end("closed by the client")
+            case Phase.CLOSING, ConnectionClose():
+                self._send(ConnectionCloseOk())
+            case Phase.CLOSING, ConnectionCloseOk():
+                self.end("closed by us")
+            case Phase.CLOSING, _:
+                pass  # sent before the client read our close
+            case Phase.HANDSHAKE, _:
+                self.handshake.receive(method)
+            case Phase.RUNNING, ConnectionUpdateSecret():
+                self._send(ConnectionUpdateSecretOk())
+            case _:
+                raise ConnectionFault(
+                    ReplyCode.COMMAND_INVALID, f"unexpected method {method.name} on channel 0"
+                )
+
+    def _open_channel(self, number: int, method: Method) -> None:
+        if not isinstance(method, ChannelOpen):
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+        if number > self.channel_max:
+            raise ConnectionFault(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened has reached the negotiated channel_max ({self.channel_max})",
+            )
+        channel = self.channels[number] = Channel(self, number)
+        channel.send(ChannelOpenOk())
+
+    def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
+        """We closed this channel: what arrives now was sent before the client knew."""
+        if kind != 1 or payload[:4] not in (b"\x00\x14\x00\x28", b"\x00\x14\x00\x29"):
+            return
+        if isinstance(decode_method(payload), ChannelClose):
+            channel.send(ChannelCloseOk())
+        else:
+            del self.channels[channel.number]
+
+    def _method(self, channel: Channel, number: int, raw: bytes) -> None:
+        try:
+            method = decode_method(raw)
+        except UnknownMethod as error:
+            raise ConnectionFault(ReplyCode.COMMAND_INVALID, str(error)) from None
+        which = method.class_id << 16 | method.method_id
+        try:
+            match method:
+                case ChannelClose():
+                    if channel in self.confirming:
+                        self.confirming.discard(channel)
+                        channel.tell_confirms()
+                    channel.close()
+                    del self.channels[number]
+                    self.outbox.append(encode_frame(FRAME_METHOD, number, encode_method(ChannelCloseOk())))
+                case ChannelOpen():
+                    raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+                case _:
+                    channel.handle(method)
+        except ChannelFault as error:
+            self._fail_channel(channel, error, which)
+        except ConnectionFault as error:
+            self.fail(error, which)
+        except BrokerError as error:
+            self._fail_channel(channel, channel_error(error), which)
+
+    def _fail_channel(self, channel: Channel, error: AmqpError, which: int) -> None:
+        if isinstance(error, ConnectionFault):
+            self.fail(error, which)
+            return
+        if channel in self.confirming:
+            self.confirming.discard(channel)
+            channel.tell_confirms()
+        channel.close()
+        channel.partial_route = None
+        channel.send(ChannelClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
+        self.hooks.channel_failed(channel.number, error)
+
+    # -- for channels ----------------------------------------------------------------------------
+
+    def check(self, action: Action, name: str) -> None:
+        """Refuse what this user may not do."""
+        if not self._access.may(action, name or DEFAULT_EXCHANGE):
+            raise AccessRefused(
+                f"{action.value} access to '{name or DEFAULT_EXCHANGE}' in vhost '{self.vhost.name}' refused for user '{self.user_name}'"
+            )
+
+    def reply_when_durable(self, channel: Channel, method: Method, journalled: bool) -> None:
+        """Answer now, or when the change is durable; until then nothing more is read."""
+        if not journalled:
+            channel.send(method)
+            return
+        self._stalled += 1
+
+        def durable(failure: JournalFailed | None) -> None:
+            self._stalled -= 1
+            if self.phase is not Phase.RUNNING:
+                return
+            if failure is not None:
+                self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(failure)))
+            else:
+                channel.send(method)
+            self.resume()
+
+        self.broker.journal.on_durable(durable)
+
+    def stall(self) -> None:
+        """Stop reading frames until ``resume`` (a login is being checked)."""
+        self._stalled += 1
+
+    def unstall(self) -> None:
+        """The login was checked."""
+        self._stalled -= 1
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on with what arrived while we waited."""
+        if not self._stalled and self._rest:
+            rest, self._rest = self._rest, b""
+            self.receive(rest)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What has arrived and is not worked off."""
+        return len(self._rest)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Bytes that arrive now only pile up; the edge should stop reading."""
+        return self._stalled > 0
+
+    # -- for the edge ----------------------------------------------------------------------------
+
+    def opened(self, vhost: VHost, user_name: str, access: Access) -> None:
+        """The handshake is done."""
+        self.vhost = vhost
+        self.user_name = user_name
+        self._access = access
+        user = self.broker.users.user(user_name)
+        self.may_impersonate = user is not None and "impersonator" in user.tags
+        self.phase = Phase.RUNNING
+        self.hooks.opened()
+
+    def block(self, reason: str) -> None:
+        """Publishers must wait: tell a client that can understand it."""
+        if not self.blocked and self.is_running:
+            self.blocked = True
+            if self.wants_blocked:
+                self._send(ConnectionBlocked(reason))
+
+    def unblock(self) -> None:
+        """Publishers may go on."""
+        if self.blocked:
+            self.blocked = False
+            if self.wants_blocked and self.is_running:
+                self._send(ConnectionUnblocked())
+
+    def wake_consumers(self) -> None:
+        """The outbox has room again."""
+        for channel in self.channels.values():
+            channel.wake_consumers()
+
+    def send_heartbeat(self) -> None:
+        """Tell the peer we are alive."""
+        self.outbox.append(HEARTBEAT)
+
+    def fail(self, error: AmqpError, which: int = 0) -> None:
+        """Close from our side with a reason."""
+        if self.phase in (Phase.CLOSING, Phase.CLOSED):
+            return
+        if self.phase is Phase.PROTOCOL:
+            self.end(str(error))
+            return
+        self._close_channels()
+        self._send(ConnectionClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
+        self.phase = Phase.CLOSING
+        self.closed_because = error.reply_text
+        self.hooks.failed(error)
+
+    def end(self, reason: str) -> None:
+        """No more is read or written after the outbox is flushed."""
+        if self.phase is Phase.CLOSED:
+            return
+        self._close_channels()
+        self.phase = Phase.CLOSED
+        self.closed_because = self.closed_because or reason
+        self.hooks.ended()
+
+    def _close_channels(self) -> None:
+        for channel in list(self.channels.values()):
+            if not channel.closing:
+                channel.close()
+        self.channels.clear()
+        self.confirming.clear()
+        self.broker.drop_exclusive_queues(self)
+
+    def _send(self, method: Method) -> None:
+        self.outbox.append(encode_frame(FRAME_METHOD, 0, encode_method(method)))

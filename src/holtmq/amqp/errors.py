@@ -1,0 +1,55 @@
+"""Where a refusal becomes a reply code. No other module pairs errors with these numbers.
+
+Owns: the two kinds of protocol error and the translation of broker errors. Must not touch: frames.
+"""
+
+from typing import Final
+
+from holtmq.amqp.codes import ReplyCode
+from holtmq.broker.errors import (
+    AccessRefused,
+    BrokerError,
+    Conflict,
+    LimitReached,
+    NotFound,
+    ResourceLocked,
+)
+
+
+class AmqpError(Exception):
+    """The peer gets a close method with this code and text."""
+
+    def __init__(self, code: ReplyCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def reply_text(self) -> str:
+        """The text as RabbitMQ words it; people grep for it. A short string holds 255 bytes."""
+        full = f"{self.code.name} - {self}"
+        return full.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
+
+
+class ChannelFault(AmqpError):
+    """Ends the channel."""
+
+
+class ConnectionFault(AmqpError):
+    """Ends the connection."""
+
+
+_CODES: Final = (
+    (NotFound, ReplyCode.NOT_FOUND),
+    (AccessRefused, ReplyCode.ACCESS_REFUSED),
+    (ResourceLocked, ReplyCode.RESOURCE_LOCKED),
+    (Conflict, ReplyCode.PRECONDITION_FAILED),
+    (LimitReached, ReplyCode.PRECONDITION_FAILED),
+)
+
+
+def channel_error(error: BrokerError) -> AmqpError:
+    """What a broker's refusal means to a channel."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return ChannelFault(code, str(error))
+    return ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error))

@@ -1,0 +1,49 @@
+"""What a connection has to send.
+
+Owns: the chunks of this turn and whether the peer keeps up. Must not touch: the socket; the edge
+takes the chunks and says when the socket's own buffer is full.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+_TURN_MAX: Final = 1_048_576  # bytes collected in one turn before consumers have to wait
+
+
+class Outbox:
+    """Frames on their way out."""
+
+    __slots__ = ("_notify", "blocked", "chunks", "is_full", "size")
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.blocked = False  # the socket's buffer is full: the peer reads too slowly
+        self.is_full = False  # no room for deliveries; replies always have room
+        self._notify = notify
+
+    def append(self, data: bytes) -> None:
+        """One more frame."""
+        self.chunks.append(data)
+        self.grew(len(data))
+
+    def grew(self, size: int) -> None:
+        """Chunks were added."""
+        if not self.size:
+            self._notify()
+        self.size += size
+        if self.size > _TURN_MAX:
+            self.is_full = True
+
+    def take(self) -> bytes:
+        """Everything, as one piece for one write."""
+        data = b"".join(self.chunks)
+        self.chunks.clear()
+        self.size = 0
+        self.is_full = self.blocked
+        return data
+
+    def block(self, blocked: bool) -> None:
+        """The socket's buffer is full, or has room again."""
+        self.blocked = blocked
+        self.is_full = blocked or self.size > _TURN_MAX

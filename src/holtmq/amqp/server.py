@@ -1,0 +1,368 @@
+"""The thin edge: sockets to connections and back.
+
+Owns: listeners, transports, heartbeats, time-outs, and when to stop reading from whom. Must not
+touch: the protocol's rules, which are in ``connection.py``.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.connection import Connection, Phase
+from holtmq.amqp.errors import AmqpError, ConnectionFault
+from holtmq.amqp.handshake import Settings
+from holtmq.auth.login import Authenticator, LoginRefused
+from holtmq.broker.broker import Broker
+from holtmq.journal.interface import JournalFailed
+
+log = logging.getLogger(__name__)
+
+_WRITE_HIGH: Final = 1_048_576
+_STALLED_MAX: Final = 1_048_576
+_BACKLOG_HIGH: Final = 32 * 1_048_576  # bytes the journal may be behind before publishers wait
+_BACKLOG_LOW: Final = 8 * 1_048_576
+_CLOSE_TIMEOUT: Final = 5.0
+_SWEEP_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the listener."""
+
+    max_connections: int = 10_000
+    handshake_timeout: float = 10.0
+
+
+class AmqpServer:
+    """Every AMQP connection of the node. ``wake`` asks the node for a turn."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        limits: Limits,
+        wake: Callable[[], None],
+        refresh_clock: Callable[[], None],
+    ) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.limits = limits
+        self.wake = wake
+        self.refresh_clock = refresh_clock
+        self.authenticator = Authenticator(broker.users)
+        self.connections: set[AmqpProtocol] = set()
+        self.with_output: list[AmqpProtocol] = []
+        self.alarm = ""  # why publishers must wait; empty: they need not
+        self._waiting_for_journal: set[AmqpProtocol] = set()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def listen(self, hosts: tuple[str, ...], port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Accept connections; the port, which was chosen by the system if 0 was asked for."""
+        loop = asyncio.get_running_loop()
+        for host in hosts:
+            try:
+                server = await loop.create_server(
+                    lambda: AmqpProtocol(self), host, port, ssl=tls, backlog=1024
+                )
+            except OSError as error:
+                if host == "::1" and len(hosts) > 1:  # a machine without IPv6
+                    log.info("not listening", extra={"host": host, "reason": str(error)})
+                    continue
+                raise
+            self._servers.append(server)
+            port = port or server.sockets[0].getsockname()[1]
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="amqp-sweeper")
+        return port
+
+    def flush(self) -> None:
+        """One write per connection that has something to say."""
+        with_output, self.with_output = self.with_output, []
+        for protocol in with_output:
+            protocol.flush()
+
+    def raise_alarm(self, reason: str) -> None:
+        """Publishers wait from now on."""
+        self.alarm = reason
+        for protocol in self.connections:
+            protocol.consider_pausing()
+
+    def lift_alarm(self) -> None:
+        """Publishers may go on."""
+        self.alarm = ""
+        for protocol in list(self.connections):
+            protocol.connection.unblock()
+            protocol.resume_reading()
+
+    def wait_for_journal(self, protocol: "AmqpProtocol") -> None:
+        """Resume this publisher when the journal has caught up."""
+        first = not self._waiting_for_journal
+        self._waiting_for_journal.add(protocol)
+        if first:
+            self.broker.journal.on_durable(self._journal_caught_up)
+
+    def _journal_caught_up(self, failure: JournalFailed | None) -> None:
+        if failure is None and self.broker.journal.backlog > _BACKLOG_LOW:
+            self.broker.journal.on_durable(self._journal_caught_up)
+            return
+        waiting, self._waiting_for_journal = self._waiting_for_journal, set()
+        for protocol in waiting:
+            protocol.resume_reading()
+
+    def check_password(self, protocol: "AmqpProtocol", name: str, password: str) -> None:
+        """Verify a login off the loop; at once when it was verified before."""
+        task = asyncio.create_task(self._login(protocol, name, password), name="amqp-login")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _login(self, protocol: "AmqpProtocol", name: str, password: str) -> None:
+        connection = protocol.connection
+        user: str | None = None
+        try:
+            found = await self.authenticator.authenticate(
+                name, password, from_loopback=connection.handshake.from_loopback
+            )
+            user = found.name
+        except LoginRefused as refusal:
+            log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
+        if connection.phase is Phase.HANDSHAKE:
+            connection.handshake.checked(user)
+            self.wake()
+
+    async def _sweep(self) -> None:
+        """Heartbeats and time-outs, for all connections at once."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            now = loop.time()
+            for protocol in list(self.connections):
+                protocol.check_time(now)
+
+    def stop_listening(self) -> None:
+        """No new connections."""
+        for server in self._servers:
+            server.close()
+
+    async def stop(self, timeout: float = 3.0) -> None:
+        """Say goodbye to everybody; whoever does not answer is cut off."""
+        self.stop_listening()
+        for protocol in list(self.connections):
+            protocol.connection.fail(
+                ConnectionFault(
+                    ReplyCode.CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"
+                )
+            )
+            protocol.flush()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for protocol in list(self.connections):
+            protocol.abort()
+        for task in [*self._tasks, *([self._sweeper] if self._sweeper else [])]:
+            task.cancel()
+        await asyncio.gather(
+            *self._tasks, *([self._sweeper] if self._sweeper else []), return_exceptions=True
+        )
+        for server in self._servers:
+            await server.wait_closed()
+
+
+class AmqpProtocol(asyncio.Protocol):
+    """One socket. Implements the connection's ``Hooks``."""
+
+    transport: asyncio.Transport
+    connection: Connection
+
+    def __init__(self, server: AmqpServer) -> None:
+        self._server = server
+        self._reading = True
+        self._ended = False
+        self._received_at = self._sent_at = asyncio.get_running_loop().time()
+        self._deadline = self._received_at + server.limits.handshake_timeout
+        self.peer = ""
+        self.connected_at = 0.0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    # -- asyncio ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        self.transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        address = transport.get_extra_info("peername")
+        host = str(address[0]) if isinstance(address, tuple) else ""
+        self.peer = f"{host}:{address[1]}" if isinstance(address, tuple) else "unknown"
+        server = self._server
+        server.refresh_clock()
+        self.connected_at = server.broker.flow.now_ms / 1000
+        self.connection = Connection(
+            server.broker,
+            server.settings,
+            self,
+            from_loopback=host in ("127.0.0.1", "::1", "::ffff:127.0.0.1"),
+        )
+        server.connections.add(self)
+        if len(server.connections) > server.limits.max_connections:
+            log.warning("connection refused: too many", extra={"peer": self.peer})
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        server = self._server
+        server.refresh_clock()
+        self.received_bytes += len(data)
+        self._received_at = asyncio.get_running_loop().time()
+        connection = self.connection
+        try:
+            connection.receive(data)
+        except Exception:
+            # A bug of ours: this connection ends, the broker lives.
+            log.exception("internal error", extra={"peer": self.peer})
+            connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, "internal error; see the broker's log"))
+        if connection.has_published:
+            self.consider_pausing()
+        elif connection.is_stalled and connection.waiting_bytes > _STALLED_MAX:
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client has closed its side."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        server = self._server
+        server.refresh_clock()
+        server.connections.discard(self)
+        server._waiting_for_journal.discard(self)
+        self._ended = True
+        self.connection.end(f"socket closed: {exc}" if exc else "socket closed")
+        server.wake()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self.connection.outbox.block(True)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self.connection.outbox.block(False)
+        self.connection.wake_consumers()
+
+    # -- for the server --------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what has collected; wake consumers that had to stop for it."""
+        outbox = self.connection.outbox
+        was_full = outbox.is_full
+        data = outbox.take()
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
+            self.sent_bytes += len(data)
+            self._sent_at = self._received_at
+        if self._ended:
+            self.transport.close()
+        elif was_full and not outbox.is_full:
+            self.connection.wake_consumers()
+
+    def abort(self) -> None:
+        """Cut the socket."""
+        self.transport.abort()
+
+    def consider_pausing(self) -> None:
+        """Stop reading from a publisher while the journal is behind or an alarm is on."""
+        connection = self.connection
+        server = self._server
+        if not connection.has_published:
+            return
+        if server.alarm:
+            connection.block(server.alarm)
+            self._pause_reading()
+        elif server.broker.journal.backlog > _BACKLOG_HIGH:
+            self._pause_reading()
+            server.wait_for_journal(self)
+
+    def _pause_reading(self) -> None:
+        if self._reading and not self.transport.is_closing():
+            self._reading = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, unless there is another reason not to."""
+        if not self._reading and not self._server.alarm and not self.transport.is_closing():
+            self._reading = True
+            self.transport.resume_reading()
+
+    def check_time(self, now: float) -> None:
+        """Heartbeats, and peers that are too slow to open or to close."""
+        connection = self.connection
+        if connection.phase is not Phase.RUNNING:
+            if now > self._deadline:
+                log.info("connection timed out", extra={"peer": self.peer, "phase": connection.phase.name})
+                self.transport.abort()
+            return
+        if not self._reading and not connection.is_stalled:
+            self.resume_reading_if_unstalled()
+        interval = connection.heartbeat
+        if not interval:
+            return
+        if now - self._sent_at >= interval / 2:
+            self._sent_at = now
+            connection.send_heartbeat()
+        # A paused socket cannot tell us that its peer is alive.
+        if self._reading and now - self._received_at > interval * 2:
+            log.warning("missed heartbeats", extra={"peer": self.peer, "seconds": interval})
+            self.transport.abort()
+
+    def resume_reading_if_unstalled(self) -> None:
+        """A pause because of a stall has no callback of its own: look again."""
+        if self._server.broker.journal.backlog <= _BACKLOG_HIGH:
+            self.resume_reading()
+
+    # -- Hooks -----------------------------------------------------------------------------------
+
+    def has_output(self) -> None:
+        """There is something to flush in this turn."""
+        self._server.with_output.append(self)
+        self._server.wake()
+
+    def check_password(self, name: str, password: str) -> None:
+        """Check a login."""
+        self._server.check_password(self, name, password)
+
+    def certified_name(self) -> str | None:
+        """The common name of the client's certificate."""
+        certificate = self.transport.get_extra_info("peercert")
+        if not isinstance(certificate, dict):
+            return None
+        for part in certificate.get("subject", ()):
+            for key, value in part:
+                if key == "commonName":
+                    return str(value)
+        return None
+
+    def opened(self) -> None:
+        """The client is in."""
+        self._received_at = self._sent_at = asyncio.get_running_loop().time()
+        log.debug("connection open", extra={"peer": self.peer, "user": self.connection.user_name})
+
+    def channel_failed(self, number: int, error: AmqpError) -> None:
+        """A channel was closed for cause."""
+        log.info("channel closed", extra={"peer": self.peer, "channel": number, "reason": error.reply_text})
+
+    def failed(self, error: AmqpError) -> None:
+        """The connection is being closed for cause; the client has a moment to answer."""
+        self._deadline = asyncio.get_running_loop().time() + _CLOSE_TIMEOUT
+        if error.code is not ReplyCode.CONNECTION_FORCED:
+            log.warning("connection closed", extra={"peer": self.peer, "reason": error.reply_text})
+
+    def ended(self) -> None:
+        """Flush and close in this turn."""
+        self._ended = True
+        self._server.with_output.append(self)
+        self._server.wake()

@@ -1,0 +1,181 @@
+"""Declaring, binding, purging and deleting, for one channel.
+
+Owns: the exchange and queue methods and their permissions. Must not touch: messages and leases.
+"""
+
+from typing import TYPE_CHECKING
+
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.errors import ChannelFault, ConnectionFault
+from holtmq.amqp.methods import (
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    Method,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from holtmq.auth.permissions import Action
+from holtmq.broker.traits import DIRECT_REPLY_TO
+from holtmq.broker.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from holtmq.amqp.channel import Channel
+
+
+class Topology:
+    """The rare methods of a channel. A change that lasts is answered when it is durable."""
+
+    def __init__(self, channel: "Channel") -> None:
+        self._channel = channel
+        self._broker = channel.broker
+        self._connection = channel.connection
+        self._last_queue = ""  # an empty queue name means the last one declared on this channel
+
+    def queue(self, name: str) -> WorkQueue:
+        """The queue a method names, if this connection may use it."""
+        return self._connection.vhost.queue(self._named(name), self._connection)
+
+    def handle(self, method: Method) -> None:
+        """One exchange or queue method."""
+        match method:
+            case ExchangeDeclare():
+                self._exchange_declare(method)
+            case ExchangeDelete(name, if_unused, no_wait):
+                self._check(Action.CONFIGURE, name)
+                lasting = self._broker.delete_exchange(self._connection.vhost, name, if_unused)
+                self._answer(ExchangeDeleteOk(), lasting, no_wait)
+            case ExchangeBind(destination, source, key, no_wait, arguments):
+                self._check(Action.WRITE, destination)
+                self._check(Action.READ, source)
+                lasting = self._broker.bind(
+                    self._connection.vhost, source, destination, key, arguments, to_exchange=True
+                )
+                self._answer(ExchangeBindOk(), lasting, no_wait)
+            case ExchangeUnbind(destination, source, key, no_wait, arguments):
+                self._check(Action.WRITE, destination)
+                self._check(Action.READ, source)
+                lasting = self._broker.unbind(
+                    self._connection.vhost, source, destination, key, arguments, to_exchange=True
+                )
+                self._answer(ExchangeUnbindOk(), lasting, no_wait)
+            case QueueDeclare():
+                self._queue_declare(method)
+            case QueueBind(queue, exchange, key, no_wait, arguments):
+                name = self._named(queue)
+                key = self._last_queue if not queue and not key else key
+                self._check(Action.WRITE, name)
+                self._check(Action.READ, exchange)
+                lasting = self._broker.bind(
+                    self._connection.vhost, exchange, name, key, arguments, owner=self._connection
+                )
+                self._answer(QueueBindOk(), lasting, no_wait)
+            case QueueUnbind(queue, exchange, key, arguments):
+                name = self._named(queue)
+                self._check(Action.WRITE, name)
+                self._check(Action.READ, exchange)
+                lasting = self._broker.unbind(
+                    self._connection.vhost, exchange, name, key, arguments, owner=self._connection
+                )
+                self._answer(QueueUnbindOk(), lasting, False)
+            case QueuePurge(queue, no_wait):
+                name = self._named(queue)
+                self._check(Action.READ, name)
+                count, lasting = self._broker.purge_queue(self._connection.vhost, name, self._connection)
+                self._answer(QueuePurgeOk(count), lasting, no_wait)
+            case QueueDelete(queue, if_unused, if_empty, no_wait):
+                name = self._named(queue)
+                self._check(Action.CONFIGURE, name)
+                count, lasting = self._broker.delete_queue(
+                    self._connection.vhost,
+                    name,
+                    if_unused=if_unused,
+                    if_empty=if_empty,
+                    owner=self._connection,
+                )
+                self._answer(QueueDeleteOk(count), lasting, no_wait)
+            case _:
+                raise ConnectionFault(
+                    ReplyCode.COMMAND_INVALID, f"unexpected method {method.name} on a channel"
+                )
+
+    def _exchange_declare(self, method: ExchangeDeclare) -> None:
+        vhost, name = self._connection.vhost, method.exchange
+        if method.passive:
+            if name:
+                vhost.exchange(name)
+            self._answer(ExchangeDeclareOk(), False, method.no_wait)
+            return
+        self._check(Action.CONFIGURE, name)
+        alternate = method.arguments.get("alternate-exchange")
+        if isinstance(alternate, str):
+            self._check(Action.READ, name)
+            self._check(Action.WRITE, alternate)
+        lasting = self._broker.declare_exchange(
+            vhost,
+            name,
+            method.type,
+            durable=method.durable,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=method.arguments,
+        )
+        self._answer(ExchangeDeclareOk(), lasting, method.no_wait)
+
+    def _queue_declare(self, method: QueueDeclare) -> None:
+        vhost = self._connection.vhost
+        if method.queue == DIRECT_REPLY_TO or method.queue.startswith(DIRECT_REPLY_TO + "."):
+            found = vhost.queues.get(method.queue)
+            if method.queue != DIRECT_REPLY_TO and found is None:
+                raise ChannelFault(ReplyCode.NOT_FOUND, f"no queue '{method.queue}' in vhost '{vhost.name}'")
+            self._answer(QueueDeclareOk(method.queue, 0, 1), False, method.no_wait)
+            return
+        lasting = False
+        if method.passive:
+            queue = self.queue(method.queue)
+        else:
+            if method.queue:
+                self._check(Action.CONFIGURE, method.queue)
+            dead_letters = method.arguments.get("x-dead-letter-exchange")
+            if isinstance(dead_letters, str) and method.queue:
+                self._check(Action.READ, method.queue)
+                self._check(Action.WRITE, dead_letters)
+            queue, lasting = self._broker.declare_queue(
+                vhost,
+                method.queue,
+                durable=method.durable,
+                exclusive=method.exclusive,
+                auto_delete=method.auto_delete,
+                arguments=method.arguments,
+                owner=self._connection,
+            )
+        self._last_queue = queue.name
+        self._broker.flow.turn()  # so that the counts are those of now
+        self._answer(QueueDeclareOk(queue.name, len(queue), len(queue.consumers)), lasting, method.no_wait)
+
+    def _named(self, name: str) -> str:
+        if name:
+            return name
+        if not self._last_queue:
+            raise ChannelFault(ReplyCode.NOT_FOUND, "no previously declared queue")
+        return self._last_queue
+
+    def _check(self, action: Action, name: str) -> None:
+        self._connection.check(action, name)
+
+    def _answer(self, method: Method, lasting: bool, no_wait: bool) -> None:
+        if not no_wait:
+            self._connection.reply_when_durable(self._channel, method, lasting)

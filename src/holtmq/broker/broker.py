@@ -1,0 +1,455 @@
+"""The broker: commands from the edges, paired with the journal records that make them last.
+
+Owns: vhosts, users, policies, the sessions that hold leases. Must not touch: sockets, wire codes,
+clocks. Messages in motion are in ``flow.py``; folding the journal back is in ``recovery.py``.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.users import Grant, User, UserStore, Vhost
+from holtmq.broker.changes import (
+    AnyChange,
+    BindingDeleted,
+    BindingPut,
+    ExchangeDeleted,
+    ExchangePut,
+    Kind,
+    PermissionDeleted,
+    PermissionPut,
+    PolicyDeleted,
+    PolicyPut,
+    QueueDeleted,
+    QueuePut,
+    UserDeleted,
+    UserPut,
+    VhostDeleted,
+    VhostPut,
+    encode_change,
+    pack_table,
+)
+from holtmq.broker.errors import AccessRefused, Conflict, NotFound
+from holtmq.broker.flow import Flow, encode_settled
+from holtmq.broker.leases import Ledger
+from holtmq.broker.message import Message
+from holtmq.broker.policies import PolicyBook, alternate_exchange, effective, make_policy
+from holtmq.broker.queue_arguments import QueueDeclaration, QueueOptions, parse_queue_arguments
+from holtmq.broker.routes import Route
+from holtmq.broker.vhost import QueueBinding, QueueExchange, VHost, refuse_default, refuse_reserved
+from holtmq.broker.work_queue import Consumer, WorkQueue
+from holtmq.journal.interface import Journal
+from holtmq.wire.tables import FieldTable
+
+
+class Broker:
+    """All state of a node, and every rule that changes it."""
+
+    def __init__(self, journal: Journal, *, max_priority: int = 10, cancel_requeue: bool = True) -> None:
+        self.journal = journal
+        self.vhosts: dict[str, VHost] = {}
+        self.flow = Flow(journal, self.vhosts)
+        self.users = UserStore()
+        self.policies = PolicyBook()
+        self.operator_policies = PolicyBook()
+        self.queues_by_id: dict[int, WorkQueue] = {}
+        self.sessions: set[Ledger] = set()  # whoever holds leases: a checkpoint must see them
+        self.max_priority = max_priority
+        self.cancel_requeue = cancel_requeue
+        self.last_queue_id = 0
+
+    # -- vhosts and users ------------------------------------------------------------------------
+
+    def put_vhost(self, name: str) -> None:
+        """Create a vhost with its predeclared exchanges."""
+        if name not in self.vhosts:
+            self.add_vhost(name)
+            self.record(VhostPut(name))
+
+    def add_vhost(self, name: str) -> VHost:
+        """State only."""
+        vhost = self.vhosts[name] = VHost(name)
+        vhost.alternate_by_policy = lambda exchange: alternate_exchange(
+            None, self.policies.for_exchange(name, exchange.name)
+        )
+        self.users.put_vhost(Vhost(name))
+        return vhost
+
+    def delete_vhost(self, name: str) -> None:
+        """Remove a vhost and all that is in it."""
+        vhost = self.vhost(name)
+        for queue in list(vhost.queues.values()):
+            self._remove_queue(vhost, queue)
+        del self.vhosts[name]
+        self.users.delete_vhost(name)
+        self.policies.remove_vhost(name)
+        self.operator_policies.remove_vhost(name)
+        self.record(VhostDeleted(name))
+
+    def vhost(self, name: str) -> VHost:
+        """The vhost of this name."""
+        found = self.vhosts.get(name)
+        if found is None:
+            raise NotFound(f"vhost {name} not found")
+        return found
+
+    def put_user(self, user: User) -> None:
+        """Add or replace a user."""
+        self.users.put_user(user)
+        self.record(UserPut(user.name, user.password_hash, list(user.tags)))
+
+    def delete_user(self, name: str) -> None:
+        """Remove a user with all permissions."""
+        if not self.users.delete_user(name):
+            raise NotFound(f"no user '{name}'")
+        self.record(UserDeleted(name))
+
+    def set_permissions(self, user: str, vhost: str, permissions: Permissions) -> None:
+        """Give a user permissions in a vhost."""
+        permissions.check()
+        if self.users.user(user) is None:
+            raise NotFound(f"no user '{user}'")
+        self.vhost(vhost).version += 1  # cached routes hold the answer to "may this user write here"
+        self.users.set_permissions(Grant(user, vhost, permissions))
+        self.record(PermissionPut(user, vhost, permissions.configure, permissions.write, permissions.read))
+
+    def clear_permissions(self, user: str, vhost: str) -> None:
+        """Take a user's permissions in a vhost away."""
+        self.vhost(vhost).version += 1
+        if self.users.clear_permissions(user, vhost):
+            self.record(PermissionDeleted(user, vhost))
+
+    # -- policies --------------------------------------------------------------------------------
+
+    def put_policy(
+        self,
+        vhost: str,
+        name: str,
+        pattern: str,
+        definition: FieldTable,
+        apply_to: str = "all",
+        priority: int = 0,
+        operator: bool = False,
+    ) -> None:
+        """Add or replace a policy and apply it to every queue and exchange it matches."""
+        self.vhost(vhost)
+        policy = make_policy(vhost, name, pattern, definition, apply_to, priority, operator=operator)
+        (self.operator_policies if operator else self.policies).put(policy)
+        self.record(PolicyPut(vhost, name, pattern, apply_to, priority, pack_table(definition), operator))
+        self.apply_policies(self.vhosts[vhost])
+
+    def delete_policy(self, vhost: str, name: str, operator: bool = False) -> None:
+        """Remove a policy; its queues go back to their own arguments."""
+        (self.operator_policies if operator else self.policies).remove(vhost, name)
+        self.record(PolicyDeleted(vhost, name, operator))
+        self.apply_policies(self.vhost(vhost))
+
+    def apply_policies(self, vhost: VHost) -> None:
+        """Bring every queue of a vhost in line with the policies of now."""
+        for queue in vhost.queues.values():
+            self._apply_policy(queue)
+            self.flow.touch(queue)
+            if queue.limited:
+                queue.shed_excess(self.flow.pager)
+        vhost.version += 1
+
+    def _apply_policy(self, queue: WorkQueue) -> None:
+        own = queue.declared
+        policy = self.policies.for_queue(queue.vhost, queue.name, own.queue_type)
+        operator = self.operator_policies.for_queue(queue.vhost, queue.name, own.queue_type)
+        queue.policy = policy.name if policy else None
+        options = effective(own, policy, operator) if policy or operator else own
+        if options != queue.options:
+            queue.reconfigure(replace(options, max_priority=own.max_priority))
+            self._schedule_expiry(queue)
+
+    # -- exchanges -------------------------------------------------------------------------------
+
+    def declare_exchange(
+        self,
+        vhost: VHost,
+        name: str,
+        kind: str,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> bool:
+        """Create an exchange, or check that the one there is equivalent. True if something was journalled."""
+        refuse_default(name)
+        arguments = arguments or {}
+        if not vhost.declare_exchange(name, kind, durable, auto_delete, internal, arguments) or not durable:
+            return False
+        self.record(ExchangePut(vhost.name, name, kind, auto_delete, internal, pack_table(arguments)))
+        return True
+
+    def delete_exchange(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
+        """Delete an exchange and the bindings around it. True if something was journalled."""
+        exchange = vhost.exchanges.get(name)
+        removed = vhost.delete_exchange(name, if_unused)
+        durable = exchange is not None and exchange.durable
+        if durable:
+            self.record(ExchangeDeleted(vhost.name, name))
+        self._delete_unused_sources(vhost, removed)
+        return durable
+
+    def bind(
+        self,
+        vhost: VHost,
+        source: str,
+        destination: str,
+        routing_key: str,
+        arguments: FieldTable | None = None,
+        *,
+        to_exchange: bool = False,
+        owner: object | None = None,
+    ) -> bool:
+        """Bind a queue or exchange. True if something was journalled."""
+        refuse_default(source)
+        if to_exchange:
+            refuse_default(destination)
+        where = vhost.destination(destination, to_exchange, owner)
+        exchange = vhost.exchange(source)
+        arguments = arguments or {}
+        if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
+            return False
+        self.record(
+            BindingPut(vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments))
+        )
+        return True
+
+    def unbind(
+        self,
+        vhost: VHost,
+        source: str,
+        destination: str,
+        routing_key: str,
+        arguments: FieldTable | None = None,
+        *,
+        to_exchange: bool = False,
+        owner: object | None = None,
+    ) -> bool:
+        """Remove a binding; no error when there is none. True if something was journalled."""
+        refuse_default(source)
+        where = vhost.destination(destination, to_exchange, owner)
+        exchange = vhost.exchange(source)
+        arguments = arguments or {}
+        if not vhost.unbind(exchange, where, routing_key, arguments):
+            return False
+        lasting = _lasts(exchange, where)
+        if lasting:
+            self.record(
+                BindingDeleted(
+                    vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments)
+                )
+            )
+        if exchange.auto_delete and exchange.is_unused:
+            self.delete_exchange(vhost, source)
+        return lasting
+
+    def _delete_unused_sources(self, vhost: VHost, removed: Iterable[QueueBinding]) -> None:
+        for name in {binding.source for binding in removed}:
+            exchange = vhost.exchanges.get(name)
+            if exchange is not None and exchange.auto_delete and exchange.is_unused:
+                self.delete_exchange(vhost, name)
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def declare_queue(
+        self,
+        vhost: VHost,
+        name: str,
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        owner: object | None = None,
+    ) -> tuple[WorkQueue, bool]:
+        """The queue of this name, made if need be; and whether something was journalled."""
+        arguments = dict(arguments or {})
+        if not name:
+            name = "amq.gen-" + secrets.token_urlsafe(16)
+        else:
+            received = QueueDeclaration(durable, exclusive, auto_delete, arguments)
+            existing = vhost.check_redeclared(name, received, owner)
+            if existing is not None:
+                existing.used_ms = self.flow.now_ms
+                return existing, False
+            refuse_reserved("queue", name)
+        options = parse_queue_arguments(
+            name, vhost.name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+        )
+        self.last_queue_id += 1
+        queue = WorkQueue(
+            name,
+            vhost.name,
+            self.last_queue_id,
+            options,
+            durable=durable,
+            auto_delete=auto_delete,
+            owner=owner if exclusive else None,
+            arguments=arguments,
+            max_levels=self.max_priority,
+            now_ms=self.flow.now_ms,
+        )
+        self.add_queue(vhost, queue)
+        if queue.persisted:
+            packed = pack_table(arguments)  # type: ignore[arg-type]
+            self.record(QueuePut(vhost.name, name, queue.id, auto_delete, packed))
+        return queue, queue.persisted
+
+    def add_queue(self, vhost: VHost, queue: WorkQueue) -> None:
+        """State only."""
+        vhost.add_queue(queue)
+        self.queues_by_id[queue.id] = queue
+        self._apply_policy(queue)
+        self._schedule_expiry(queue)
+
+    def delete_queue(
+        self,
+        vhost: VHost,
+        name: str,
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        owner: object | None = None,
+    ) -> tuple[int, bool]:
+        """Delete a queue; how many messages went with it, and whether something was journalled."""
+        if name not in vhost.queues:
+            return 0, False
+        queue = vhost.queue(name, owner)
+        self.flow.turn()
+        if if_unused and queue.consumers:
+            raise Conflict(f"queue '{name}' in vhost '{vhost.name}' in use")
+        if if_empty and len(queue):
+            raise Conflict(f"queue '{name}' in vhost '{vhost.name}' not empty")
+        count = len(queue)
+        self._remove_queue(vhost, queue)
+        return count, queue.persisted
+
+    def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
+        removed = vhost.remove_queue(queue)
+        del self.queues_by_id[queue.id]
+        consumers, queue.consumers = queue.consumers, []
+        for consumer in consumers:
+            consumer.cancelled(queue)
+        queue.store.clear()
+        queue.held_back.clear()
+        if queue.persisted:
+            self.record(QueueDeleted(queue.id))
+        self._delete_unused_sources(vhost, removed)
+
+    def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:
+        """Drop what waits in a queue; how many, and whether something was journalled."""
+        queue = vhost.queue(name, owner)
+        self.flow.turn()
+        count = queue.purge()
+        if not count or not queue.persisted:
+            return count, False
+        survivors = [message for message in self.outstanding(queue) if message.persistent]
+        size = sum(len(message.body) for message in survivors)
+        positions = sorted(message.position for message in survivors)
+        self.journal.append(Kind.PURGED, encode_settled(queue.id, size, positions))
+        return count, True
+
+    def outstanding(self, queue: WorkQueue) -> list[Message]:
+        """Messages of a queue that are out of it for now: leased, or held back for a retry."""
+        leased = [
+            lease.message
+            for session in self.sessions
+            for lease in session.by_number.values()
+            if lease.queue is queue and lease.holder is not None
+        ]
+        return leased + [message for batch in queue.held_back.values() for message in batch]
+
+    def drop_exclusive_queues(self, owner: object) -> None:
+        """A connection is gone, and what was exclusive to it."""
+        for vhost in self.vhosts.values():
+            for queue in [q for q in vhost.queues.values() if q.owner is owner]:
+                self._remove_queue(vhost, queue)
+
+    def _schedule_expiry(self, queue: WorkQueue) -> None:
+        if queue.options.expires_ms is not None:
+            self.flow.at(queue.used_ms + queue.options.expires_ms, lambda: self._expire_queue(queue))
+
+    def _expire_queue(self, queue: WorkQueue) -> None:
+        expires_ms = queue.options.expires_ms
+        if queue.deleted or expires_ms is None:
+            return
+        if queue.consumers:
+            queue.used_ms = self.flow.now_ms
+        if queue.used_ms + expires_ms <= self.flow.now_ms:
+            self._remove_queue(self.vhosts[queue.vhost], queue)
+        else:
+            self._schedule_expiry(queue)
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def consume(self, queue: WorkQueue, consumer: Consumer, exclusive: bool = False) -> None:
+        """Add a consumer to a queue."""
+        if queue.exclusive_consumer or (exclusive and queue.consumers):
+            raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
+        queue.add_consumer(consumer)
+        queue.exclusive_consumer = exclusive
+        queue.used_ms = self.flow.now_ms
+        self.flow.touch(queue)
+
+    def cancel(self, queue: WorkQueue, consumer: Consumer) -> None:
+        """Remove a consumer; an auto-delete queue goes with its last one."""
+        if queue.deleted:
+            return
+        queue.remove_consumer(consumer)
+        self.after_cancel(queue)
+
+    def after_cancel(self, queue: WorkQueue) -> None:
+        """A consumer has left this queue."""
+        if queue.deleted:
+            return
+        queue.used_ms = self.flow.now_ms
+        if queue.auto_delete and not queue.consumers:
+            self._remove_queue(self.vhosts[queue.vhost], queue)
+        else:
+            self.flow.touch(queue)
+
+    def add_reply_queue(self, vhost: VHost, name: str) -> WorkQueue:
+        """A queue for direct replies: in memory, gone with its consumer."""
+        self.last_queue_id += 1
+        queue = WorkQueue(
+            name, vhost.name, self.last_queue_id, QueueOptions(), auto_delete=True, now_ms=self.flow.now_ms
+        )
+        self.add_queue(vhost, queue)
+        return queue
+
+    def get(self, queue: WorkQueue) -> Message | None:
+        """Take one message, which counts as unacked until its lease ends."""
+        self.flow.turn()
+        queue.used_ms = self.flow.now_ms
+        while len(queue):
+            taken = queue.take(1, self.flow.now_ms, self.flow.pager)
+            self.flow.touch(queue)
+            if taken:
+                queue.unacked += 1
+                if queue.persisted:
+                    queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
+                return taken[0]
+        return None
+
+    def resolve(self, vhost: VHost, exchange: str, routing_key: str, address: bytes) -> Route:
+        """Where a publish goes; to be cached until the vhost's version changes."""
+        found = vhost.exchange(exchange)
+        if found.internal:
+            raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
+        return Route(vhost, found, routing_key, address)
+
+    def record(self, change: AnyChange) -> None:
+        """Write one change down."""
+        self.journal.append(Kind.CHANGE, encode_change(change))
+
+
+def _lasts(source: QueueExchange, destination: WorkQueue | QueueExchange) -> bool:
+    return source.durable and (
+        destination.persisted if isinstance(destination, WorkQueue) else destination.durable
+    )

@@ -1,0 +1,166 @@
+"""Rare durable changes (topology, users, policies) as journal records.
+
+Owns: the shape of each change and the kinds of record the broker writes. Must not touch: state;
+``broker.py`` pairs a change with its record, ``recovery.py`` folds records into state.
+"""
+
+from enum import IntEnum
+from typing import TypeAlias
+
+import msgspec
+
+from holtmq.wire.tables import FieldTable, decode_table, encode_table
+
+
+class Kind(IntEnum):
+    """Record kinds; the numbers are on disk, so they never change their meaning."""
+
+    MESSAGE = 16  # a message and the work queues it was placed on
+    SETTLED = 17  # positions that left a work queue for good
+    PAGED = 18  # a transient message that left memory; a restart forgets it
+    CHANGE = 19  # one of the structs below
+    DELIVERED = 20  # highest seq a queue has handed out
+    RETURNED = 21  # how often messages came back
+    DELAYED = 22  # a message that waits for its time, and where it goes then
+    DELAY_ENDED = 23
+    QUEUE_STATE = 24  # checkpoint: what one work queue holds
+    COUNTERS = 25  # checkpoint: sequence numbers
+    PURGED = 26  # a work queue was emptied but for these positions
+    DELAY_STATE = 27  # checkpoint: what waits for its time
+    PARTITIONED = 32  # events of partitioned queues
+
+
+class Change(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Base of all changes: encoded as a tagged array."""
+
+
+class VhostPut(Change, tag="vhost+", frozen=True):
+    name: str
+
+
+class VhostDeleted(Change, tag="vhost-", frozen=True):
+    name: str
+
+
+class ExchangePut(Change, tag="exchange+", frozen=True):
+    vhost: str
+    name: str
+    kind: str
+    auto_delete: bool
+    internal: bool
+    arguments: bytes
+
+
+class ExchangeDeleted(Change, tag="exchange-", frozen=True):
+    vhost: str
+    name: str
+
+
+class QueuePut(Change, tag="queue+", frozen=True):
+    vhost: str
+    name: str
+    id: int
+    auto_delete: bool
+    arguments: bytes
+
+
+class QueueDeleted(Change, tag="queue-", frozen=True):
+    id: int
+
+
+class BindingPut(Change, tag="binding+", frozen=True):
+    vhost: str
+    source: str
+    destination: str
+    to_exchange: bool
+    routing_key: str
+    arguments: bytes
+
+
+class BindingDeleted(Change, tag="binding-", frozen=True):
+    vhost: str
+    source: str
+    destination: str
+    to_exchange: bool
+    routing_key: str
+    arguments: bytes
+
+
+class PolicyPut(Change, tag="policy+", frozen=True):
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: bytes
+    operator: bool = False
+
+
+class PolicyDeleted(Change, tag="policy-", frozen=True):
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+class UserPut(Change, tag="user+", frozen=True):
+    name: str
+    password_hash: str
+    tags: list[str]
+
+
+class UserDeleted(Change, tag="user-", frozen=True):
+    name: str
+
+
+class PermissionPut(Change, tag="permission+", frozen=True):
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+class PermissionDeleted(Change, tag="permission-", frozen=True):
+    user: str
+    vhost: str
+
+
+AnyChange: TypeAlias = (
+    VhostPut
+    | VhostDeleted
+    | ExchangePut
+    | ExchangeDeleted
+    | QueuePut
+    | QueueDeleted
+    | BindingPut
+    | BindingDeleted
+    | PolicyPut
+    | PolicyDeleted
+    | UserPut
+    | UserDeleted
+    | PermissionPut
+    | PermissionDeleted
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyChange] = msgspec.msgpack.Decoder(AnyChange)
+
+
+def encode_change(change: AnyChange) -> bytes:
+    """The payload of a CHANGE record."""
+    return _encoder.encode(change)
+
+
+def decode_change(payload: bytes) -> AnyChange:
+    """What ``encode_change`` wrote."""
+    return _decoder.decode(payload)
+
+
+def pack_table(arguments: FieldTable) -> bytes:
+    """Arguments with their wire types, which JSON would lose."""
+    return encode_table(arguments)
+
+
+def unpack_table(data: bytes) -> FieldTable:
+    """What ``pack_table`` wrote."""
+    return decode_table(data)[0]

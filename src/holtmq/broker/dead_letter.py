@@ -1,0 +1,90 @@
+"""What a message looks like after it died in a queue.
+
+Owns: the ``x-death`` history, the first and last death, and the rule that ends endless circles.
+Must not touch: routing and queues. Properties the rule does not speak of keep their bytes.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from holtmq.wire.properties import PROPERTIES_AT, facts, raw_headers, with_headers
+from holtmq.wire.tables import FieldTable, FieldValue
+
+_REJECTED: Final = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead message, ready to be published again."""
+
+    header: bytes
+    headers: FieldTable
+    routing_keys: list[str]  # its own key and CC keys; BCC is gone since it was delivered
+    deaths: list[FieldTable]
+
+    def cycles_through(self, queue: str) -> bool:
+        """Whether it has died in this queue before and nobody rejected it since: a circle without end."""
+        for at, death in enumerate(self.deaths):
+            if death.get("queue") == queue:
+                return all(earlier.get("reason") != _REJECTED for earlier in self.deaths[: at + 1])
+        return False
+
+
+def dead_letter(
+    header: bytes, exchange: str, routing_key: str, queue: str, reason: str, now_s: int
+) -> DeadLetter:
+    """Write one more death into a message's headers and take its expiration away."""
+    property_bytes = header[PROPERTIES_AT:]
+    headers = raw_headers(property_bytes)
+    cc = headers.get("CC")
+    keys = [routing_key, *(key for key in (cc if isinstance(cc, list) else []) if isinstance(key, str))]
+    expiration = facts(header).expiration
+    deaths = _with_death(_history(headers), exchange, keys, queue, reason, now_s, expiration)
+    changed: FieldTable = dict(headers)
+    history: list[FieldValue] = [death for death in deaths]  # noqa: C416 (list is invariant)
+    changed["x-death"] = history
+    if "x-first-death-queue" not in headers:
+        changed["x-first-death-exchange"] = exchange
+        changed["x-first-death-queue"] = queue
+        changed["x-first-death-reason"] = reason
+    changed["x-last-death-exchange"] = exchange
+    changed["x-last-death-queue"] = queue
+    changed["x-last-death-reason"] = reason
+    rewritten = with_headers(property_bytes, changed, drop_expiration=True)
+    return DeadLetter(header[:PROPERTIES_AT] + rewritten, changed, keys, deaths)
+
+
+def _history(headers: FieldTable) -> list[FieldTable]:
+    deaths = headers.get("x-death")
+    # A client may have put anything under this name; only what we could have written is history.
+    return [death for death in deaths if isinstance(death, dict)] if isinstance(deaths, list) else []
+
+
+def _with_death(
+    history: list[FieldTable],
+    exchange: str,
+    keys: list[str],
+    queue: str,
+    reason: str,
+    now_s: int,
+    expiration: bytes | None,
+) -> list[FieldTable]:
+    """One entry per (queue, reason), the latest first."""
+    for at, death in enumerate(history):
+        if death.get("queue") == queue and death.get("reason") == reason:
+            count = death.get("count")
+            again: FieldTable = {**death, "count": count + 1 if isinstance(count, int) else 1}
+            return [again, *history[:at], *history[at + 1 :]]
+    routing_keys: list[FieldValue] = [key for key in keys]  # noqa: C416
+    death = {
+        "count": 1,
+        "reason": reason,
+        "queue": queue,
+        "time": datetime.fromtimestamp(now_s, UTC),
+        "exchange": exchange,
+        "routing-keys": routing_keys,
+    }
+    if expiration is not None:
+        death["original-expiration"] = expiration.decode("utf-8", "replace")
+    return [death, *history]

@@ -1,0 +1,37 @@
+"""What can go wrong in the broker, named for what went wrong.
+
+Owns: the refusals that rules raise. Must not touch: reply codes and HTTP statuses; each edge
+translates once, in one place.
+"""
+
+
+class BrokerError(Exception):
+    """A request was refused; the text names the thing and what would be right."""
+
+
+class NotFound(BrokerError):
+    """The named queue, exchange, vhost, group or message does not exist."""
+
+
+class Conflict(BrokerError):
+    """The request contradicts the state: inequivalent argument, in use, not empty, bad value."""
+
+
+class LeaseLost(Conflict):
+    """The holder's lease has ended: settled, expired, or taken by another."""
+
+
+class AccessRefused(BrokerError):
+    """The user may not do this, or the name is reserved."""
+
+
+class ResourceLocked(BrokerError):
+    """Another connection owns the exclusive resource."""
+
+
+class LimitReached(BrokerError):
+    """A bound was met: queue full, too many of something."""
+
+
+class JournalUnavailable(BrokerError):
+    """The journal failed; nothing more can be made durable until the node is restarted."""

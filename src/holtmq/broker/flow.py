@@ -1,0 +1,499 @@
+"""Messages in motion: publish, place, settle, dead-letter, delay; and the journal records they leave.
+
+Owns: the order in which a turn's work is done and which of it is one atomic record. Must not touch:
+topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever calls.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Final
+
+from holtmq.broker.changes import Kind
+from holtmq.broker.dead_letter import DeadLetter, dead_letter
+from holtmq.broker.leases import Lease
+from holtmq.broker.message import Message, decode_message, encode_message, make_address
+from holtmq.broker.paging import JournalPager
+from holtmq.broker.queue_arguments import Overflow
+from holtmq.broker.routes import Route, durable_ids
+from holtmq.broker.timer_wheel import TimerWheel
+from holtmq.broker.traits import Traits, TraitsCache
+from holtmq.broker.vhost import VHost
+from holtmq.broker.work_queue import Reason, WorkQueue
+from holtmq.journal.interface import Journal
+from holtmq.wire.properties import PROPERTIES_AT
+
+_SETTLED: Final = struct.Struct("<IQ")  # queue id, bytes; positions follow as u64
+_MARK: Final = struct.Struct("<IQ")  # queue id, seq
+_RETURNED: Final = struct.Struct("<IQI")  # queue id, seq, count
+_DELAYED: Final = struct.Struct("<QHH")  # due ms, length of vhost, length of exchange
+_EXPIRE_AT_ONCE: Final = 1_000
+_MAX_WAIT_MS: Final = 24 * 3600 * 1000
+
+
+class Outcome(IntEnum):
+    """What became of a publish."""
+
+    PLACED = 0  # in memory: confirmed at once
+    JOURNALLED = 1  # confirmed when durable
+    UNROUTED = 2  # no queue wanted it
+    REFUSED = 3  # a queue was full
+
+
+class Flow:
+    """The moving half of the broker. Everything happens on one thread, turn by turn."""
+
+    __slots__ = (
+        "_batch",
+        "_placements",
+        "dead_lettered",
+        "delayed",
+        "dirty",
+        "journal",
+        "now_ms",
+        "on_dirty",
+        "pager",
+        "seq",
+        "timers",
+        "traits",
+        "vhosts",
+    )
+
+    def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
+        self.journal = journal
+        self.pager = JournalPager(journal)
+        self.vhosts = vhosts
+        self.traits = TraitsCache()
+        self.timers: TimerWheel[Callable[[], None]] = TimerWheel()
+        self.now_ms = 0
+        self.seq = 0
+        self.dirty: list[WorkQueue] = []  # queues with something to do in this turn
+        self.on_dirty: Callable[[], None] = _nothing  # told when the first queue becomes dirty
+        self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due
+        self.dead_lettered = 0
+        self._batch: list[tuple[int, bytes]] | None = None
+        self._placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> Outcome:
+        """Take a message in. The hot path: a cached route and nothing special about the message."""
+        self.seq = seq = self.seq + 1
+        ttl = traits.ttl_ms
+        now_ms = self.now_ms
+        message = Message(
+            seq,
+            route.address,
+            header,
+            body,
+            now_ms,
+            0 if ttl is None else now_ms + ttl,
+            traits.priority,
+            traits.persistent,
+        )
+        if not route.simple or not traits.plain or self._batch is not None:
+            return self._publish_special(route, traits, message)
+        if not route.queues:
+            return Outcome.UNROUTED
+        outcome = Outcome.PLACED
+        if message.persistent and route.durable_ids:
+            message.position = self.journal.append(Kind.MESSAGE, encode_message(message, route.durable_ids))
+            outcome = Outcome.JOURNALLED
+        self.place(message, route.queues)
+        return outcome
+
+    def place(self, message: Message, queues: Sequence[WorkQueue]) -> None:
+        """Append to each queue and mark it for this turn."""
+        size = len(message.body)
+        for queue in queues:
+            lane = queue.lane
+            if lane is not None:
+                lane.inbox.append(message)
+            else:
+                queue.store.push(message)
+            queue.bytes += size
+            if message.expires_ms:
+                queue.expiring = True
+            if not queue.dirty:
+                self.touch(queue)
+            if queue.limited:
+                self._enforce_limits(queue)
+
+    def touch(self, queue: WorkQueue) -> None:
+        """Something changed for this queue: look at it before the turn ends."""
+        if not queue.dirty:
+            queue.dirty = True
+            if not self.dirty:
+                self.on_dirty()
+            self.dirty.append(queue)
+
+    def _publish_special(self, route: Route, traits: Traits, message: Message) -> Outcome:
+        """Everything that is not a plain message on a plain route."""
+        if traits.visible_bytes is not None:
+            message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        queues: dict[str, WorkQueue] = {}
+        delayed = False
+        needs = not route.simple
+        for key in (route.routing_key, *traits.extra_keys):
+            if not needs and key is route.routing_key:
+                queues.update((queue.name, queue) for queue in route.queues)
+                continue
+            result = route.vhost.route(
+                route.exchange,
+                key,
+                traits.headers,
+                traits.hash_properties() if route.exchange.needs_properties else None,
+            )
+            queues.update((queue.name, queue) for queue in result.queues)
+            for delay in result.delays:
+                self._delay(message, route.vhost.name, delay.exchange.name, self.now_ms + delay.delay_ms)
+                delayed = True
+        accepted = [queue for queue in queues.values() if not self._refuses(queue)]
+        for queue in queues.values():
+            if queue not in accepted and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+                queue.outcasts.append((Reason.MAXLEN, _unplaced(message)))
+                self.touch(queue)
+        journalled = self._record_and_place(message, accepted)
+        if len(accepted) < len(queues):
+            return Outcome.REFUSED
+        if not queues and not delayed:
+            return Outcome.UNROUTED
+        return Outcome.JOURNALLED if journalled or (delayed and message.persistent) else Outcome.PLACED
+
+    def _refuses(self, queue: WorkQueue) -> bool:
+        if not queue.refuses_when_full or not queue.is_full():
+            return False
+        queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
+        return queue.is_full()
+
+    def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        ids = durable_ids(list(queues)) if message.persistent else b""
+        if self._batch is not None:
+            index = -1
+            if ids:
+                index = len(self._batch)
+                self._batch.append((Kind.MESSAGE, encode_message(message, ids)))
+            self._placements.append((message, queues, index))
+            return bool(ids)
+        if ids:
+            message.position = self.journal.append(Kind.MESSAGE, encode_message(message, ids))
+        self.place(message, queues)
+        return bool(ids)
+
+    def _enforce_limits(self, queue: WorkQueue) -> None:
+        options = queue.options
+        if (options.max_length is not None and len(queue.store) > options.max_length) or (
+            options.max_length_bytes is not None and queue.bytes > options.max_length_bytes
+        ):
+            queue.dispatch(self.now_ms, self.pager)
+            queue.shed_excess(self.pager)
+
+    # -- atomic batches --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """From here to ``commit`` everything journalled is one record."""
+        assert self._batch is None
+        self._batch = []
+
+    def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
+        """Write the batch, with what these queues have settled; then place its messages. True if journalled."""
+        batch, self._batch = self._batch, None
+        placements, self._placements = self._placements, []
+        assert batch is not None
+        for queue in settled:
+            if queue.settled:
+                batch.append((Kind.SETTLED, _take_settled(queue)))
+        positions: list[int] = []
+        if len(batch) == 1:
+            positions = [self.journal.append(*batch[0])]
+        elif batch:
+            positions = self.journal.append_batch(batch)
+        for message, queues, index in placements:
+            if index >= 0:
+                message.position = positions[index]
+            self.place(message, queues)
+        return bool(batch)
+
+    # -- leases end ------------------------------------------------------------------------------
+
+    def ack(self, leases: Iterable[Lease]) -> None:
+        """Done: the messages are gone. Late acks of revoked leases count if nobody took the message."""
+        for lease in leases:
+            queue = lease.queue
+            if lease.holder is None:
+                if queue.withdraw(lease.message):
+                    self.touch(queue)
+            else:
+                queue.settle(lease.message)
+                if not queue.dirty:
+                    self.touch(queue)
+
+    def reject(self, leases: Iterable[Lease]) -> None:
+        """Refused for good: dead-letter."""
+        for lease in leases:
+            queue = lease.queue
+            if lease.holder is None:
+                if not queue.store.withdraw(lease.message):
+                    continue
+                queue.bytes -= len(lease.message.body)
+                queue.unacked += 1  # so that it leaves like any other lease
+            queue.reject(lease.message)
+            self.touch(queue)
+
+    def release(self, leases: Iterable[Lease]) -> None:
+        """Back to the queue, at the old place."""
+        by_queue: dict[int, list[Lease]] = {}
+        for lease in leases:
+            by_queue.setdefault(id(lease.queue), []).append(lease)
+        for part in by_queue.values():
+            queue = part[0].queue
+            if queue.deleted:
+                continue
+            waiting = queue.release(part)
+            self._record_returned(queue, part)
+            if waiting:
+                self._hold_back(queue, waiting)
+            if queue.limited:
+                self._enforce_limits(queue)
+            self.touch(queue)
+
+    def _record_returned(self, queue: WorkQueue, leases: list[Lease]) -> None:
+        if queue.persisted and queue.options.deliveries_allowed is not None and not self.journal.failed:
+            payload = b"".join(
+                _RETURNED.pack(queue.id, lease.message.seq, queue.returned.get(lease.message.seq, 0))
+                for lease in leases
+                if lease.message.persistent
+            )
+            if payload:
+                self.journal.append(Kind.RETURNED, payload)
+
+    def _hold_back(self, queue: WorkQueue, messages: list[Message]) -> None:
+        delay = queue.options.retry_delay_ms or 0
+        factor = queue.options.retry_multiplier or 1.0
+        by_delay: dict[int, list[Message]] = {}
+        for message in messages:
+            rounds = queue.returned.get(message.seq, 1) - 1
+            by_delay.setdefault(int(min(delay * factor ** min(rounds, 64), _MAX_WAIT_MS)), []).append(message)
+        for wait_ms, part in by_delay.items():
+            queue.held_back[id(part)] = part
+            self.at(self.now_ms + wait_ms, lambda part=part: self._offer_again(queue, part))  # type: ignore[misc]
+
+    def _offer_again(self, queue: WorkQueue, messages: list[Message]) -> None:
+        if queue.held_back.pop(id(messages), None) is not None and not queue.deleted:
+            queue.restore(messages)
+            if queue.limited:
+                self._enforce_limits(queue)
+            self.touch(queue)
+
+    # -- the turn --------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Finish what this turn began: hand out, expire, dead-letter, journal, page."""
+        while self.dirty:
+            dirty, self.dirty = self.dirty, []
+            for queue in dirty:
+                queue.dirty = False
+                if not queue.deleted:
+                    self._turn_queue(queue)
+
+    def _turn_queue(self, queue: WorkQueue) -> None:
+        store = queue.store
+        if queue.consumers:
+            queue.dispatch(self.now_ms, self.pager)
+        if queue.expiring and len(store):
+            self._expire(queue)
+        if queue.outcasts:
+            self._cast_out(queue)
+        journal = self.journal
+        if journal.failed:
+            queue.settled.clear()  # nothing more can be written; a restart brings these back
+            return
+        if queue.settled:
+            journal.append(Kind.SETTLED, _take_settled(queue))
+        if queue.delivered_upto > queue.delivered_recorded and queue.unacked:
+            queue.delivered_recorded = queue.delivered_upto
+            journal.append(Kind.DELIVERED, _MARK.pack(queue.id, queue.delivered_upto))
+        store.spill(self.pager, queue.bytes)
+
+    def _expire(self, queue: WorkQueue) -> None:
+        queue.expire(self.now_ms, self.pager, _EXPIRE_AT_ONCE)
+        deadline = queue.store.next_deadline(queue.deadline_ms, self.pager)
+        if not deadline:
+            queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
+        elif deadline <= self.now_ms:
+            self.touch(queue)  # more than one turn's worth
+        elif not queue.deadline_scheduled_ms or deadline < queue.deadline_scheduled_ms:
+            queue.deadline_scheduled_ms = deadline
+            self.at(deadline, lambda: self._deadline_reached(queue))
+
+    def _deadline_reached(self, queue: WorkQueue) -> None:
+        queue.deadline_scheduled_ms = 0
+        self.touch(queue)
+
+    def at(self, due_ms: int, action: Callable[[], None]) -> None:
+        """Do something at a time."""
+        self.timers.schedule(due_ms / 1000, action)
+
+    def tick(self) -> None:
+        """Do what is due at ``now_ms``."""
+        for timer in self.timers.advance(self.now_ms / 1000):
+            timer.payload()
+
+    # -- dead letters ----------------------------------------------------------------------------
+
+    def _cast_out(self, queue: WorkQueue) -> None:
+        """Messages leave without an ack: to the dead-letter exchange, or for good, in one record."""
+        outcasts, queue.outcasts = queue.outcasts, []
+        vhost = self.vhosts[queue.vhost]
+        name = queue.options.dead_letter_exchange
+        exchange = vhost.exchanges.get(name) if name is not None else None
+        self.begin()
+        for reason, message in outcasts:
+            queue.returned.pop(message.seq, None)
+            if message.persistent and queue.persisted and message.position:
+                queue.settled.append(message.position)
+                queue.settled_bytes += len(message.body)
+            if exchange is not None:
+                self._dead_letter(vhost, queue, exchange.name, reason, message)
+        if self.journal.failed:
+            self._batch, self._placements = None, []
+            return
+        self.commit((queue,))
+
+    def _dead_letter(
+        self, vhost: VHost, queue: WorkQueue, exchange: str, reason: Reason, message: Message
+    ) -> None:
+        routing_key = queue.options.dead_letter_routing_key
+        letter: DeadLetter = dead_letter(
+            message.header,
+            message.exchange,
+            message.routing_key,
+            queue.name,
+            reason.value,
+            self.now_ms // 1000,
+        )
+        keys = [routing_key] if routing_key is not None else letter.routing_keys
+        queues: dict[str, WorkQueue] = {}
+        for key in keys:
+            for found in vhost.route(vhost.exchanges[exchange], key, letter.headers).queues:
+                if not letter.cycles_through(found.name):
+                    queues[found.name] = found
+        accepted = [found for found in queues.values() if found is queue or not self._refuses(found)]
+        if not accepted:
+            return
+        self.seq += 1
+        self.dead_lettered += 1
+        moved = Message(
+            self.seq,
+            make_address(exchange, keys[0]),
+            letter.header,
+            message.body,
+            self.now_ms,
+            0,
+            message.priority,
+            message.persistent,
+        )
+        self._record_and_place(moved, accepted)
+
+    # -- delayed messages ------------------------------------------------------------------------
+
+    def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
+        where = vhost.encode(), exchange.encode()
+        payload = b"".join((_DELAYED.pack(due_ms, *map(len, where)), *where, encode_message(message, b"")))
+        kind = Kind.DELAYED if message.persistent else Kind.PAGED
+        self.schedule_delayed(self.journal.append(kind, payload), message.persistent, due_ms)
+
+    def schedule_delayed(self, position: int, persistent: bool, due_ms: int) -> None:
+        """A message in the journal is due at a time (also after a restart)."""
+        self.delayed[position] = (persistent, due_ms)
+        self.at(due_ms, lambda: self._delay_ended(position))
+
+    def _delay_ended(self, position: int) -> None:
+        waiting = self.delayed.pop(position, None)
+        if waiting is None or self.journal.failed:
+            return
+        persistent, _ = waiting
+        _, vhost_name, exchange_name, message = decode_delayed(self.journal.read(position)[1])
+        vhost = self.vhosts.get(vhost_name)
+        exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
+        self.begin()
+        assert self._batch is not None
+        if persistent:
+            self._batch.append((Kind.DELAY_ENDED, position.to_bytes(8, "little")))
+        if vhost is not None and exchange is not None:
+            self.seq += 1
+            message.seq = self.seq
+            if message.expires_ms:
+                message.expires_ms += self.now_ms - message.arrived_ms
+            message.arrived_ms = self.now_ms
+            traits = self.traits.of(message.header)
+            queues: dict[str, WorkQueue] = {}
+            for key in (message.routing_key, *traits.extra_keys):
+                result = vhost.route(
+                    exchange, key, traits.headers, traits.hash_properties(), delay_served=True
+                )
+                queues.update((queue.name, queue) for queue in result.queues)
+            accepted = [queue for queue in queues.values() if not self._refuses(queue)]
+            self._record_and_place(message, accepted)
+        self.commit()
+
+
+def decode_delayed(payload: bytes) -> tuple[int, str, str, Message]:
+    """Due time, vhost, exchange and message of a DELAYED record."""
+    due_ms, vhost_size, exchange_size = _DELAYED.unpack_from(payload)
+    at = _DELAYED.size + vhost_size
+    end = at + exchange_size
+    message, _ = decode_message(payload[end:], 0)
+    return due_ms, payload[_DELAYED.size : at].decode(), payload[at:end].decode(), message
+
+
+def encode_settled(queue_id: int, size: int, positions: Sequence[int]) -> bytes:
+    """Payload of SETTLED and PURGED."""
+    return _SETTLED.pack(queue_id, size) + array("Q", positions).tobytes()
+
+
+def decode_settled(payload: bytes) -> tuple[int, int, array[int]]:
+    """Queue id, bytes and positions."""
+    queue_id, size = _SETTLED.unpack_from(payload)
+    positions = array("Q")
+    positions.frombytes(payload[_SETTLED.size :])
+    return queue_id, size, positions
+
+
+def decode_mark(payload: bytes) -> tuple[int, int]:
+    """Queue id and seq of a DELIVERED record."""
+    queue_id, seq = _MARK.unpack(payload)
+    return queue_id, seq
+
+
+def decode_returned(payload: bytes) -> Iterable[tuple[int, int, int]]:
+    """(queue id, seq, count) of a RETURNED record."""
+    return _RETURNED.iter_unpack(payload)
+
+
+def _take_settled(queue: WorkQueue) -> bytes:
+    payload = encode_settled(queue.id, queue.settled_bytes, queue.settled)
+    queue.settled.clear()
+    queue.settled_bytes = 0
+    return payload
+
+
+def _unplaced(message: Message) -> Message:
+    """A message that never got into the queue that casts it out: nothing to settle there."""
+    return Message(
+        message.seq,
+        message.address,
+        message.header,
+        message.body,
+        message.arrived_ms,
+        message.expires_ms,
+        message.priority,
+        message.persistent,
+    )
+
+
+def _nothing() -> None:
+    return None

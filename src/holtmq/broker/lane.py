@@ -1,0 +1,237 @@
+"""A first-in-first-out run of messages that stays small in memory however deep it gets.
+
+Owns: the head in memory, the middle as journal positions (8 bytes a message), the tail in memory.
+Must not touch: files; a ``Pager`` reads positions back and finds a position for a message.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from holtmq.broker.message import TRANSIENT, Message
+
+HEAD_MAX: Final = 16_384  # messages kept in memory before the rest becomes positions
+HEAD_KEEP: Final = 4_096
+HEAD_MAX_BYTES: Final = 32 * 1024 * 1024
+RUN: Final = 1_024  # messages read back at once
+TAIL_MAX: Final = 256
+_CHUNK: Final = 65_536
+
+
+class Pager(Protocol):
+    """Where messages go when they leave memory."""
+
+    def read(self, positions: Sequence[int]) -> list[Message]:
+        """The messages at these positions, in this order."""
+        ...
+
+    def store(self, message: Message) -> int:
+        """A position for a message, tagged when it is transient; writes one the journal does not hold."""
+        ...
+
+
+class Lane:
+    """One order of messages: ``ready`` (head), positions, ``inbox`` (tail).
+
+    ``inbox`` is ``ready`` itself while nothing is paged, so that a push is one append.
+    """
+
+    __slots__ = ("_paged", "_paged_count", "_withdrawn", "inbox", "mixed", "ready")
+
+    def __init__(self) -> None:
+        self.ready: deque[Message] = deque()
+        self.inbox: deque[Message] = self.ready
+        self._paged: deque[array[int]] = deque()
+        self._paged_count = 0
+        self._withdrawn: set[int] = set()  # positions settled while they were paged
+        self.mixed = False  # some of the positions are tagged as transient
+
+    def __len__(self) -> int:
+        count = len(self.ready) + self._paged_count - len(self._withdrawn)
+        return count if self.inbox is self.ready else count + len(self.inbox)
+
+    @property
+    def in_memory(self) -> int:
+        """Messages whose bytes are held."""
+        return len(self.ready) if self.inbox is self.ready else len(self.ready) + len(self.inbox)
+
+    def take(self, limit: int, pager: Pager) -> list[Message]:
+        """Remove and return up to ``limit`` messages from the head."""
+        ready = self.ready
+        if len(ready) <= limit and self._paged_count:
+            self._page_in(pager)
+        if len(ready) <= limit:
+            taken = list(ready)
+            ready.clear()
+            return taken
+        popleft = ready.popleft
+        return [popleft() for _ in range(limit)]
+
+    def shed(self, pager: Pager) -> Message | None:
+        """Remove and return the message that goes first when there are too many: the oldest."""
+        taken = self.take(1, pager)
+        return taken[0] if taken else None
+
+    def peek(self, pager: Pager) -> Message | None:
+        """The next message, left in place."""
+        if not self.ready and self._paged_count:
+            self._page_in(pager)
+        return self.ready[0] if self.ready else None
+
+    def expired(
+        self, deadline: Callable[[Message], int], now_ms: int, pager: Pager, limit: int
+    ) -> list[Message]:
+        """Remove and return up to ``limit`` messages from the head whose deadline has passed."""
+        gone: list[Message] = []
+        while len(gone) < limit and (head := self.peek(pager)) is not None and 0 < deadline(head) <= now_ms:
+            gone.append(self.ready.popleft())
+        return gone
+
+    def next_deadline(self, deadline: Callable[[Message], int], pager: Pager) -> int:
+        """When the head expires; 0: never."""
+        head = self.peek(pager)
+        return deadline(head) if head is not None else 0
+
+    def push(self, message: Message) -> None:
+        """Append at the tail. (The publish path inlines this.)"""
+        self.inbox.append(message)
+
+    def restore(self, messages: list[Message]) -> None:
+        """Put messages that were taken back at their old place; ``messages`` is in order."""
+        ready = self.ready
+        last = messages[-1].seq
+        if ready and ready[0].seq < last:
+            merged = list(messages)
+            while ready and ready[0].seq < last:
+                merged.append(ready.popleft())
+            merged.sort(key=_seq)
+            messages = merged
+        ready.extendleft(reversed(messages))
+
+    def withdraw(self, message: Message) -> bool:
+        """Remove one message that waits here; False when it is not here any more."""
+        for held in (self.ready, self.inbox):
+            try:
+                held.remove(message)
+                return True
+            except ValueError:
+                pass
+        position = message.position
+        tagged = position if message.persistent else position | TRANSIENT
+        if position and position not in self._withdrawn and any(tagged in chunk for chunk in self._paged):
+            self._withdrawn.add(position)
+            return True
+        return False
+
+    def spill(self, pager: Pager, bytes_held: int) -> None:
+        """Turn what is too much for memory into positions."""
+        ready, inbox = self.ready, self.inbox
+        if inbox is not ready:
+            if len(inbox) > TAIL_MAX:
+                self._append_positions(self._store(message, pager) for message in inbox)
+                inbox.clear()
+            if len(ready) > HEAD_MAX:  # a burst of returned messages
+                self._page_out_head(pager, HEAD_KEEP)
+        elif len(ready) > HEAD_MAX or (bytes_held > HEAD_MAX_BYTES and len(ready) > 1):
+            keep = HEAD_KEEP
+            if bytes_held > HEAD_MAX_BYTES:
+                keep = max(1, min(keep, len(ready) * HEAD_MAX_BYTES // (4 * bytes_held)))
+            if keep < len(ready):
+                self._page_out_head(pager, keep)
+                self.inbox = deque()
+
+    def adopt(self, positions: Iterable[int]) -> None:
+        """Append positions known from the journal (recovery)."""
+        self._append_positions(positions)
+        if self._paged_count and self.inbox is self.ready:
+            self.inbox = deque()
+
+    def clear(self) -> None:
+        """Forget everything that waits."""
+        self.ready.clear()
+        self.inbox = self.ready
+        self._paged.clear()
+        self._paged_count = 0
+        self._withdrawn.clear()
+
+    def positions(self) -> Iterator[array[int]]:
+        """Runs of the positions of every waiting message the journal holds, transient ones tagged."""
+        yield _positions_of(self.ready)
+        for chunk in self._paged:
+            if self._withdrawn:
+                yield array("Q", [p for p in chunk if p & ~TRANSIENT not in self._withdrawn])
+            else:
+                yield chunk[:]
+        if self.inbox is not self.ready:
+            yield _positions_of(self.inbox)
+
+    def drain(self, pager: Pager) -> Iterator[list[Message]]:
+        """Take everything, run by run."""
+        while len(self):
+            yield self.take(RUN, pager)
+
+    def _page_in(self, pager: Pager) -> None:
+        ready = self.ready
+        while self._paged_count and len(ready) < RUN:
+            chunk = self._paged[0]
+            run = chunk[:RUN]
+            if len(run) == len(chunk):
+                self._paged.popleft()
+            else:
+                self._paged[0] = chunk[RUN:]
+            self._paged_count -= len(run)
+            if self._withdrawn:
+                gone = {p for p in run if p & ~TRANSIENT in self._withdrawn}
+                self._withdrawn.difference_update(p & ~TRANSIENT for p in gone)
+                run = array("Q", [p for p in run if p not in gone])
+            ready.extend(pager.read(run))
+        if not self._paged_count and self.inbox is not ready:
+            ready.extend(self.inbox)
+            self.inbox = ready
+
+    def _page_out_head(self, pager: Pager, keep: int) -> None:
+        ready = self.ready
+        positions = array("Q")
+        while len(ready) > keep:
+            positions.append(self._store(ready.pop(), pager))
+        positions.reverse()
+        for start in reversed(range(0, len(positions), _CHUNK)):
+            self._paged.appendleft(positions[start : start + _CHUNK])
+        self._paged_count += len(positions)
+
+    def _store(self, message: Message, pager: Pager) -> int:
+        position = pager.store(message)
+        if position & TRANSIENT:
+            self.mixed = True
+        return position
+
+    def _append_positions(self, positions: Iterable[int]) -> None:
+        paged = self._paged
+        before = 0
+        if not paged:
+            paged.append(array("Q"))
+        else:
+            before = len(paged[-1])
+        chunk = paged[-1]
+        for position in positions:
+            if len(chunk) >= _CHUNK:
+                self._paged_count += len(chunk) - before
+                chunk, before = array("Q"), 0
+                paged.append(chunk)
+            chunk.append(position)
+        self._paged_count += len(chunk) - before
+        if not chunk:
+            paged.pop()
+
+
+def _seq(message: Message) -> int:
+    return message.seq
+
+
+def _positions_of(messages: Iterable[Message]) -> array[int]:
+    return array(
+        "Q", [m.position if m.persistent else m.position | TRANSIENT for m in messages if m.position]
+    )

@@ -1,0 +1,138 @@
+"""A message as the broker holds it: the bytes that arrived and the few facts a rule needs.
+
+Owns: the shape of a message and its journal encoding. Must not touch: wire frames, clocks, files.
+``address`` and ``header`` stay raw: re-encoding a client's table would change its types.
+"""
+
+import struct
+from typing import Final
+
+_HEAD: Final = struct.Struct(">QQQBBHI")  # seq, arrived_ms, expires_ms, priority, flags, queues, header size
+_PERSISTENT: Final = 1
+
+TRANSIENT: Final = 1 << 63  # tag on the position of a message that a restart forgets
+
+
+class Message:
+    """One published message; shared by every queue it was placed on, so it never changes."""
+
+    __slots__ = (
+        "address",
+        "arrived_ms",
+        "body",
+        "expires_ms",
+        "header",
+        "persistent",
+        "position",
+        "priority",
+        "seq",
+    )
+
+    def __init__(
+        self,
+        seq: int,
+        address: bytes,
+        header: bytes,
+        body: bytes,
+        arrived_ms: int,
+        expires_ms: int = 0,
+        priority: int = 0,
+        persistent: bool = False,
+        position: int = 0,
+    ) -> None:
+        self.seq = seq  # order of arrival on this node: the key of a message's place in a queue
+        self.address = address  # exchange and routing key, each behind its length byte, as published
+        self.header = header  # content header: class, weight, body size, property flags and list
+        self.body = body
+        self.arrived_ms = arrived_ms
+        self.expires_ms = expires_ms  # 0: no expiration of its own
+        self.priority = priority
+        self.persistent = persistent
+        self.position = position  # where the journal keeps it; 0: nowhere
+
+    @property
+    def exchange(self) -> str:
+        """Name of the exchange it was published to."""
+        return self.address[1 : 1 + self.address[0]].decode("utf-8", "surrogateescape")
+
+    @property
+    def routing_key(self) -> str:
+        """Routing key it was published with."""
+        return self.address[2 + self.address[0] :].decode("utf-8", "surrogateescape")
+
+    def __repr__(self) -> str:
+        return f"Message(seq={self.seq}, position={self.position}, {len(self.body)} bytes)"
+
+
+def make_address(exchange: str, routing_key: str) -> bytes:
+    """The raw form of (exchange, routing key); each part is at most 255 bytes."""
+    name = exchange.encode("utf-8", "surrogateescape")
+    key = routing_key.encode("utf-8", "surrogateescape")
+    return bytes((len(name),)) + name + bytes((len(key),)) + key
+
+
+def encode_message(message: Message, queue_ids: bytes) -> bytes:
+    """A message with the queues it was placed on (``queue_ids``: big-endian u32 each)."""
+    header = message.header
+    return b"".join(
+        (
+            _HEAD.pack(
+                message.seq,
+                message.arrived_ms,
+                message.expires_ms,
+                message.priority,
+                _PERSISTENT if message.persistent else 0,
+                len(queue_ids) >> 2,
+                len(header),
+            ),
+            queue_ids,
+            message.address,
+            header,
+            message.body,
+        )
+    )
+
+
+def decode_message(payload: bytes, position: int) -> tuple[Message, bytes]:
+    """The message and its queue ids, from what ``encode_message`` wrote."""
+    seq, arrived_ms, expires_ms, priority, flags, queues, header_size = _HEAD.unpack_from(payload)
+    at = _HEAD.size + 4 * queues
+    queue_ids = payload[_HEAD.size : at]
+    key_at = at + 1 + payload[at]
+    header_at = key_at + 1 + payload[key_at]
+    body_at = header_at + header_size
+    message = Message(
+        seq,
+        payload[at:header_at],
+        payload[header_at:body_at],
+        payload[body_at:],
+        arrived_ms,
+        expires_ms,
+        priority,
+        bool(flags & _PERSISTENT),
+        position,
+    )
+    return message, queue_ids
+
+
+_ONE_ID: Final = struct.Struct(">I")
+
+
+class PlacedMessage:
+    """What recovery needs of a journalled message, without its bytes."""
+
+    __slots__ = ("body_size", "expires_ms", "priority", "queue_ids", "seq")
+
+    def __init__(self, payload: bytes) -> None:
+        self.seq: int
+        self.expires_ms: int
+        self.priority: int
+        self.seq, _, self.expires_ms, self.priority, _, queues, header_size = _HEAD.unpack_from(payload)
+        at = _HEAD.size + 4 * queues
+        self.queue_ids: tuple[int, ...] = (
+            _ONE_ID.unpack_from(payload, _HEAD.size)
+            if queues == 1
+            else struct.unpack_from(f">{queues}I", payload, _HEAD.size)
+        )
+        key_at = at + 1 + payload[at]
+        self.body_size = len(payload) - (key_at + 1 + payload[key_at]) - header_size

@@ -1,0 +1,137 @@
+"""Messages by priority: higher first, first-in-first-out within a level.
+
+Owns: the levels of one queue. A level is made when first used; the highest occupied one is known
+from a bit mask, so taking the next message does not scan. Must not touch: files, clocks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+
+from holtmq.broker.lane import RUN, Lane, Pager
+from holtmq.broker.message import Message
+
+
+class Levels:
+    """The lanes of a priority queue; meets the same calls as a ``Lane``."""
+
+    __slots__ = ("_occupied", "lanes", "top")
+
+    def __init__(self, top: int) -> None:
+        self.top = top  # messages above count as this level
+        self.lanes: dict[int, Lane] = {}
+        self._occupied = 0  # bit n: level n may hold messages
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lanes.values()))
+
+    @property
+    def in_memory(self) -> int:
+        """Messages whose bytes are held."""
+        return sum(lane.in_memory for lane in self.lanes.values())
+
+    def level_of(self, priority: int) -> int:
+        """The level a message of this priority waits on."""
+        return priority if priority < self.top else self.top
+
+    def push(self, message: Message) -> None:
+        """Append to the message's level."""
+        level = message.priority
+        if level > self.top:
+            level = self.top
+        lane = self.lanes.get(level)
+        if lane is None:
+            lane = self.lanes[level] = Lane()
+        lane.inbox.append(message)
+        self._occupied |= 1 << level
+
+    def take(self, limit: int, pager: Pager) -> list[Message]:
+        """Remove and return up to ``limit`` messages, highest level first."""
+        taken: list[Message] = []
+        while self._occupied:
+            level = self._occupied.bit_length() - 1
+            lane = self.lanes[level]
+            part = lane.take(limit - len(taken), pager)
+            if not lane:
+                self._occupied &= ~(1 << level)
+            taken = taken + part if taken else part
+            if len(taken) >= limit:
+                break
+        return taken
+
+    def shed(self, pager: Pager) -> Message | None:
+        """Remove and return the oldest message of the lowest occupied level."""
+        for _, lane in self.by_level(highest_first=False):
+            return lane.shed(pager)
+        return None
+
+    def expired(
+        self, deadline: Callable[[Message], int], now_ms: int, pager: Pager, limit: int
+    ) -> list[Message]:
+        """Remove and return messages from the head of any level whose deadline has passed."""
+        gone: list[Message] = []
+        for _, lane in self.by_level(highest_first=True):
+            gone += lane.expired(deadline, now_ms, pager, limit - len(gone))
+        return gone
+
+    def next_deadline(self, deadline: Callable[[Message], int], pager: Pager) -> int:
+        """When the first head of any level expires; 0: never."""
+        heads = (lane.next_deadline(deadline, pager) for _, lane in self.by_level(highest_first=True))
+        return min((at for at in heads if at), default=0)
+
+    def peek(self, pager: Pager) -> Message | None:
+        """The next message, left in place."""
+        for _, lane in self.by_level(highest_first=True):
+            message = lane.peek(pager)
+            if message is not None:
+                return message
+        return None
+
+    def by_level(self, highest_first: bool) -> list[tuple[int, Lane]]:
+        """Occupied levels with their lanes."""
+        return [
+            (level, self.lanes[level])
+            for level in sorted(self.lanes, reverse=highest_first)
+            if self.lanes[level]
+        ]
+
+    def restore(self, messages: list[Message]) -> None:
+        """Put messages that were taken back at their old places; ``messages`` is in arrival order."""
+        by_level: dict[int, list[Message]] = {}
+        for message in messages:
+            by_level.setdefault(self.level_of(message.priority), []).append(message)
+        for level, part in by_level.items():
+            self.lanes.setdefault(level, Lane()).restore(part)
+            self._occupied |= 1 << level
+
+    def withdraw(self, message: Message) -> bool:
+        """Remove one message that waits here; False when it is not here any more."""
+        lane = self.lanes.get(self.level_of(message.priority))
+        return lane is not None and lane.withdraw(message)
+
+    def spill(self, pager: Pager, bytes_held: int) -> None:
+        """Turn what is too much for memory into positions, the least urgent first."""
+        held = self.in_memory or 1
+        for _, lane in self.by_level(highest_first=False):
+            lane.spill(pager, bytes_held * lane.in_memory // held)
+
+    def adopt(self, level: int, positions: Iterable[int]) -> None:
+        """Append positions known from the journal to a level (recovery)."""
+        self.lanes.setdefault(level, Lane()).adopt(positions)
+        self._occupied |= 1 << level
+
+    def clear(self) -> None:
+        """Forget everything that waits, and the levels with it."""
+        self.lanes.clear()
+        self._occupied = 0
+
+    def positions(self) -> Iterator[array[int]]:
+        """Runs of the positions of every waiting message the journal holds."""
+        for lane in self.lanes.values():
+            yield from lane.positions()
+
+    def drain(self, pager: Pager) -> Iterator[list[Message]]:
+        """Take everything, run by run."""
+        while len(self):
+            yield self.take(RUN, pager)

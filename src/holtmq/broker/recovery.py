@@ -1,0 +1,418 @@
+"""State is a fold over the journal: this is the fold, and the snapshot that shortens it.
+
+Owns: what each record does to state at start-up, and the records of a checkpoint. Must not touch:
+files; the journal hands records in and takes snapshots out.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+import msgspec
+
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.users import Grant, User
+from holtmq.broker.broker import Broker
+from holtmq.broker.changes import (
+    AnyChange,
+    BindingDeleted,
+    BindingPut,
+    ExchangeDeleted,
+    ExchangePut,
+    Kind,
+    PermissionDeleted,
+    PermissionPut,
+    PolicyDeleted,
+    PolicyPut,
+    QueueDeleted,
+    QueuePut,
+    UserDeleted,
+    UserPut,
+    VhostDeleted,
+    VhostPut,
+    decode_change,
+    encode_change,
+    pack_table,
+    unpack_table,
+)
+from holtmq.broker.flow import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.lane import Lane
+from holtmq.broker.message import TRANSIENT, Message, PlacedMessage
+from holtmq.broker.policies import Policy, make_policy
+from holtmq.broker.priority import Levels
+from holtmq.broker.queue_arguments import parse_queue_arguments
+from holtmq.broker.work_queue import WorkQueue
+from holtmq.journal.interface import Recovery
+
+assert sys.byteorder == "little", "journal records hold arrays in little-endian order"
+
+
+class QueueState(msgspec.Struct, array_like=True):
+    """What one work queue holds, in a checkpoint."""
+
+    id: int
+    size: int
+    expiring: bool
+    delivered_upto: int
+    levels: dict[int, bytes]
+    returned: dict[int, int]
+
+
+class Counters(msgspec.Struct, array_like=True):
+    """Numbers that must not be used twice."""
+
+    seq: int
+    last_queue_id: int
+
+
+class DelayState(msgspec.Struct, array_like=True):
+    """Messages that wait for their time, by position."""
+
+    due_ms: dict[int, int]
+
+
+_state_decoder = msgspec.msgpack.Decoder(QueueState)
+_counters_decoder = msgspec.msgpack.Decoder(Counters)
+_delay_decoder = msgspec.msgpack.Decoder(DelayState)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Holding:
+    """A queue while the journal is read: 8 bytes a message, settled ones forgotten as they pass."""
+
+    __slots__ = ("bytes", "delivered_upto", "expiring", "gone", "heads", "levels", "queue", "returned")
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self.queue = queue
+        self.levels: dict[int, array[int]] = {}
+        self.heads: dict[int, int] = {}
+        self.gone: set[int] = set()  # settled, but not at the head of a level
+        self.bytes = 0
+        self.expiring = False
+        self.delivered_upto = 0
+        self.returned: dict[int, int] = {}
+
+    def restore(self, state: QueueState) -> None:
+        self.bytes, self.expiring = state.size, state.expiring
+        self.delivered_upto = state.delivered_upto
+        self.returned = state.returned
+        for level, packed in state.levels.items():
+            positions = self.levels[level] = array("Q")
+            positions.frombytes(packed)
+            self.heads[level] = 0
+
+    def add(self, position: int, placed: PlacedMessage) -> None:
+        store = self.queue.store
+        level = store.level_of(placed.priority) if isinstance(store, Levels) else 0
+        positions = self.levels.get(level)
+        if positions is None:
+            positions = self.levels[level] = array("Q")
+            self.heads[level] = 0
+        positions.append(position)
+        self.bytes += placed.body_size
+        if placed.expires_ms:
+            self.expiring = True
+
+    def settle(self, settled: array[int], size: int) -> None:
+        self.bytes -= size
+        gone = self.gone
+        for position in settled:
+            for level, positions in self.levels.items():
+                head = self.heads[level]
+                if head < len(positions) and positions[head] == position:
+                    head += 1
+                    while gone and head < len(positions) and positions[head] in gone:
+                        gone.remove(positions[head])
+                        head += 1
+                    self.heads[level] = head
+                    break
+            else:
+                gone.add(position)
+
+    def keep_only(self, survivors: array[int], size: int) -> None:
+        kept = set(survivors)
+        for level, positions in self.levels.items():
+            self.levels[level] = array("Q", [p for p in positions[self.heads[level] :] if p in kept])
+            self.heads[level] = 0
+        self.gone.clear()
+        self.bytes = size
+
+    def finish(self) -> None:
+        queue = self.queue
+        for level, positions in self.levels.items():
+            rest = positions[self.heads[level] :]
+            if self.gone:
+                rest = array("Q", [p for p in rest if p not in self.gone])
+            if not rest:
+                continue
+            if isinstance(queue.store, Levels):
+                queue.store.adopt(level, rest)
+            else:
+                queue.store.adopt(rest)
+        queue.bytes = max(self.bytes, 0)
+        queue.expiring = queue.expiring or self.expiring
+        queue.returned = self.returned
+        queue.redelivered_upto = queue.delivered_upto = queue.delivered_recorded = self.delivered_upto
+
+
+def recover(broker: Broker, recovery: Recovery) -> int:
+    """Fold a journal into an empty broker; how many records there were."""
+    holdings: dict[int, _Holding] = {}
+    delayed: dict[int, int] = {}
+    count = 0
+    for position, kind, payload in _all_records(recovery):
+        count += 1
+        match kind:
+            case Kind.MESSAGE:
+                placed = PlacedMessage(payload)
+                broker.flow.seq = placed.seq
+                for queue_id in placed.queue_ids:
+                    holding = holdings.get(queue_id)
+                    if holding is not None:
+                        holding.add(position, placed)
+            case Kind.SETTLED:
+                queue_id, size, positions = decode_settled(payload)
+                if queue_id in holdings:
+                    holdings[queue_id].settle(positions, size)
+            case Kind.PURGED:
+                queue_id, size, positions = decode_settled(payload)
+                if queue_id in holdings:
+                    holdings[queue_id].keep_only(positions, size)
+            case Kind.DELIVERED:
+                queue_id, seq = decode_mark(payload)
+                if queue_id in holdings:
+                    holdings[queue_id].delivered_upto = seq
+            case Kind.RETURNED:
+                for queue_id, seq, times in decode_returned(payload):
+                    if queue_id in holdings:
+                        holdings[queue_id].returned[seq] = times
+            case Kind.CHANGE:
+                _apply(broker, decode_change(payload), holdings)
+            case Kind.DELAYED:
+                due_ms, _, _, message = decode_delayed(payload)
+                broker.flow.seq = max(broker.flow.seq, message.seq)
+                delayed[position] = due_ms
+            case Kind.DELAY_ENDED:
+                delayed.pop(int.from_bytes(payload, "little"), None)
+            case Kind.QUEUE_STATE:
+                state = _state_decoder.decode(payload)
+                if state.id in holdings:
+                    holdings[state.id].restore(state)
+            case Kind.COUNTERS:
+                counters = _counters_decoder.decode(payload)
+                broker.flow.seq, broker.last_queue_id = counters.seq, counters.last_queue_id
+            case Kind.DELAY_STATE:
+                delayed = _delay_decoder.decode(payload).due_ms
+            case _:  # PAGED, and kinds that other parts of the broker fold
+                pass
+    for holding in holdings.values():
+        holding.finish()
+        broker.flow.touch(holding.queue)
+    for position, due_ms in delayed.items():
+        broker.flow.schedule_delayed(position, True, due_ms)
+    return count
+
+
+def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
+    for kind, payload in recovery.checkpoint:
+        yield 0, kind, payload
+    yield from recovery.records
+
+
+def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> None:
+    match change:
+        case VhostPut(name):
+            broker.add_vhost(name)
+        case VhostDeleted(name):
+            vhost = broker.vhosts.pop(name)
+            for queue in vhost.queues.values():
+                broker.queues_by_id.pop(queue.id, None)
+                holdings.pop(queue.id, None)
+            broker.users.delete_vhost(name)
+            broker.policies.remove_vhost(name)
+            broker.operator_policies.remove_vhost(name)
+        case ExchangePut(vhost_name, name, kind, auto_delete, internal, arguments):
+            broker.vhosts[vhost_name].declare_exchange(
+                name, kind, True, auto_delete, internal, unpack_table(arguments)
+            )
+        case ExchangeDeleted(vhost_name, name):
+            broker.vhosts[vhost_name].delete_exchange(name)
+        case QueuePut():
+            holdings[change.id] = _Holding(_restore_queue(broker, change))
+        case QueueDeleted(queue_id):
+            queue = broker.queues_by_id.pop(queue_id)
+            broker.vhosts[queue.vhost].remove_queue(queue)
+            holdings.pop(queue_id, None)
+        case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
+            vhost = broker.vhosts[vhost_name]
+            where = vhost.destination(destination, to_exchange)
+            vhost.bind(vhost.exchange(source), where, key, unpack_table(arguments))
+        case BindingDeleted(vhost_name, source, destination, to_exchange, key, arguments):
+            vhost = broker.vhosts[vhost_name]
+            where = vhost.destination(destination, to_exchange)
+            vhost.unbind(vhost.exchange(source), where, key, unpack_table(arguments))
+        case PolicyPut(vhost_name, name, pattern, apply_to, priority, definition, operator):
+            policy = make_policy(
+                vhost_name, name, pattern, unpack_table(definition), apply_to, priority, operator=operator
+            )
+            (broker.operator_policies if operator else broker.policies).put(policy)
+            broker.apply_policies(broker.vhosts[vhost_name])
+        case PolicyDeleted(vhost_name, name, operator):
+            (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
+            broker.apply_policies(broker.vhosts[vhost_name])
+        case UserPut(name, password_hash, tags):
+            broker.users.put_user(User(name, password_hash, tuple(tags)))
+        case UserDeleted(name):
+            broker.users.delete_user(name)
+        case PermissionPut(user, vhost_name, configure, write, read):
+            broker.users.set_permissions(Grant(user, vhost_name, Permissions(configure, write, read)))
+        case PermissionDeleted(user, vhost_name):
+            broker.users.clear_permissions(user, vhost_name)
+        case _:
+            assert_never(change)
+
+
+def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
+    arguments = unpack_table(change.arguments)
+    queue = WorkQueue(
+        change.name,
+        change.vhost,
+        change.id,
+        parse_queue_arguments(change.name, change.vhost, arguments, auto_delete=change.auto_delete),
+        durable=True,
+        auto_delete=change.auto_delete,
+        arguments=dict(arguments),
+        max_levels=broker.max_priority,
+        now_ms=broker.flow.now_ms,
+    )
+    broker.add_queue(broker.vhosts[change.vhost], queue)
+    broker.last_queue_id = max(broker.last_queue_id, change.id)
+    return queue
+
+
+# -- checkpoints -------------------------------------------------------------------------------------
+
+
+def snapshot(broker: Broker) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
+    """Records that stand for all state of now, and the sorted positions that it refers to."""
+    records: list[tuple[int, bytes]] = [
+        (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
+    ]
+    records += [(Kind.CHANGE, encode_change(change)) for change in _topology(broker)]
+    live: list[array[int]] = []
+    outstanding = _outstanding(broker)
+    for queue in broker.queues_by_id.values():
+        state = _queue_state(queue, outstanding.get(queue.id, []), live)
+        if queue.persisted:
+            records.append((Kind.QUEUE_STATE, _encode(state)))
+    delayed = broker.flow.delayed
+    live.append(array("Q", sorted(delayed)))
+    due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
+    records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
+    return records, [positions for positions in live if positions]
+
+
+def _outstanding(broker: Broker) -> dict[int, list[Message]]:
+    found: dict[int, list[Message]] = {}
+    for session in broker.sessions:
+        for lease in session.by_number.values():
+            if lease.holder is not None:
+                found.setdefault(lease.queue.id, []).append(lease.message)
+    for queue in broker.queues_by_id.values():
+        for batch in queue.held_back.values():
+            found.setdefault(queue.id, []).extend(batch)
+    return found
+
+
+def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[int]]) -> QueueState:
+    store = queue.store
+    lanes: dict[int, Lane] = dict(store.lanes) if isinstance(store, Levels) else {0: store}
+    out_by_level: dict[int, list[int]] = {}
+    size = queue.bytes
+    for message in outstanding:
+        level = store.level_of(message.priority) if isinstance(store, Levels) else 0
+        size += len(message.body)
+        if message.position:
+            tagged = message.position if message.persistent else message.position | TRANSIENT
+            out_by_level.setdefault(level, []).append(tagged)
+            lanes.setdefault(level, Lane())
+    levels: dict[int, bytes] = {}
+    for level, lane in lanes.items():
+        runs = list(lane.positions())
+        if level in out_by_level:  # what is out was ahead of what waits, or among its head
+            runs[0] = array("Q", sorted([*out_by_level[level], *runs[0]], key=_untagged))
+        levels[level] = b"".join(_persistent_only(run, lane.mixed).tobytes() for run in runs)
+        live += [_plain(run) for run in runs]
+    return QueueState(queue.id, size, queue.expiring, queue.delivered_upto, levels, queue.returned)
+
+
+def _untagged(position: int) -> int:
+    return position & ~TRANSIENT
+
+
+def _persistent_only(run: array[int], mixed: bool) -> array[int]:
+    if not mixed and len(run) > 20_000:  # a paged run: all of it is persistent
+        return run
+    return array("Q", [position for position in run if position < TRANSIENT])
+
+
+def _plain(run: array[int]) -> array[int]:
+    if len(run) > 20_000 and max(run[0], run[-1]) < TRANSIENT:
+        return run
+    return array("Q", sorted(map(_untagged, run)))
+
+
+def _topology(broker: Broker) -> Iterable[AnyChange]:
+    for vhost in broker.vhosts.values():
+        yield VhostPut(vhost.name)
+    for user in broker.users.users():
+        yield UserPut(user.name, user.password_hash, list(user.tags))
+    for grant in broker.users.grants():
+        rights = grant.permissions
+        yield PermissionPut(grant.user, grant.vhost, rights.configure, rights.write, rights.read)
+    for vhost in broker.vhosts.values():
+        for book, operator in ((broker.policies, False), (broker.operator_policies, True)):
+            for policy in book.in_vhost(vhost.name):
+                yield _policy_put(policy, operator)
+        for exchange in vhost.exchanges.values():
+            if exchange.durable and not exchange.is_default:
+                yield ExchangePut(
+                    vhost.name,
+                    exchange.name,
+                    exchange.kind.value,
+                    exchange.auto_delete,
+                    exchange.internal,
+                    pack_table(dict(exchange.arguments)),  # type: ignore[arg-type]
+                )
+        for queue in vhost.queues.values():
+            if queue.persisted:
+                packed = pack_table(dict(queue.arguments))  # type: ignore[arg-type]
+                yield QueuePut(vhost.name, queue.name, queue.id, queue.auto_delete, packed)
+        for exchange in vhost.exchanges.values():
+            for binding in exchange.bindings():
+                where = binding.destination
+                lasting = where.persisted if isinstance(where, WorkQueue) else where.durable
+                if exchange.durable and lasting:
+                    yield BindingPut(
+                        vhost.name,
+                        exchange.name,
+                        where.name,
+                        binding.to_exchange,
+                        binding.routing_key,
+                        pack_table(dict(binding.arguments)),  # type: ignore[arg-type]
+                    )
+
+
+def _policy_put(policy: Policy, operator: bool) -> PolicyPut:
+    return PolicyPut(
+        policy.vhost,
+        policy.name,
+        policy.pattern.pattern,
+        policy.apply_to.value,
+        policy.priority,
+        pack_table(dict(policy.definition)),  # type: ignore[arg-type]
+        operator,
+    )

@@ -1,0 +1,37 @@
+"""Where a publish goes, worked out once per exchange and key.
+
+Owns: the resolved route that publishers cache until their vhost's version changes. Must not touch:
+messages in queues.
+"""
+
+import struct
+from typing import Final
+
+from holtmq.broker.exchanges import Exchange
+from holtmq.broker.vhost import VHost
+from holtmq.broker.work_queue import WorkQueue
+
+NO_QUEUES: Final[tuple[WorkQueue, ...]] = ()
+
+
+class Route:
+    """An exchange and a routing key, with the queues they lead to as long as ``simple``."""
+
+    __slots__ = ("address", "durable_ids", "exchange", "queues", "routing_key", "simple", "vhost")
+
+    def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue], routing_key: str, address: bytes) -> None:
+        self.vhost = vhost
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.address = address
+        result = vhost.route(exchange, routing_key)
+        self.queues = result.queues
+        self.durable_ids = durable_ids(result.queues)
+        # Otherwise each message has its own say: headers, a delay, or a queue that may refuse it.
+        self.simple = not result.depends_on_message and not any(q.refuses_when_full for q in result.queues)
+
+
+def durable_ids(queues: tuple[WorkQueue, ...] | list[WorkQueue]) -> bytes:
+    """The journal's names of those queues that survive a restart."""
+    ids = [queue.id for queue in queues if queue.persisted]
+    return struct.pack(f">{len(ids)}I", *ids)

@@ -1,0 +1,111 @@
+"""What publishing asks of a message's properties, read once and cached by their bytes.
+
+Owns: the meaning of delivery mode, priority, expiration, CC, BCC, x-delay, reply-to and user id.
+Must not touch: the properties nobody asks about; they pass through raw.
+"""
+
+from typing import Final
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.routing import delay_of
+from holtmq.wire.primitives import CodecError
+from holtmq.wire.properties import PROPERTIES_AT, decode_properties, facts, raw_headers, with_headers
+from holtmq.wire.tables import FieldTable
+
+DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+_PERSISTENT: Final = 2
+_MAX_TTL_MS: Final = 2**32 - 1
+_CACHE_MAX: Final = 4_096
+
+
+class Traits:
+    """The rules' view of one set of property bytes."""
+
+    __slots__ = (
+        "_headers",
+        "direct_reply",
+        "extra_keys",
+        "persistent",
+        "plain",
+        "priority",
+        "property_bytes",
+        "ttl_ms",
+        "user_id",
+        "visible_bytes",
+    )
+
+    def __init__(self, header: bytes) -> None:
+        found = facts(header)
+        self.property_bytes = header[PROPERTIES_AT:]
+        self.persistent = found.delivery_mode == _PERSISTENT
+        self.priority = found.priority or 0
+        self.ttl_ms = None if found.expiration is None else _ttl_ms(found.expiration)
+        self.user_id = found.user_id
+        self.direct_reply = found.reply_to == DIRECT_REPLY_TO
+        self._headers: FieldTable | None = None if found.headers_at else {}
+        self.extra_keys: list[str] = []
+        self.visible_bytes: bytes | None = None  # property bytes without BCC, when there was one
+        # The table is decoded only when these bytes say that it may hold something of ours.
+        if found.headers_at and b"CC" in self.property_bytes:
+            self.extra_keys = _keys(self.headers, "CC") + _keys(self.headers, "BCC")
+            if "BCC" in self.headers:
+                visible = {key: value for key, value in self.headers.items() if key != "BCC"}
+                self.visible_bytes = with_headers(self.property_bytes, visible, drop_expiration=False)
+        # Nothing here can change where a message goes by its key or what is delivered.
+        self.plain = not self.extra_keys and self.user_id is None and not self.direct_reply
+
+    @property
+    def headers(self) -> FieldTable:
+        """The headers table, decoded when first asked for."""
+        if self._headers is None:
+            self._headers = raw_headers(self.property_bytes)
+        return self._headers
+
+    @property
+    def delay_ms(self) -> int:
+        """What a delayed exchange is asked to wait."""
+        return delay_of(self.headers)
+
+    def hash_properties(self) -> dict[str, object]:
+        """The properties a consistent-hash exchange may look at."""
+        properties = decode_properties(self.property_bytes)
+        return {
+            "message_id": properties.message_id,
+            "correlation_id": properties.correlation_id,
+            "timestamp": properties.timestamp,
+        }
+
+
+class TraitsCache:
+    """Publishers repeat themselves: traits by property bytes."""
+
+    __slots__ = ("_by_bytes",)
+
+    def __init__(self) -> None:
+        self._by_bytes: dict[bytes, Traits] = {}
+
+    def of(self, header: bytes) -> Traits:
+        """Traits of a content header; CodecError or Conflict when it makes no sense."""
+        traits = self._by_bytes.get(header[PROPERTIES_AT:])
+        if traits is None:
+            traits = Traits(header)
+            if len(self._by_bytes) >= _CACHE_MAX:
+                self._by_bytes.clear()
+            self._by_bytes[traits.property_bytes] = traits
+        return traits
+
+
+def _ttl_ms(expiration: bytes) -> int:
+    if not expiration.isdigit() or int(expiration) > _MAX_TTL_MS:
+        shown = expiration.decode("utf-8", "backslashreplace")
+        raise Conflict(f"invalid expiration '{shown}': expected milliseconds from 0 to {_MAX_TTL_MS} as text")
+    return int(expiration)
+
+
+def _keys(headers: FieldTable, name: str) -> list[str]:
+    value = headers.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
+        raise CodecError(f"header '{name}' must be an array of strings")
+    return [key for key in value if isinstance(key, str)]

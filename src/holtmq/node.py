@@ -1,0 +1,277 @@
+"""A node: journal, broker and listeners, from start to a graceful stop.
+
+Owns: the order of starting and stopping, the turn of the event loop, the clock, alarms, checkpoints.
+Must not touch: rules and protocols.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final
+
+from holtmq.amqp.handshake import Settings
+from holtmq.amqp.server import AmqpServer, Limits
+from holtmq.auth.permissions import FULL_ACCESS
+from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
+from holtmq.broker.broker import Broker
+from holtmq.broker.recovery import recover, snapshot
+from holtmq.config import Config, SyncMode, TlsVerify
+from holtmq.journal import Journal, JournalError, JournalOptions, MemoryJournal, open_journal
+
+log = logging.getLogger(__name__)
+
+_HOUSEKEEPING_SECONDS: Final = 1.0
+# argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
+_GUEST_HASH: Final = (
+    "$argon2id$v=19$m=19456,t=2,p=1$bdbnZKvwT/Zr7Nxwo9xflg$lpcXFLNyvAgs8eXRYDlhylMwWtAaiKo/a63BfxlsmPs"
+)
+
+
+class Node:
+    """A running broker."""
+
+    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
+        self.config = config
+        self.clock = clock
+        self.journal: Journal
+        self.broker: Broker
+        self.amqp: AmqpServer
+        self.amqp_port = 0
+        self.amqp_tls_port = 0
+        self.http_port = 0
+        self.recovered_records = 0
+        self.started_at = 0.0
+        self._loop: asyncio.AbstractEventLoop
+        self._pulse_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._housekeeper: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    # -- starting and stopping -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover, then listen."""
+        self._loop = asyncio.get_running_loop()
+        began = self._loop.time()
+        self.started_at = self.clock()
+        self._open_broker()
+        config = self.config.amqp
+        self.amqp = AmqpServer(
+            self.broker,
+            Settings(
+                config.product,
+                config.product_version,
+                config.channel_max,
+                config.frame_max,
+                config.heartbeat,
+                config.max_message_bytes,
+            ),
+            Limits(config.max_connections, config.handshake_timeout),
+            self.wake,
+            self.refresh_clock,
+        )
+        self.broker.flow.on_dirty = self.wake
+        self.wake()
+        self.amqp_port = await self.amqp.listen(config.host, config.port)
+        if config.tls_cert is not None:
+            self.amqp_tls_port = await self.amqp.listen(
+                config.host, config.tls_port, _tls_context(self.config)
+            )
+        self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
+        self._warn_if_open()
+        log.info(
+            "ready",
+            extra={
+                "amqp_port": self.amqp_port,
+                "seconds": round(self._loop.time() - began, 3),
+                "records": self.recovered_records,
+            },
+        )
+
+    def _open_broker(self) -> None:
+        loop = self._loop
+        config = self.config
+        if config.data.memory:
+            self.journal = MemoryJournal(loop.call_soon)
+            recovery = None
+        else:
+            config.data.dir.mkdir(parents=True, exist_ok=True)
+            options = JournalOptions(
+                segment_bytes=config.journal.segment_bytes
+            )
+            self.journal, recovery = open_journal(
+                config.data.dir, options, defer=loop.call_soon, notify=loop.call_soon_threadsafe
+            )
+        self.broker = Broker(
+            self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
+        )
+        self.refresh_clock()
+        if recovery is not None:
+            self.recovered_records = recover(self.broker, recovery)
+            if recovery.torn is not None:
+                log.warning(
+                    "torn tail cut off",
+                    extra={"bytes": recovery.torn.dropped_bytes, "where": recovery.torn.where},
+                )
+        if not self.broker.vhosts:
+            self.broker.put_vhost(DEFAULT_VHOST)
+            self.broker.put_user(User(DEFAULT_USER, _GUEST_HASH, (ADMINISTRATOR,)))
+            self.broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
+
+    async def stop(self) -> None:
+        """Stop taking, flush, sync, close."""
+        if self._stopping:
+            return
+        self._stopping = True
+        await self.amqp.stop()
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+            await asyncio.gather(self._housekeeper, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.broker.flow.turn()
+        await asyncio.to_thread(self.journal.close)
+        log.info("stopped", extra={})
+
+    # -- the turn --------------------------------------------------------------------------------
+
+    def refresh_clock(self) -> None:
+        """Read the clock, once per piece of work."""
+        self.broker.flow.now_ms = int(self.clock() * 1000)
+
+    def wake(self) -> None:
+        """Something happened: finish it when this round of sockets has been read."""
+        if not self._pulse_due:
+            self._pulse_due = True
+            self._loop.call_soon(self._pulse)
+
+    def _pulse(self) -> None:
+        self._pulse_due = False
+        self.broker.flow.turn()
+        self.amqp.flush()
+        self._arm_timer()
+
+    def tick(self) -> None:
+        """Do what the clock says is due."""
+        self._timer = None
+        self.refresh_clock()
+        self.broker.flow.tick()
+        self.wake()
+
+    def _arm_timer(self) -> None:
+        due = self.broker.flow.timers.next_due()
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_later(max(0.0, due - self.clock()), self.tick)
+
+    # -- housekeeping ----------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            self.check_alarms()
+            self.checkpoint_if_due()
+
+    def checkpoint_if_due(self) -> None:
+        """Shorten the journal when it has grown."""
+        journal = self.journal
+        if journal.failed is None and journal.bytes_since_checkpoint >= self.config.journal.checkpoint_bytes:
+            self.broker.flow.turn()
+            journal.checkpoint(*snapshot(self.broker))
+
+    def check_alarms(self) -> None:
+        """Block publishers while memory or disk run short."""
+        reason = self._alarm()
+        if reason and not self.amqp.alarm:
+            log.warning("publishers blocked", extra={"reason": reason})
+            self.amqp.raise_alarm(reason)
+        elif not reason and self.amqp.alarm:
+            log.info("publishers unblocked", extra={})
+            self.amqp.lift_alarm()
+
+    def _alarm(self) -> str:
+        limits = self.config.limits
+        if resident_bytes() > limits.memory_bytes(_total_memory()):
+            return "low on memory"
+        if not self.config.data.memory:
+            disk = os.statvfs(self.config.data.dir)
+            if disk.f_bavail * disk.f_frsize < limits.disk_free_min_bytes:
+                return "low on disk"
+        return ""
+
+    def health(self) -> tuple[bool, str]:
+        """Whether the node can take messages, and why not."""
+        if self.journal.failed is not None:
+            return False, str(self.journal.failed)
+        if self._stopping:
+            return False, "stopping"
+        return True, ""
+
+    def _warn_if_open(self) -> None:
+        wide = [
+            h
+            for h in (*self.config.amqp.host, *self.config.http.host)
+            if h not in ("127.0.0.1", "::1", "localhost")
+        ]
+        if wide and not self.broker.users.has_own_users:
+            log.warning(
+                "listening beyond this machine without users: only guest exists, and it works from loopback only",
+                extra={"hosts": ",".join(sorted(set(wide)))},
+            )
+
+
+def serve(config: Config) -> int:
+    """Run a node until SIGTERM or SIGINT; the process's exit status."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config))
+
+
+async def _serve(config: Config) -> int:
+    node = Node(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await node.start()
+    except (JournalError, OSError) as error:
+        log.error("cannot start", extra={"reason": str(error)})
+        return 1
+    await stop.wait()
+    await node.stop()
+    return 1 if node.journal.failed else 0
+
+
+def resident_bytes() -> int:
+    """Memory this process occupies."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _total_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _tls_context(config: Config) -> ssl.SSLContext:
+    amqp = config.amqp
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    assert amqp.tls_cert is not None
+    context.load_cert_chain(amqp.tls_cert, amqp.tls_key)
+    if amqp.tls_ca is not None:
+        context.load_verify_locations(amqp.tls_ca)
+    context.verify_mode = {
+        TlsVerify.NONE: ssl.CERT_NONE,
+        TlsVerify.OPTIONAL: ssl.CERT_OPTIONAL,
+        TlsVerify.REQUIRED: ssl.CERT_REQUIRED,
+    }[amqp.tls_verify]
+    return context
