@@ -75,6 +75,23 @@ def test_a_failed_sync_is_never_retried(keep: Keep) -> None:
     assert payloads(disk)[0] == b"durable"
 
 
+def test_what_a_failed_sync_left_in_the_page_cache_is_written_again_by_the_next_owner() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    journal.append(20, b"durable")
+    journal.flush()
+    journal.append(20, b"in the page cache only, and clean as far as the kernel knows")
+    disk.fail_sync()
+    journal.flush()
+    disk.crash(Keep.EVERYTHING)
+    found = payloads(disk)
+
+    disk.crash(Keep.NOTHING)
+
+    assert payloads(disk) == found
+    assert len(found) == 2
+
+
 def test_a_failed_seal_poisons_but_the_commit_before_it_counts() -> None:
     disk = FakeDisk()
     journal = opened(disk)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -180,6 +181,52 @@ async def test_a_failed_sync_reaches_every_waiter_once(tmp_path: Path) -> None:
         with pytest.raises(JournalFailed):
             journal.append(20, b"late")
         assert await durable(journal) is failure
+
+
+def test_a_group_that_was_never_handed_over_hears_of_the_failure_too(tmp_path: Path) -> None:
+    disk = SlowDisk(tmp_path)
+    deferred: list[Callable[[], None]] = []
+    notified: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    journal, recovery = open_journal(tmp_path, OPTIONS, disk=disk, defer=deferred.append, notify=notified.put)
+    recovery.drain()
+    told: list[JournalFailed | None] = []
+    disk.fail_syncs(OSError(5, "Input/output error"))
+    journal.append(20, b"handed over")
+    journal.on_durable(told.append)
+    deferred.pop()()
+    report = notified.get(timeout=20)
+    journal.append(20, b"still open")
+    journal.on_durable(told.append)
+
+    report()
+
+    assert journal.failed is not None
+    assert told == [journal.failed] * 2
+    journal.close()
+
+
+def test_a_segment_stays_until_its_successor_is_on_the_disk(tmp_path: Path) -> None:
+    disk = SlowDisk(tmp_path)
+    deferred: list[Callable[[], None]] = []
+    notified: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    journal, recovery = open_journal(tmp_path, OPTIONS, disk=disk, defer=deferred.append, notify=notified.put)
+    recovery.drain()
+    journal.append(20, b"nothing live in here")
+    deferred.pop()()
+    notified.get(timeout=20)()
+
+    assert journal.checkpoint([(40, b"state")], [])
+    written = notified.get(timeout=20)
+    disk.gate.clear()
+    journal.append(20, b"x" * 100_000)  # needs the next segment; the writer hangs before it makes one
+    journal.flush()
+    written()
+    notified.get(timeout=20)()  # published and reclaimed
+
+    assert journal.stats().checkpoints == 1
+    assert journal.stats().deleted_segments == 0
+    disk.gate.set()
+    journal.close()
 
 
 async def test_a_checkpoint_runs_beside_the_commits(tmp_path: Path) -> None:

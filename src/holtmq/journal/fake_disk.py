@@ -24,8 +24,8 @@ class Keep(Enum):
     """What a crash leaves of that which was never synced."""
 
     NOTHING = "nothing"
-    EVERYTHING = "everything"  # the process was killed, the kernel lives
-    SECTORS = "sectors"  # the power failed: each sector for itself, by the seeded dice
+    EVERYTHING = "everything"  # the process was killed, the kernel lives: all is there, still not durable
+    SECTORS = "sectors"  # the power failed: each sector and each name for itself, by the seeded dice
 
 
 class PowerCut(OSError):
@@ -143,7 +143,7 @@ class FakeDisk:
         self._random = Random(seed)
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
-        self._unsynced_names: list[dict[str, _Inode]] = []  # the directory after each change
+        self._unsynced_names: list[tuple[str | None, str | None, _Inode]] = []  # (old name, new name, file)
         self._locked = False
         self._cut_at: int | None = None
         self._failing_writes: dict[int, tuple[int, int]] = {}
@@ -160,22 +160,20 @@ class FakeDisk:
         inode = self._names.get(name)
         if create:
             inode = _Inode()
-            self._changed({**self._names, name: inode})
+            self._change(None, name, inode)
         elif inode is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return FakeFile(self, inode)
 
     def rename(self, old: str, new: str) -> None:
         self.admit()
-        names = dict(self._names)
-        names[new] = names.pop(old)
-        self._changed(names)
+        self._change(old, new, self._names[old])
 
     def remove(self, name: str) -> None:
         self.admit()
         if name not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        self._changed({other: inode for other, inode in self._names.items() if other != name})
+        self._change(name, None, self._names[name])
 
     def list(self) -> list[str]:
         self.admit()
@@ -203,31 +201,31 @@ class FakeDisk:
 
     def crash(self, keep: Keep = Keep.NOTHING) -> None:
         """The machine stops and starts again. Handles of before are dead, the lock is free."""
-        if keep is Keep.EVERYTHING:
-            directory = self._names
-        elif keep is Keep.NOTHING:
-            directory = self._durable_names
-        else:  # directory changes reach the disk in order, but nobody knows how many of them
-            directory = self._random.choice([self._durable_names, *self._unsynced_names])
-        for inode in {id(inode): inode for inode in directory.values()}.values():
-            size = len(inode.durable)
-            sectors: set[int] = set()
-            if keep is Keep.EVERYTHING:
-                size, sectors = len(inode.data), inode.dirty
-            elif keep is Keep.SECTORS:
-                size = self._random.choice([size, len(inode.data)])
-                sectors = {sector for sector in sorted(inode.dirty) if self._random.random() < 0.5}
-            inode.persist(sectors, size)
-            inode.data = bytearray(inode.durable)
-            inode.dirty = set()
-        self._names = dict(directory)
-        self._durable_names = dict(directory)
-        self._unsynced_names.clear()
+        if keep is not Keep.EVERYTHING:
+            self._lose(everything=keep is Keep.NOTHING)
         self._locked = False
         self._cut_at = None
         self._failing_writes.clear()
         self._failing_syncs.clear()
         self.crashes += 1
+
+    def _lose(self, *, everything: bool) -> None:
+        if not everything:
+            # POSIX orders nothing between two syncs of a directory; one rename is one change, though.
+            for change in self._unsynced_names:
+                if self._random.random() < 0.5:
+                    _apply(self._durable_names, change)
+        for inode in self._durable_names.values():
+            size = len(inode.durable)
+            sectors: set[int] = set()
+            if not everything:
+                size = self._random.choice([size, len(inode.data)])
+                sectors = {sector for sector in sorted(inode.dirty) if self._random.random() < 0.5}
+            inode.persist(sectors, size)
+            inode.data = bytearray(inode.durable)
+            inode.dirty = set()
+        self._names = dict(self._durable_names)
+        self._unsynced_names.clear()
 
     def cut_power_after(self, operations: int) -> None:
         """Let so many more operations happen, then fail every one until ``crash``."""
@@ -293,6 +291,15 @@ class FakeDisk:
             return None
         return max(self.capacity - sum(len(inode.data) for inode in self._names.values()), 0)
 
-    def _changed(self, names: dict[str, _Inode]) -> None:
-        self._names = names
-        self._unsynced_names.append(names)
+    def _change(self, old: str | None, new: str | None, inode: _Inode) -> None:
+        change = (old, new, inode)
+        _apply(self._names, change)
+        self._unsynced_names.append(change)
+
+
+def _apply(names: dict[str, _Inode], change: tuple[str | None, str | None, _Inode]) -> None:
+    old, new, inode = change
+    if old is not None and names.get(old) is inode:
+        del names[old]
+    if new is not None:
+        names[new] = inode

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from .checkpoint import read_checkpoint
 from .disk import Disk, OsDisk
@@ -19,6 +20,8 @@ from .interface import Defer, JournalError, JournalFailed, Recovery
 from .recovery import Survey, TailWalk, survey
 from .segment import HEADER_SIZE, TEMPORARY, create_segment
 from .writer import LogWriter
+
+_COPY: Final = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +113,14 @@ def _resume(
         log.warning("torn tail cut", extra=fields)
         file.truncate(walk.end - base + HEADER_SIZE)
     file.preallocate(HEADER_SIZE + capacity)
-    # Also without a tear: what a killed process wrote may have been read from the page cache only, and
-    # from here on the caller acts on it.
+    # Also without a tear: what the last owner wrote may have been read from the page cache only, and the
+    # caller is about to act on it. Written again, because after that owner's failed fsync the kernel may take
+    # the pages for clean: a sync alone would then succeed over bytes that never reached the disk.
+    at = walk.synced
+    while at < walk.end:
+        data = file.pread(min(_COPY, walk.end - at), at - base + HEADER_SIZE)
+        file.pwrite([data], at - base + HEADER_SIZE)
+        at += len(data)
     file.sync()
     writer = LogWriter(disk, file, last.header, capacity, walk.end, epoch, clock)
     writer.seal()

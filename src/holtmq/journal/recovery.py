@@ -11,7 +11,7 @@ durable. In a segment that has a successor there is nothing to judge: it was syn
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
@@ -257,9 +257,9 @@ class TailWalk:
     disk: Disk
     found: Survey
     end: int = 0
+    synced: int = 0  # certainly durable below this; from here to the end perhaps only in the page cache
     torn: TornTail | None = None
     clean: bool = False
-    walked: list[Walk] = field(default_factory=list)
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
         tail = self.found.tail
@@ -271,9 +271,9 @@ class TailWalk:
             file = self.disk.open(segment.name)
             try:
                 walk = yield from walk_segment(file, segment.header, first, stop)
-                self.walked.append(walk)
                 if last:
                     self.torn = judge_end(file, segment.header, walk, self.disk.folder)
+                    self.synced = max(walk.last_synced, first)
                     self.end, self.clean = walk.position, walk.clean and self.torn is None
                 elif walk.position != stop:
                     raise self._damage(segment, walk, stop)

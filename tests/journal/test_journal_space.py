@@ -1,0 +1,189 @@
+"""Giving space back: deletion, compaction, and what must not change by it."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from pathlib import Path
+
+import pytest
+
+from holtmq.journal import FileJournal, JournalCorrupt, JournalOptions, open_journal
+from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.segment import base_of, read_header, segment_name
+
+OPTIONS = JournalOptions(segment_bytes=8192)
+
+
+def opened(disk: FakeDisk | None, folder: Path | str = "", options: JournalOptions = OPTIONS) -> FileJournal:
+    journal, recovery = open_journal(folder, options, disk=disk)
+    recovery.drain()
+    return journal
+
+
+def filled(journal: FileJournal, count: int = 1000) -> array[int]:
+    positions = array("Q", [journal.append(20, body(number)) for number in range(count)])
+    journal.flush()
+    return positions
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number * (number % 40)
+
+
+def test_compaction_keeps_positions_through_rewrites_and_restarts() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    positions = filled(journal)
+    numbers = list(range(0, 1000, 9))
+
+    for step in (1, 3, 9):
+        live = numbers[::step]
+        assert journal.checkpoint([(40, b"")], [array("Q", [positions[number] for number in live])])
+        expected = [(20, body(number)) for number in live]
+        assert journal.read_many([positions[number] for number in live]) == expected
+        disk.crash(Keep.NOTHING)
+        journal = opened(disk)
+        assert journal.read_many([positions[number] for number in live]) == expected
+        assert [journal.read(positions[number]) for number in live] == expected
+
+    assert len([name for name in disk.list() if base_of(name) is not None]) > 3
+
+
+def test_a_compacted_segment_says_so_and_is_smaller() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    positions = filled(journal)
+    before = len(disk.content(segment_name(0)))
+
+    journal.checkpoint([(40, b"")], [positions[5:6], positions[3:4], positions[5:6]])
+
+    header = read_header(disk.open(segment_name(0)), 0, "")
+    assert header.compacted
+    assert header.index_count == 2
+    assert len(disk.content(segment_name(0))) < before // 10
+    assert journal.stats().compactions == 1
+    assert journal.stats().deleted_segments > 5
+    assert journal.stats().reclaimed_bytes > 50_000
+    with pytest.raises(JournalCorrupt, match="does not hold position"):
+        journal.read(positions[4])
+
+
+def test_a_segment_that_is_mostly_live_is_left_alone() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    positions = filled(journal)
+    before = disk.content(segment_name(0))
+
+    journal.checkpoint([(40, b"")], [array("Q", [at for i, at in enumerate(positions) if i % 3])])
+
+    assert journal.stats().compactions == 0
+    assert disk.content(segment_name(0)) == before
+
+
+def test_one_big_live_message_among_many_small_dead_ones_is_not_copied_in_vain() -> None:
+    journal = opened(FakeDisk())
+    big = journal.append(20, b"x" * 6000)
+    for _ in range(300):
+        journal.append(20, b"tiny")
+    journal.flush()
+
+    journal.checkpoint([(40, b"")], [array("Q", [big])])
+
+    assert journal.stats().compactions == 0
+    assert journal.read(big) == (20, b"x" * 6000)
+
+
+def test_the_tail_behind_a_checkpoint_is_never_touched() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    journal.append(20, b"before")
+    journal.checkpoint([(40, b"")], [])
+    tail = filled(journal)
+
+    disk.crash(Keep.NOTHING)
+    _, recovery = open_journal("", OPTIONS, disk=disk)
+
+    assert [at for at, _, _ in recovery.records] == list(tail)
+
+
+def test_records_inside_a_batch_survive_compaction_alone() -> None:
+    journal = opened(FakeDisk())
+    batch = journal.append_batch([(20, b"dead"), (21, b"alive"), (22, b"dead too")])
+    filled(journal)
+
+    journal.checkpoint([(40, b"")], [array("Q", batch[1:2])])
+
+    assert journal.stats().compactions == 1
+    assert journal.read(batch[1]) == (21, b"alive")
+
+
+def test_files_replaced_or_deleted_are_let_go(tmp_path: Path) -> None:
+    journal = opened(None, tmp_path)
+    positions = filled(journal)
+    assert len(journal.read_many(positions)) == 1000
+    journal.checkpoint([(40, b"")], [positions[::100]])
+
+    held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
+
+    assert not [name for name in held if str(tmp_path) in name and "(deleted)" in name]
+    journal.close()
+
+
+def test_the_number_of_read_handles_is_bounded(tmp_path: Path) -> None:
+    journal = opened(None, tmp_path, JournalOptions(segment_bytes=2048, read_handles=3))
+    positions = filled(journal)
+    assert journal.stats().segments > 20
+
+    journal.read_many(positions)
+
+    held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
+    assert len([name for name in held if name.startswith(str(tmp_path)) and name.endswith(".seg")]) <= 4
+    journal.close()
+
+
+def _is_link(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_a_record_bigger_than_a_segment_gets_one_of_its_own_size() -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    first = journal.append(20, b"a" * 20_000)  # into the empty first segment, which grows
+    second = journal.append(20, b"small")
+    third = journal.append(20, b"b" * 30_000)
+    fourth = journal.append(20, b"small again")
+    journal.flush()
+
+    expected = [(20, b"a" * 20_000), (20, b"small"), (20, b"b" * 30_000), (20, b"small again")]
+    assert journal.read_many([first, second, third, fourth]) == expected
+    disk.crash(Keep.NOTHING)
+    again, recovery = open_journal("", OPTIONS, disk=disk)
+    assert [(kind, payload) for _, kind, payload in recovery.records] == expected
+    assert again.read(third) == (20, b"b" * 30_000)
+
+
+def test_segments_may_change_their_size_between_openings() -> None:
+    disk = FakeDisk()
+    written: list[bytes] = []
+    for size in (8192, 1024, 65_536, 2048):
+        journal = opened(disk, options=JournalOptions(segment_bytes=size))
+        for number in range(60):
+            written.append(b"%d %d" % (size, number) * 10)
+            journal.append(20, written[-1])
+        journal.close()
+
+    _, recovery = open_journal("", OPTIONS, disk=disk)
+
+    assert [payload for _, _, payload in recovery.records] == written
+
+
+def test_a_sealed_segment_gives_its_unused_space_back() -> None:
+    disk = FakeDisk()
+    journal = opened(disk, options=JournalOptions(segment_bytes=100_000))
+    journal.append(20, b"small")
+    journal.append(20, b"x" * 99_900)
+    journal.flush()
+
+    assert len(disk.content(segment_name(0))) < 200
+    journal.close()
