@@ -20,7 +20,15 @@ from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.recovery import recover, snapshot
 from holtmq.config import Config, SyncMode, TlsVerify
-from holtmq.journal import Journal, JournalError, JournalOptions, MemoryJournal, open_journal
+from holtmq.journal import (
+    Journal,
+    JournalError,
+    JournalFailed,
+    JournalOptions,
+    MemoryJournal,
+    open_journal,
+)
+from holtmq.journal.disk import Disk
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +42,12 @@ _GUEST_HASH: Final = (
 class Node:
     """A running broker."""
 
-    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, config: Config, *, clock: Callable[[], float] = time.time, disk: Disk | None = None
+    ) -> None:
         self.config = config
         self.clock = clock
+        self.disk = disk  # where the journal lives, if not in the folder of the configuration
         self.journal: Journal
         self.broker: Broker
         self.amqp: AmqpServer
@@ -100,12 +111,15 @@ class Node:
             self.journal = MemoryJournal(loop.call_soon)
             recovery = None
         else:
-            config.data.dir.mkdir(parents=True, exist_ok=True)
-            options = JournalOptions(
-                segment_bytes=config.journal.segment_bytes
-            )
+            if self.disk is None:
+                config.data.dir.mkdir(parents=True, exist_ok=True)
+            options = JournalOptions(segment_bytes=config.journal.segment_bytes)
             self.journal, recovery = open_journal(
-                config.data.dir, options, defer=loop.call_soon, notify=loop.call_soon_threadsafe
+                config.data.dir,
+                options,
+                disk=self.disk,
+                defer=loop.call_soon,
+                notify=loop.call_soon_threadsafe,
             )
         self.broker = Broker(
             self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
@@ -123,12 +137,12 @@ class Node:
             self.broker.put_user(User(DEFAULT_USER, _GUEST_HASH, (ADMINISTRATOR,)))
             self.broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
 
-    async def stop(self) -> None:
-        """Stop taking, flush, sync, close."""
+    async def stop(self, grace: float = 3.0) -> None:
+        """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
         if self._stopping:
             return
         self._stopping = True
-        await self.amqp.stop()
+        await self.amqp.stop(grace)
         if self._housekeeper is not None:
             self._housekeeper.cancel()
             await asyncio.gather(self._housekeeper, return_exceptions=True)
@@ -158,10 +172,26 @@ class Node:
 
     def tick(self) -> None:
         """Do what the clock says is due."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = None
         self.refresh_clock()
         self.broker.flow.tick()
         self.wake()
+
+    async def settle(self) -> None:
+        """Wait until no turn is due and all that was appended is durable (or never will be)."""
+        while self._pulse_due or (self.journal.failed is None and self.journal.backlog):
+            if self._pulse_due:
+                await asyncio.sleep(0)
+                continue
+            durable = asyncio.Event()
+
+            def told(_: JournalFailed | None, durable: asyncio.Event = durable) -> None:
+                durable.set()
+
+            self.journal.on_durable(told)
+            await durable.wait()
 
     def _arm_timer(self) -> None:
         due = self.broker.flow.timers.next_due()
@@ -201,7 +231,7 @@ class Node:
         limits = self.config.limits
         if resident_bytes() > limits.memory_bytes(_total_memory()):
             return "low on memory"
-        if not self.config.data.memory:
+        if not self.config.data.memory and self.disk is None:
             disk = os.statvfs(self.config.data.dir)
             if disk.f_bavail * disk.f_frsize < limits.disk_free_min_bytes:
                 return "low on disk"
