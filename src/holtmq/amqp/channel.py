@@ -87,6 +87,8 @@ class Channel:
         self.prefetch = 0
         self.global_prefetch = 0
         self.confirms: Confirms | None = None
+        self.owes_confirms = False  # published with confirms in this read
+        self._traits = self.flow.traits.by_header
         self.transaction: Transaction | None = None
         self.reply_queue: WorkQueue | None = None
         self.topology = Topology(self)
@@ -101,7 +103,7 @@ class Channel:
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """A whole message has arrived."""
-        traits = self.flow.traits.of(header)
+        traits, header = self._traits.get(header) or self.flow.traits.shared(header)
         if not traits.plain:
             header, traits = self._check_special(traits, header)
         if self.transaction is not None:
@@ -113,15 +115,21 @@ class Channel:
             if self.confirms is None:
                 raise
             outcome = Outcome.REFUSED
-        if outcome is Outcome.UNROUTED and mandatory:
+        if mandatory and outcome is Outcome.UNROUTED:
             self._return(route, header, body)
-        if self.confirms is not None:
-            self.confirms.published(outcome is Outcome.JOURNALLED, outcome is Outcome.REFUSED)
-            self.connection.confirming.add(self)
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.last += 1
+            if outcome:
+                confirms.note(outcome is Outcome.JOURNALLED, outcome is Outcome.REFUSED)
+            if not self.owes_confirms:
+                self.owes_confirms = True
+                self.connection.confirming.append(self)
 
     def tell_confirms(self) -> None:
         """The read is over: confirm what it published, at once or when it is durable."""
         confirms = self.confirms
+        self.owes_confirms = False
         if confirms is None or self.closing:
             return
         batch = confirms.end_batch()
@@ -168,16 +176,21 @@ class Channel:
         if multiple or self.transaction is not None:
             self._settle(self.flow.ack, self._leases(tag, multiple))
             return
-        lease = self.ledger.end(tag)
+        lease = self.ledger.by_number.pop(tag, None)
         if lease is None:
             raise self._unknown_tag(tag)
-        if lease.holder is None:
+        holder = lease.holder
+        if holder is None:
+            self.ledger.forgot_revoked()
             self.flow.ack((lease,))
             return
+        del holder.held[tag]
         queue = lease.queue
         queue.settle(lease.message)
         if not queue.dirty:
             self.flow.touch(queue)
+        if self.global_prefetch:
+            self._make_room()
 
     def _settle(self, how: Callable[[list[Lease]], None], leases: list[Lease]) -> None:
         if self.transaction is not None:
@@ -216,7 +229,6 @@ class Channel:
         match method:
             case BasicAck(tag, multiple):
                 self.ack(tag, multiple)
-                self._make_room()
             case BasicNack(tag, multiple, requeue):
                 self._settle(self._requeue if requeue else self.flow.reject, self._leases(tag, multiple))
             case BasicReject(tag, requeue):

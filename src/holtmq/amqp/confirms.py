@@ -25,12 +25,11 @@ class Confirms:
         self._journalled = False
         self._refused: list[int] = []
 
-    def published(self, journalled: bool, refused: bool) -> None:
-        """One more publish."""
-        self.last += 1
+    def note(self, journalled: bool, refused: bool) -> None:
+        """What is special about the publish that ``last`` was just raised for."""
         if journalled:
             self._journalled = True
-        if refused:
+        elif refused:
             self._refused.append(self.last)
 
     def end_batch(self) -> "ConfirmBatch":

@@ -42,6 +42,9 @@ _FRAME: Final = struct.Struct(">BHI").unpack_from
 _ACK: Final = struct.Struct(">IQB").unpack_from
 _BASIC_ACK: Final = 0x003C0050
 _BASIC_PUBLISH: Final = b"\x00\x3c\x00\x28"
+_PUBLISH_ID: Final = 0x003C0028
+_HEADER_FRAME: Final = struct.Struct(">BHIHHQ").unpack_from  # and the start of its payload
+_HEADER_MIN: Final = 7 + 14 + 1
 _ROUTES_MAX: Final = 4_096
 _OVERHEAD: Final = 8
 
@@ -67,7 +70,7 @@ class Connection:
         self.outbox = Outbox(hooks.has_output)
         self.phase = Phase.PROTOCOL
         self.channels: dict[int, Channel] = {}
-        self.confirming: set[Channel] = set()  # channels that published with confirms in this read
+        self.confirming: list[Channel] = []  # channels that published with confirms in this read
         self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost
         self.user_name = ""
@@ -122,9 +125,10 @@ class Connection:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
         if self.confirming:
-            confirming, self.confirming = self.confirming, set()
+            confirming, self.confirming = self.confirming, []
             for channel in confirming:
-                channel.tell_confirms()
+                if channel.owes_confirms:
+                    channel.tell_confirms()
 
     def _protocol_header(self, data: bytes) -> int:
         if len(data) < len(PROTOCOL_HEADER):
@@ -143,9 +147,14 @@ class Connection:
         self.end("not AMQP 0-9-1")
 
     def _frames(self, data: bytes, at: int) -> None:
-        """Every whole frame in ``data`` from ``at``; leaves the rest for the next read."""
+        """Every whole frame in ``data`` from ``at``; leaves the rest for the next read.
+
+        The loop over a read is the hot path: acks and publishes are recognised here, everything
+        else is a method call away.
+        """
         end = len(data)
         channels = self.channels
+        routes = self._fresh_routes()
         max_payload = self.max_payload
         while end - at >= _OVERHEAD:
             kind, number, size = _FRAME(data, at)
@@ -169,67 +178,70 @@ class Connection:
                     if method == _BASIC_ACK:
                         at = stop + 1
                         try:
-                            channel.ack(tag, bool(multiple))
+                            channel.ack(tag, multiple & 1 == 1)
                         except ChannelFault as error:
                             self._fail_channel(channel, error, _BASIC_ACK)
                         continue
                 raw = data[payload_at:stop]
-                if raw[:4] == _BASIC_PUBLISH:
-                    at = self._publish(channel, raw, data, stop + 1)
+                found = routes.get(raw)
+                if found is not None or raw[:4] == _BASIC_PUBLISH:
+                    at = stop + 1
+                    if found is None:
+                        found = self._resolve(channel, raw)
+                        if found is None:
+                            continue
+                    at = self._content(channel, found, data, at, end)
                     continue
-                at = stop + 1
-                self._rest = data[at:]  # if the method stalls the connection, this is what remains
-                self._method(channel, number, raw)
-                if self._stalled or self.phase is Phase.CLOSED:
-                    return
-                max_payload = self.max_payload
-                continue
             at = stop + 1
-            self._rest = data[at:]
-            self._other_frame(kind, number, channel, data[payload_at:stop])
+            self._rest = data[at:]  # what remains if this frame stalls the connection
+            if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
+                self._method(channel, number, raw)
+            else:
+                self._other_frame(kind, number, channel, data[payload_at:stop])
             if self._stalled or self.phase is Phase.CLOSED:
                 return
             max_payload = self.max_payload
+            routes = self._fresh_routes()
         self._rest = data[at:] if at else data
 
     # -- publishing ------------------------------------------------------------------------------
 
-    def _publish(self, channel: Channel, raw: bytes, data: bytes, at: int) -> int:
-        """A publish method, and its content if it is all in this read. Returns where to go on."""
-        vhost = self.vhost
-        if self._routes_version != vhost.version or len(self._routes) > _ROUTES_MAX:
+    def _fresh_routes(self) -> dict[bytes, tuple[Route, bool]]:
+        """Publish methods seen before, with where they lead; forgotten when the topology changes."""
+        if self.phase is Phase.RUNNING and (
+            self._routes_version != self.vhost.version or len(self._routes) > _ROUTES_MAX
+        ):
             self._routes.clear()
-            self._routes_version = vhost.version
-        found = self._routes.get(raw)
-        if found is None:
-            found = self._resolve(channel, raw)
-            if found is None:
-                return at
-        end = len(data)
-        if end - at < _OVERHEAD:
+            self._routes_version = self.vhost.version
+        return self._routes
+
+    def _content(self, channel: Channel, found: tuple[Route, bool], data: bytes, at: int, end: int) -> int:
+        """The content of a publish, if all of it is in this read. Returns where to go on."""
+        if end - at < _HEADER_MIN:
             return self._begin_content(channel, found, at)
-        kind, number, size = _FRAME(data, at)
-        header_at = at + 7
-        stop = header_at + size
+        kind, number, size, _, _, length = _HEADER_FRAME(data, at)
+        stop = at + 7 + size
         if kind != 2 or number != channel.number or stop >= end or data[stop] != 0xCE or size < 14:
             return self._begin_content(channel, found, at)
-        header = data[header_at:stop]
-        length = int.from_bytes(header[4:12], "big")
-        at_body: int = stop + 1
+        header = data[at + 7 : stop]
+        after: int = stop + 1
+        body = b""
         if length:
-            if length > self.settings.max_message_bytes or end - at_body < _OVERHEAD:
+            if end - after < _OVERHEAD or length > self.settings.max_message_bytes:
                 return self._begin_content(channel, found, at)
-            kind, number, size = _FRAME(data, at_body)
-            body_at = at_body + 7
+            kind, number, size = _FRAME(data, after)
+            body_at = after + 7
             stop = body_at + size
             if kind != 3 or number != channel.number or size != length or stop >= end or data[stop] != 0xCE:
                 return self._begin_content(channel, found, at)
             body = data[body_at:stop]
-            after: int = stop + 1
-        else:
-            body = b""
-            after = at_body
-        self._deliver_publish(channel, found, header, body)
+            after = stop + 1
+        try:
+            channel.publish(found[0], found[1], header, body)
+        except ChannelFault as error:
+            self._fail_channel(channel, error, _PUBLISH_ID)
+        except BrokerError as error:
+            self._fail_channel(channel, channel_error(error), _PUBLISH_ID)
         return after
 
     def _begin_content(self, channel: Channel, found: tuple[Route, bool], at: int) -> int:
@@ -237,17 +249,6 @@ class Connection:
         channel.partial_route = found
         channel.partial_header = None
         return at
-
-    def _deliver_publish(
-        self, channel: Channel, found: tuple[Route, bool], header: bytes, body: bytes
-    ) -> None:
-        self.has_published = True
-        try:
-            channel.publish(found[0], found[1], header, body)
-        except ChannelFault as error:
-            self._fail_channel(channel, error, 0x003C0028)
-        except BrokerError as error:
-            self._fail_channel(channel, channel_error(error), 0x003C0028)
 
     def _resolve(self, channel: Channel, raw: bytes) -> tuple[Route, bool] | None:
         method = decode_method(raw)
@@ -258,8 +259,9 @@ class Connection:
             self.check(Action.WRITE, method.exchange)
             route = self.broker.resolve(self.vhost, method.exchange, method.routing_key, raw[6:-1])
         except BrokerError as error:
-            self._fail_channel(channel, channel_error(error), 0x003C0028)
+            self._fail_channel(channel, channel_error(error), _PUBLISH_ID)
             return None
+        self.has_published = True
         found = route, method.mandatory
         self._routes[raw] = found
         return found
@@ -278,7 +280,7 @@ class Connection:
                     ReplyCode.PRECONDITION_FAILED,
                     f"message size {length} is larger than configured max size {most}",
                 )
-                self._fail_channel(channel, fault, 0x003C0028)
+                self._fail_channel(channel, fault, _PUBLISH_ID)
                 return
             channel.partial_header = payload
             channel.partial_body = []
@@ -296,7 +298,12 @@ class Connection:
             header, body = channel.partial_header, b"".join(channel.partial_body)
             channel.partial_route = channel.partial_header = None
             channel.partial_body = []
-            self._deliver_publish(channel, found, header, body)
+            try:
+                channel.publish(found[0], found[1], header, body)
+            except BrokerError as error:
+                self._fail_channel(channel, channel_error(error), _PUBLISH_ID)
+            except ChannelFault as error:
+                self._fail_channel(channel, error, _PUBLISH_ID)
 
     # -- everything that is rare -----------------------------------------------------------------
 
@@ -383,8 +390,7 @@ class Connection:
         try:
             match method:
                 case ChannelClose():
-                    if channel in self.confirming:
-                        self.confirming.discard(channel)
+                    if channel.owes_confirms:
                         channel.tell_confirms()
                     channel.close()
                     del self.channels[number]
@@ -404,8 +410,7 @@ class Connection:
         if isinstance(error, ConnectionFault):
             self.fail(error, which)
             return
-        if channel in self.confirming:
-            self.confirming.discard(channel)
+        if channel.owes_confirms:
             channel.tell_confirms()
         channel.close()
         channel.partial_route = None

@@ -20,6 +20,8 @@ _FRAME: Final = struct.Struct(">BHI").pack
 _END_AND_FRAME: Final = struct.Struct(">BBHI").pack
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 _HEADS_MAX: Final = 1_024
+_MIDDLES_MAX: Final = 64  # not refilled: with headers that never repeat it would only churn
+_LARGE_OVERHEAD: Final = 512
 
 
 class Consumer(Holder):
@@ -60,7 +62,7 @@ class Consumer(Holder):
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0: unlimited
         self.priority = priority
-        self._heads: dict[bytes, tuple[bytes, bytes]] = {}
+        self._heads: dict[bytes, _Head] = {}
 
     def room(self) -> int:
         """How many messages may be on their way to the client now."""
@@ -82,10 +84,10 @@ class Consumer(Holder):
         outbox = channel.outbox
         chunks = outbox.chunks
         heads = self._heads
-        channel_number = channel.number
         max_body = channel.max_payload
         # Nothing that waits here has been out before: the common case, asked once.
         fresh = not queue.returned and messages[0].seq > queue.redelivered_upto
+        redelivered = 0
         size = 0
         no_ack = self.no_ack
         by_number, held = ledger.by_number, self.held
@@ -97,29 +99,21 @@ class Consumer(Holder):
             if head is None:
                 head = self._head(message.address)
             header, body = message.header, message.body
-            redelivered = 0 if fresh else int(queue.is_redelivered(message))
-            if redelivered and queue.counts_deliveries:
-                header = channel.with_delivery_count(header, queue.returned.get(message.seq, 1))
-            length = len(body)
-            if 0 < length <= max_body:
-                frame = b"".join(
-                    (
-                        head[0],
-                        _TAG(number, redelivered),
-                        head[1],
-                        _FRAME(2, channel_number, len(header)),
-                        header,
-                        _END_AND_FRAME(0xCE, 3, channel_number, length),
-                        body,
-                        b"\xce",
-                    )
-                )
-                size += len(frame)
+            if not fresh:
+                redelivered = int(queue.is_redelivered(message))
+                if redelivered and queue.counts_deliveries:
+                    header = channel.with_delivery_count(header, queue.returned.get(message.seq, 1))
+            middle = head.middles.get(header)
+            if middle is None:
+                middle = head.middle(header, body, max_body)
+            if len(body) <= max_body:
+                frame = b"".join((head.start, _TAG(number, redelivered), middle, body, b"\xce"))
                 chunks.append(frame)
+                size += len(frame)
             else:
-                chunks.append(head[0] + _TAG(number, redelivered) + head[1])
-                chunks += content_frames(channel_number, header, body, max_body)
-                size += length + 512
+                chunks.append(head.start + _TAG(number, redelivered) + message.address + b"\xce")
+                chunks += content_frames(channel.number, header, body, max_body)
+                size += len(body) + _LARGE_OVERHEAD
         ledger.last = number
         outbox.grew(size)
         if no_ack:
@@ -129,14 +123,35 @@ class Consumer(Holder):
         """The queue is gone: tell the client."""
         self.channel.consumer_lost(self)
 
-    def _head(self, address: bytes) -> tuple[bytes, bytes]:
-        start = _DELIVER + self.tag_bytes
-        length = len(start) + 9 + len(address)
-        head = _FRAME(1, self.channel.number, length) + start, address + b"\xce"
+    def _head(self, address: bytes) -> "_Head":
         if len(self._heads) >= _HEADS_MAX:
             self._heads.clear()
-        self._heads[address] = head
+        head = self._heads[address] = _Head(self.channel.number, self.tag_bytes, address)
         return head
+
+
+class _Head:
+    """The bytes of a delivery that repeat: all but the delivery tag and the body."""
+
+    __slots__ = ("_channel_number", "_end", "middles", "start")
+
+    def __init__(self, channel_number: int, tag_bytes: bytes, address: bytes) -> None:
+        self._channel_number = channel_number
+        method = _DELIVER + tag_bytes
+        self.start = _FRAME(1, channel_number, len(method) + 9 + len(address)) + method
+        self._end = address + b"\xce"
+        # Between delivery tag and body, by content header: publishers repeat those, too.
+        self.middles: dict[bytes, bytes] = {}
+
+    def middle(self, header: bytes, body: bytes, max_body: int) -> bytes:
+        """End of the method frame, the header frame, and the start of the body frame if there is one."""
+        number = self._channel_number
+        middle = b"".join((self._end, _FRAME(2, number, len(header)), header))
+        if body:
+            middle += _END_AND_FRAME(0xCE, 3, number, len(body))
+        if len(body) <= max_body and len(self.middles) < _MIDDLES_MAX:
+            self.middles[header] = middle
+        return middle
 
 
 def content_frames(channel_number: int, header: bytes, body: bytes, max_body: int) -> list[bytes]:

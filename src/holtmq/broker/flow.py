@@ -43,6 +43,12 @@ class Outcome(IntEnum):
     REFUSED = 3  # a queue was full
 
 
+_PLACED: Final = Outcome.PLACED
+_JOURNALLED: Final = Outcome.JOURNALLED
+_UNROUTED: Final = Outcome.UNROUTED
+_MESSAGE: Final = int(Kind.MESSAGE)
+
+
 class Flow:
     """The moving half of the broker. Everything happens on one thread, turn by turn."""
 
@@ -96,12 +102,25 @@ class Flow:
         )
         if not route.simple or not traits.plain or self._batch is not None:
             return self._publish_special(route, traits, message)
+        outcome = _PLACED
+        if traits.persistent and route.durable_ids:
+            message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
+            outcome = _JOURNALLED
+        queue = route.only_queue
+        if queue is not None:  # place(), for the most common route
+            lane = queue.lane
+            if lane is not None:
+                lane.inbox.append(message)
+            else:
+                queue.store.push(message)
+            queue.bytes += len(body)
+            if ttl is not None:
+                queue.expiring = True
+            if not queue.dirty:
+                self.touch(queue)
+            return outcome
         if not route.queues:
-            return Outcome.UNROUTED
-        outcome = Outcome.PLACED
-        if message.persistent and route.durable_ids:
-            message.position = self.journal.append(Kind.MESSAGE, encode_message(message, route.durable_ids))
-            outcome = Outcome.JOURNALLED
+            return _UNROUTED
         self.place(message, route.queues)
         return outcome
 

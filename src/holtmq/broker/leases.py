@@ -6,6 +6,8 @@ its holder. Must not touch: clocks, files, wire names. Leases with a clock are i
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from holtmq.broker.message import Message
 
 if TYPE_CHECKING:
@@ -23,16 +25,17 @@ class Holder:
         self.held: dict[int, Lease] = {}
 
 
-class Lease:
-    """One message of one queue in one holder's hands; ``holder`` is None once revoked."""
+class Lease(msgspec.Struct, gc=False, eq=False):
+    """One message of one queue in one holder's hands; ``holder`` is None once revoked.
 
-    __slots__ = ("holder", "message", "number", "queue")
+    Invisible to the garbage collector, as a delivery makes one each: whoever drops a session must
+    end its leases (``Ledger.end_all``), which breaks the circle of holder and lease.
+    """
 
-    def __init__(self, number: int, queue: "WorkQueue", message: Message, holder: Holder | None) -> None:
-        self.number = number
-        self.queue = queue
-        self.message = message
-        self.holder = holder
+    number: int
+    queue: "WorkQueue"
+    message: Message
+    holder: Holder | None
 
 
 class Ledger:
@@ -69,6 +72,10 @@ class Ledger:
             else:
                 del lease.holder.held[number]
         return lease
+
+    def forgot_revoked(self) -> None:
+        """One revoked lease was taken out of ``by_number`` by hand."""
+        self._revoked -= 1
 
     def end_upto(self, number: int) -> list[Lease]:
         """End every lease up to and including ``number``, in order; 0 means all."""

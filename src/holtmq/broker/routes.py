@@ -17,7 +17,16 @@ NO_QUEUES: Final[tuple[WorkQueue, ...]] = ()
 class Route:
     """An exchange and a routing key, with the queues they lead to as long as ``simple``."""
 
-    __slots__ = ("address", "durable_ids", "exchange", "queues", "routing_key", "simple", "vhost")
+    __slots__ = (
+        "address",
+        "durable_ids",
+        "exchange",
+        "only_queue",
+        "queues",
+        "routing_key",
+        "simple",
+        "vhost",
+    )
 
     def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue], routing_key: str, address: bytes) -> None:
         self.vhost = vhost
@@ -27,6 +36,10 @@ class Route:
         result = vhost.route(exchange, routing_key)
         self.queues = result.queues
         self.durable_ids = durable_ids(result.queues)
+        # One queue without limits: the common case, placed without a loop.
+        self.only_queue = (
+            result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
+        )
         # Otherwise each message has its own say: headers, a delay, or a queue that may refuse it.
         self.simple = not result.depends_on_message and not any(q.refuses_when_full for q in result.queues)
 

@@ -9,7 +9,14 @@ from typing import Final
 from holtmq.broker.errors import Conflict
 from holtmq.broker.routing import delay_of
 from holtmq.wire.primitives import CodecError
-from holtmq.wire.properties import PROPERTIES_AT, decode_properties, facts, raw_headers, with_headers
+from holtmq.wire.properties import (
+    PROPERTIES_AT,
+    body_size,
+    decode_properties,
+    facts,
+    raw_headers,
+    with_headers,
+)
 from holtmq.wire.tables import FieldTable
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -77,22 +84,36 @@ class Traits:
 
 
 class TraitsCache:
-    """Publishers repeat themselves: traits by property bytes."""
+    """Publishers repeat themselves: traits by content header, and by property bytes for other sizes."""
 
-    __slots__ = ("_by_bytes",)
+    __slots__ = ("_by_bytes", "by_header")
 
     def __init__(self) -> None:
+        # Also the one copy of a header that its messages share: a deep queue keeps it once.
+        self.by_header: dict[bytes, tuple[Traits, bytes]] = {}
         self._by_bytes: dict[bytes, Traits] = {}
 
     def of(self, header: bytes) -> Traits:
         """Traits of a content header; CodecError or Conflict when it makes no sense."""
-        traits = self._by_bytes.get(header[PROPERTIES_AT:])
+        return self.shared(header)[0]
+
+    def shared(self, header: bytes) -> tuple[Traits, bytes]:
+        """Traits, and the copy of the header to keep."""
+        found = self.by_header.get(header)
+        if found is not None:
+            return found
+        body_size(header)  # refuses what is not a basic content header
+        property_bytes = header[PROPERTIES_AT:]
+        traits = self._by_bytes.get(property_bytes)
         if traits is None:
             traits = Traits(header)
             if len(self._by_bytes) >= _CACHE_MAX:
                 self._by_bytes.clear()
-            self._by_bytes[traits.property_bytes] = traits
-        return traits
+            self._by_bytes[property_bytes] = traits
+        if len(self.by_header) >= _CACHE_MAX:
+            self.by_header.clear()
+        found = self.by_header[header] = (traits, header)
+        return found
 
 
 def _ttl_ms(expiration: bytes) -> int:
