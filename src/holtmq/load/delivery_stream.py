@@ -1,0 +1,164 @@
+"""Counting deliveries in a byte stream by arithmetic, and acking them by the block.
+
+Owns: the proof that the arithmetic holds. Equal messages are equally long, and a channel numbers its
+deliveries 1, 2, 3: when the last whole message of a read stands where it must and bears the number it
+must, every message before it was there too. Anything else is read frame by frame.
+Must not touch: sockets and clocks.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from holtmq.load import frames
+from holtmq.load.link import LoadError
+
+_TAG: Final = struct.Struct(">Q")
+_BUFFER_BYTES: Final = 512 * 1024
+_ACK_BLOCK: Final = 256
+
+
+class DeliveryStream:
+    """The deliveries of one consumer."""
+
+    def __init__(self, prefix: bytes, message_bytes: int, body_at: int) -> None:
+        self._prefix = prefix
+        self._size = message_bytes
+        self._tag_at = len(prefix)
+        self.body_at = body_at
+        self.buffer = bytearray(max(_BUFFER_BYTES, 8 * message_bytes))
+        self._view = memoryview(self.buffer)
+        self._filled = 0
+        self.count = 0  # deliveries so far, which is also the last delivery tag
+        self.slow_reads = 0  # reads for which the arithmetic did not hold
+        self.last_at = -1  # where the last whole message of the last read begins, -1 when unknown
+        self.first_at = -1
+        self._body_left = 0
+        self._in_message = False
+
+    def room(self) -> memoryview:
+        """Where the next bytes go."""
+        return self._view[self._filled :]
+
+    def added(self, size: int) -> int:
+        """Take note of ``size`` bytes written into ``room()``; how many deliveries they completed.
+
+        Until ``settle`` is called the messages can be looked at in ``buffer``.
+        """
+        total = self._filled + size
+        self._filled = total
+        self.last_at = self.first_at = -1
+        if self._in_message:
+            return self._read_frames()
+        message = self._size
+        whole = total // message
+        end = whole * message
+        buffer = self.buffer
+        prefix = self._prefix
+        if whole:
+            last = end - message
+            if (
+                _TAG.unpack_from(buffer, last + self._tag_at)[0] != self.count + whole
+                or not buffer.startswith(prefix, last)
+                or buffer[end - 1] != frames.FRAME_END
+            ):
+                return self._read_frames()
+            self.last_at = last
+            self.first_at = 0
+        rest = total - end
+        if rest and not buffer.startswith(prefix[:rest], end):
+            self.last_at = self.first_at = -1
+            return self._read_frames()
+        self.count += whole
+        self._done = end
+        return whole
+
+    _done = 0
+
+    def settle(self) -> None:
+        """Forget the whole messages of the last read."""
+        done, filled = self._done, self._filled
+        if done:
+            if done < filled:
+                self.buffer[: filled - done] = self.buffer[done:filled]
+            self._filled = filled - done
+            self._done = 0
+
+    def _read_frames(self) -> int:
+        self.slow_reads += 1
+        before = self.count
+        buffer, at, total = self.buffer, 0, self._filled
+        while at + frames.FRAME_OVERHEAD <= total:
+            kind, _, size = frames.FRAME_HEAD.unpack_from(buffer, at)
+            end = at + frames.FRAME_OVERHEAD + size
+            if end > total:
+                break
+            self._take(kind, bytes(buffer[at + 7 : end - 1]))
+            at = end
+        self._done = at
+        return self.count - before
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == frames.METHOD_FRAME:
+            key = int.from_bytes(payload[:4], "big")
+            if key == frames.BASIC_DELIVER:
+                self._in_message = True
+            else:
+                refuse_or_ignore(key, payload)
+        elif kind == frames.HEADER_FRAME:
+            self._body_left = int.from_bytes(payload[4:12], "big")
+            self._finish_if_whole()
+        elif kind == frames.BODY_FRAME:
+            self._body_left -= len(payload)
+            self._finish_if_whole()
+
+    def _finish_if_whole(self) -> None:
+        if self._body_left <= 0:
+            self._in_message = False
+            self.count += 1
+
+
+class AckWriter:
+    """Acks for a run of delivery tags, one frame each, without building one at a time.
+
+    256 acks differ in their last tag byte only, so a block is written once and its upper bytes are
+    replaced when the run moves on: 0.02 µs an ack, where packing each costs 0.3.
+    """
+
+    def __init__(self, channel: int) -> None:
+        self._block = bytearray(
+            b"".join(frames.ack(channel, low, multiple=False) for low in range(_ACK_BLOCK))
+        )
+        self._high = 0
+
+    def each(self, after: int, upto: int) -> bytes:
+        """Acks for the tags ``after + 1`` to ``upto``."""
+        parts = []
+        tag = after + 1
+        while tag <= upto:
+            high, low = divmod(tag, _ACK_BLOCK)
+            if high != self._high:
+                self._set_high(high)
+            stop = min(_ACK_BLOCK - 1, low + upto - tag)
+            parts.append(bytes(self._block[low * frames.ACK_BYTES : (stop + 1) * frames.ACK_BYTES]))
+            tag += stop - low + 1
+        return b"".join(parts)
+
+    def _set_high(self, high: int) -> None:
+        for position, (old, new) in enumerate(
+            zip(self._high.to_bytes(7, "big"), high.to_bytes(7, "big"), strict=True)
+        ):
+            if old != new:
+                self._block[11 + position :: frames.ACK_BYTES] = bytes((new,)) * _ACK_BLOCK
+        self._high = high
+
+
+def refuse_or_ignore(key: int, payload: bytes) -> None:
+    """What a method outside the measured traffic means for the round."""
+    if key in (frames.CONNECTION_CLOSE, frames.CHANNEL_CLOSE):
+        raise LoadError(f"the broker closed: {frames.close_reason(payload)}")
+    if key == frames.BASIC_CANCEL:
+        raise LoadError("the broker cancelled a consumer")
+    if key not in (frames.CONNECTION_BLOCKED, frames.CONNECTION_UNBLOCKED):
+        raise LoadError(f"the broker sent unexpected method {key:#x}")

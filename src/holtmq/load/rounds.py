@@ -1,0 +1,195 @@
+"""One round: set a workload up on a broker, warm up, measure, drain, check, clean up.
+
+Owns: what is measured and when. Must not touch: which broker, how often, and how it is printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter, process_time
+
+from holtmq.load.engine import Engine
+from holtmq.load.link import Address, LoadError
+from holtmq.load.processes import Usage, listener_pid, usage
+from holtmq.load.stage import Stage
+from holtmq.load.workloads import Mode, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of one round's sampled times, in microseconds."""
+
+    p50: float
+    p99: float
+    p999: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round showed. Rates are messages a second."""
+
+    workload: str
+    seconds: float
+    messages: int
+    rate: float
+    load_cpu_share: float  # of one core, spent by the generator itself
+    cpu_us_per_message: float | None = None
+    broker_cpu_share: float | None = None
+    resident_mb: float | None = None
+    latency_us: Percentiles | None = None
+    confirm_us: Percentiles | None = None
+    publish_rate: float | None = None  # where it differs from `rate`
+    deliveries: int = 0
+    slow_reads: int = 0  # reads the generator had to take apart frame by frame
+
+
+class _Meter:
+    """Counts and CPU times at one moment, to be subtracted from those at a later one."""
+
+    def __init__(self, engine: Engine, pid: int | None) -> None:
+        self.at = perf_counter()
+        self.own_cpu = process_time()
+        self.broker: Usage | None = usage(pid) if pid is not None else None
+        self.sent = engine.sent
+        self.confirmed = engine.confirmed
+        self.consumed = engine.consumed
+        self.delivered = engine.delivered
+
+
+def run_round(
+    address: Address, workload: Workload, seconds: float, warm_up: float, pid: int | None = None
+) -> Round:
+    """Run the workload once. ``pid`` is the broker's; by default it is looked up when local."""
+    pid = pid if pid is not None else listener_pid(address)
+    stage = Stage.build(address, workload)
+    try:
+        if workload.mode is Mode.DEEP:
+            return _deep_round(stage, pid)
+        queues = [] if workload.mode is Mode.PUBLISH else stage.consumers()
+        engine = Engine(stage.publishers(), queues, workload.backlog)
+        try:
+            return _steady_round(engine, workload, seconds, warm_up, pid)
+        finally:
+            engine.close()
+    finally:
+        stage.close()
+
+
+def _steady_round(
+    engine: Engine, workload: Workload, seconds: float, warm_up: float, pid: int | None
+) -> Round:
+    _work(engine, workload, warm_up)
+    for consumer in engine.consumers:
+        consumer.latencies_ns.clear()
+    for publisher in engine.publishers:
+        publisher.waits_ns.clear()
+    before = _Meter(engine, pid)
+    _work(engine, workload, seconds)
+    after = _Meter(engine, pid)
+    latency = percentiles([ns for consumer in engine.consumers for ns in consumer.latencies_ns])
+    confirm = percentiles([ns for publisher in engine.publishers for ns in publisher.waits_ns])
+    engine.drain()
+    _check(engine, workload)
+    messages = (
+        after.confirmed - before.confirmed
+        if workload.mode is Mode.PUBLISH
+        else after.consumed - before.consumed
+    )
+    return _round(
+        workload, before, after, messages, latency=latency, confirm=confirm, slow_reads=_slow_reads(engine)
+    )
+
+
+def _work(engine: Engine, workload: Workload, seconds: float) -> None:
+    until = perf_counter() + seconds
+    if workload.mode is Mode.PACED:
+        engine.run_paced(workload.rate, until)
+    else:
+        engine.run(lambda: False, until)
+
+
+def _deep_round(stage: Stage, pid: int | None) -> Round:
+    workload = stage.workload
+    filling = Engine(stage.publishers(), [], 0)
+    try:
+        filling.limit = workload.messages
+        start = _Meter(filling, pid)
+        filling.run(lambda: filling.confirmed >= workload.messages)
+        filled = _Meter(filling, pid)
+    finally:
+        filling.close()
+    draining = Engine([], stage.consumers(), 0)
+    try:
+        before = _Meter(draining, pid)
+        draining.run(lambda: draining.consumed >= workload.messages)
+        after = _Meter(draining, pid)
+    finally:
+        draining.close()
+    seen = _round(workload, before, after, workload.messages, slow_reads=_slow_reads(draining))
+    seen = replace(seen, publish_rate=workload.messages / (filled.at - start.at))
+    if start.broker is None or filled.broker is None or seen.cpu_us_per_message is None:
+        return seen
+    spent_us = (filled.broker.cpu_seconds - start.broker.cpu_seconds) * 1e6
+    return replace(
+        seen,
+        cpu_us_per_message=seen.cpu_us_per_message + spent_us / workload.messages,
+        resident_mb=filled.broker.resident_bytes / 1e6,
+    )
+
+
+def _round(
+    workload: Workload,
+    before: _Meter,
+    after: _Meter,
+    messages: int,
+    *,
+    latency: Percentiles | None = None,
+    confirm: Percentiles | None = None,
+    slow_reads: int = 0,
+) -> Round:
+    seconds = after.at - before.at
+    if messages <= 0:
+        raise LoadError(f"{workload.name}: not one message in {seconds:.1f} s")
+    cpu = share = resident = None
+    if before.broker is not None and after.broker is not None:
+        spent = after.broker.cpu_seconds - before.broker.cpu_seconds
+        cpu, share = spent / messages * 1e6, spent / seconds
+        resident = after.broker.resident_bytes / 1e6
+    return Round(
+        workload.name,
+        seconds,
+        messages,
+        messages / seconds,
+        (after.own_cpu - before.own_cpu) / seconds,
+        cpu,
+        share,
+        resident,
+        latency,
+        confirm,
+        deliveries=after.delivered - before.delivered,
+        slow_reads=slow_reads,
+    )
+
+
+def _check(engine: Engine, workload: Workload) -> None:
+    for queue in engine.queues:
+        got = sum(consumer.received for consumer in queue)
+        if got != engine.sent:
+            raise LoadError(f"{workload.name}: {engine.sent} published, {got} delivered")
+
+
+def _slow_reads(engine: Engine) -> int:
+    return sum(consumer.stream.slow_reads for consumer in engine.consumers)
+
+
+def percentiles(times_ns: list[int]) -> Percentiles | None:
+    """Nearest-rank percentiles; None when there is nothing to rank."""
+    if not times_ns:
+        return None
+    ranked = sorted(times_ns)
+
+    def rank(share: float) -> float:
+        return ranked[min(int(len(ranked) * share), len(ranked) - 1)] / 1000
+
+    return Percentiles(rank(0.50), rank(0.99), rank(0.999), len(ranked))

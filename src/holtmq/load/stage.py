@@ -1,0 +1,91 @@
+"""A workload's exchange, queues, publishers and consumers on one broker.
+
+Owns: what is declared, and removing it again. Must not touch: the traffic and its measuring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from holtmq.load.actors import Consumer, Publisher
+from holtmq.load.blobs import Blob, layout
+from holtmq.load.link import Address, Link
+from holtmq.load.workloads import Mode, Workload
+
+_BINDINGS_QUEUE: Final = "holt-load-others"
+_EXCHANGE: Final = "holt-load"
+
+
+@dataclass(slots=True)
+class Stage:
+    """A workload's exchange and queues on one broker."""
+
+    address: Address
+    workload: Workload
+    control: Link
+    exchange: str = ""
+    queues: list[str] = field(default_factory=list)
+
+    @classmethod
+    def build(cls, address: Address, workload: Workload) -> Stage:
+        stage = cls(address, workload, Link(address))
+        stage.clear()
+        stage.exchange = _EXCHANGE if workload.exchange_kind else ""
+        stage.queues = [f"holt-load-{number}" for number in range(workload.queues)]
+        if stage.exchange:
+            stage.control.declare_exchange(stage.exchange, workload.exchange_kind)
+        for queue in stage.queues:
+            stage.control.declare_queue(queue, durable=workload.durable, arguments=workload.queue_arguments)
+            if stage.exchange:
+                stage.control.bind(queue, stage.exchange, "load.*.used")
+        if workload.other_bindings:
+            stage.control.declare_queue(_BINDINGS_QUEUE, durable=False, arguments={})
+            for number in range(workload.other_bindings):
+                # Half of them share the first word with what is published, so that they are looked at.
+                first = "load" if number % 2 else f"other-{number}"
+                stage.control.bind(_BINDINGS_QUEUE, stage.exchange, f"{first}.*.unused-{number}")
+        return stage
+
+    def publishers(self) -> list[Publisher]:
+        return [self._publisher() for _ in range(self.workload.publishers)]
+
+    def _publisher(self) -> Publisher:
+        link = Link(self.address)
+        if self.workload.window:
+            link.confirm()
+        return Publisher(
+            link, Blob(self.workload, self.exchange, self.queues[0], link.frame_max), self.workload.window
+        )
+
+    def consumers(self) -> list[list[Consumer]]:
+        return [
+            [self._consumer(queue, f"c{number}") for number in range(self.workload.consumers_per_queue)]
+            for queue in self.queues
+        ]
+
+    def _consumer(self, queue: str, tag: str) -> Consumer:
+        workload = self.workload
+        link = Link(self.address)
+        if workload.prefetch:
+            link.qos(workload.prefetch)
+        early = link.consume(queue, tag, no_ack=not workload.prefetch)
+        consumer = Consumer(
+            link,
+            layout(workload, self.exchange, queue, tag, link.frame_max),
+            workload.body_bytes,
+            workload.ack_every if workload.prefetch else 0,
+            every_latency=workload.mode is Mode.PACED,
+        )
+        consumer.start(early)
+        return consumer
+
+    def clear(self) -> None:
+        """Remove what this or an interrupted round left."""
+        for queue in (*(f"holt-load-{number}" for number in range(self.workload.queues)), _BINDINGS_QUEUE):
+            self.control.delete_queue(queue)
+        self.control.delete_exchange(_EXCHANGE)
+
+    def close(self) -> None:
+        self.clear()
+        self.control.close()
