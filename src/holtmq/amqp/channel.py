@@ -45,8 +45,10 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.topology import Topology
 from holtmq.auth.permissions import Action
+from holtmq.broker.equivalence import type_name
 from holtmq.broker.flow import Outcome
 from holtmq.broker.leases import Holder, Lease, Ledger
+from holtmq.broker.queue_arguments import queue_text
 from holtmq.broker.routes import Route
 from holtmq.broker.traits import DIRECT_REPLY_TO, Traits
 from holtmq.broker.work_queue import WorkQueue
@@ -201,7 +203,7 @@ class Channel:
 
     def _leases(self, tag: int, multiple: bool) -> list[Lease]:
         if multiple:
-            if tag and (tag > self.ledger.last):
+            if tag and tag not in self.ledger.by_number:
                 raise self._unknown_tag(tag)
             return self.ledger.end_upto(tag)
         lease = self.ledger.end(tag)
@@ -305,7 +307,8 @@ class Channel:
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise ChannelFault(
                 ReplyCode.PRECONDITION_FAILED,
-                f"invalid arg 'x-priority' for consumer '{tag}': {priority!r} is not an integer",
+                f"invalid arg 'x-priority' for {queue_text(queue.name, queue.vhost)}: "
+                f'"expected integer, got {type_name(priority)}"',
             )
         consumer = Consumer(
             self,

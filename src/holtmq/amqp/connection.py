@@ -117,7 +117,7 @@ class Connection:
         except AmqpError as error:
             # After a broken frame there is no telling where the next one starts.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
-            self.fail(error)
+            self.fail(error, error.which)
         except CodecError as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.SYNTAX_ERROR, str(error)))
@@ -163,13 +163,13 @@ class Connection:
             if size > max_payload:
                 raise ConnectionFault(
                     ReplyCode.FRAME_ERROR,
-                    f"frame of {size + _OVERHEAD} bytes; negotiated are {max_payload + _OVERHEAD}",
+                    f"type {kind}: {{frame_too_large,{size},{max_payload}}}",
                 )
             if stop >= end:
                 break
             if data[stop] != 0xCE:
                 raise ConnectionFault(
-                    ReplyCode.FRAME_ERROR, f"frame does not end in 0xCE but in 0x{data[stop]:02X}"
+                    ReplyCode.FRAME_ERROR, f"type {kind}: {{invalid_frame_end_marker,{data[stop]}}}"
                 )
             channel = channels.get(number)
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
@@ -254,7 +254,7 @@ class Connection:
         method = decode_method(raw)
         assert isinstance(method, BasicPublish)
         if method.immediate:
-            raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+            raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "immediate=true", _PUBLISH_ID)
         try:
             self.check(Action.WRITE, method.exchange)
             route = self.broker.resolve(self.vhost, method.exchange, method.routing_key, raw[6:-1])
@@ -271,7 +271,11 @@ class Connection:
         assert found is not None
         if channel.partial_header is None:
             if kind != 2:
-                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "expected a content header frame")
+                raise ConnectionFault(
+                    ReplyCode.UNEXPECTED_FRAME,
+                    "expected content header for class 60, got non content header frame instead",
+                    _PUBLISH_ID,
+                )
             length = body_size(payload)
             if length > self.settings.max_message_bytes:
                 channel.partial_route = None
@@ -287,7 +291,11 @@ class Connection:
             channel.partial_missing = length
         else:
             if kind != 3:
-                raise ConnectionFault(ReplyCode.UNEXPECTED_FRAME, "expected a content body frame")
+                raise ConnectionFault(
+                    ReplyCode.UNEXPECTED_FRAME,
+                    "expected content body, got non content body frame instead",
+                    _PUBLISH_ID,
+                )
             channel.partial_body.append(payload)
             channel.partial_missing -= len(payload)
             if channel.partial_missing < 0:
@@ -321,7 +329,7 @@ class Connection:
                 self._content_frame(channel, kind, payload)
             else:
                 raise ConnectionFault(
-                    ReplyCode.UNEXPECTED_FRAME, "content frame without a method that carries content"
+                    ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
                 )
             return
         if kind != 1:
@@ -357,17 +365,20 @@ class Connection:
             case Phase.RUNNING, ConnectionUpdateSecret():
                 self._send(ConnectionUpdateSecretOk())
             case _:
+                which = method.class_id << 16 | method.method_id
                 raise ConnectionFault(
-                    ReplyCode.COMMAND_INVALID, f"unexpected method {method.name} on channel 0"
+                    ReplyCode.CHANNEL_ERROR, "unexpected method in connection state running", which
                 )
 
     def _open_channel(self, number: int, method: Method) -> None:
         if not isinstance(method, ChannelOpen):
-            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
-        if number > self.channel_max:
+            which = method.class_id << 16 | method.method_id
+            raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", which)
+        if len(self.channels) >= self.channel_max:  # how many, not how they are numbered: as RabbitMQ has it
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED,
-                f"number of channels opened has reached the negotiated channel_max ({self.channel_max})",
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
+                f"({self.channel_max})",
             )
         channel = self.channels[number] = Channel(self, number)
         channel.send(ChannelOpenOk())
@@ -423,7 +434,8 @@ class Connection:
         """Refuse what this user may not do."""
         if not self._access.may(action, name or DEFAULT_EXCHANGE):
             raise AccessRefused(
-                f"{action.value} access to '{name or DEFAULT_EXCHANGE}' in vhost '{self.vhost.name}' refused for user '{self.user_name}'"
+                f"{action.value} access to '{name or DEFAULT_EXCHANGE}' in vhost '{self.vhost.name}' "
+                f"refused for user '{self.user_name}'"
             )
 
     def reply_when_durable(self, channel: Channel, method: Method, journalled: bool) -> None:

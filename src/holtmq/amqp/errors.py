@@ -19,9 +19,10 @@ from holtmq.broker.errors import (
 class AmqpError(Exception):
     """The peer gets a close method with this code and text."""
 
-    def __init__(self, code: ReplyCode, text: str) -> None:
+    def __init__(self, code: ReplyCode, text: str, which: int = 0) -> None:
         super().__init__(text)
         self.code = code
+        self.which = which  # class and method number of the culprit; 0: unknown, or the caller adds it
 
     @property
     def reply_text(self) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 _FRAME_MIN: Final = 4096
+_OPEN_ID: Final = 10 << 16 | 40
 _CAPABILITIES: Final[FieldTable] = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -68,6 +69,10 @@ class Hooks(Protocol):
 
     def certified_name(self) -> str | None:
         """The name in the client's verified TLS certificate."""
+        ...
+
+    def certified_user(self) -> str | None:
+        """The user that name belongs to, if it may log in."""
         ...
 
     def opened(self) -> None:
@@ -154,7 +159,7 @@ class Handshake:
             case "AMQPLAIN":
                 user, password = _amqplain(method.response)
             case "EXTERNAL":
-                certified = connection.hooks.certified_name()
+                certified = connection.hooks.certified_user()
                 if certified is None:
                     self.refused()
                 else:
@@ -201,7 +206,8 @@ class Handshake:
         if frame_max > settings.frame_max:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED,
-                f"negotiated frame_max = {frame_max} is higher than the maximum allowed value ({settings.frame_max})",
+                f"negotiated frame_max = {frame_max} is higher than the maximum allowed value "
+                f"({settings.frame_max})",
             )
         if frame_max < _FRAME_MIN:
             raise ConnectionFault(
@@ -212,7 +218,8 @@ class Handshake:
         if channel_max > settings.channel_max:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED,
-                f"negotiated channel_max = {channel_max} is higher than the maximum allowed value ({settings.channel_max})",
+                f"negotiated channel_max = {channel_max} is higher than the maximum allowed value "
+                f"({settings.channel_max})",
             )
         connection.max_payload = frame_max - 8
         connection.channel_max = channel_max
@@ -223,11 +230,11 @@ class Handshake:
         broker = self._connection.broker
         vhost = broker.vhosts.get(name)
         if vhost is None:
-            raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"vhost {name} not found", _OPEN_ID)
         access = broker.users.access(self._user, name)
         if not access.is_granted:
             raise ConnectionFault(
-                ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{self._user}'"
+                ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{self._user}'", _OPEN_ID
             )
         self._connection.opened(vhost, self._user, access)
         self._send(ConnectionOpenOk())

@@ -346,6 +346,19 @@ class AmqpProtocol(asyncio.Protocol):
                     return str(value)
         return None
 
+    def certified_user(self) -> str | None:
+        """The user the client's certificate speaks for."""
+        name = self.certified_name()
+        if name is None:
+            return None
+        try:
+            return self._server.authenticator.certified(
+                name, from_loopback=self.connection.handshake.from_loopback
+            ).name
+        except LoginRefused as refusal:
+            log.warning("login refused", extra={"reason": str(refusal), "peer": self.peer})
+            return None
+
     def opened(self) -> None:
         """The client is in."""
         self._received_at = self._sent_at = asyncio.get_running_loop().time()

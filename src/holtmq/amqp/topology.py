@@ -3,6 +3,7 @@
 Owns: the exchange and queue methods and their permissions. Must not touch: messages and leases.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holtmq.amqp.codes import ReplyCode
@@ -30,6 +31,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.auth.permissions import Action
 from holtmq.broker.traits import DIRECT_REPLY_TO
+from holtmq.broker.vhost import refuse_default
 from holtmq.broker.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -108,15 +110,13 @@ class Topology:
                 )
                 self._answer(QueueDeleteOk(count), lasting, no_wait)
             case _:
-                raise ConnectionFault(
-                    ReplyCode.COMMAND_INVALID, f"unexpected method {method.name} on a channel"
-                )
+                raise ConnectionFault(ReplyCode.COMMAND_INVALID, f"unimplemented method {method.name}")
 
     def _exchange_declare(self, method: ExchangeDeclare) -> None:
-        vhost, name = self._connection.vhost, method.exchange
+        vhost, name = self._connection.vhost, _one_line(method.exchange)
         if method.passive:
-            if name:
-                vhost.exchange(name)
+            refuse_default(name)
+            vhost.exchange(name)
             self._answer(ExchangeDeclareOk(), False, method.no_wait)
             return
         self._check(Action.CONFIGURE, name)
@@ -137,6 +137,7 @@ class Topology:
 
     def _queue_declare(self, method: QueueDeclare) -> None:
         vhost = self._connection.vhost
+        method = replace(method, queue=_one_line(method.queue))
         if method.queue == DIRECT_REPLY_TO or method.queue.startswith(DIRECT_REPLY_TO + "."):
             found = vhost.queues.get(method.queue)
             if method.queue != DIRECT_REPLY_TO and found is None:
@@ -145,7 +146,7 @@ class Topology:
             return
         lasting = False
         if method.passive:
-            queue = self.queue(method.queue)
+            queue = vhost.queue(method.queue, self._connection)
         else:
             if method.queue:
                 self._check(Action.CONFIGURE, method.queue)
@@ -168,7 +169,7 @@ class Topology:
 
     def _named(self, name: str) -> str:
         if name:
-            return name
+            return _one_line(name)
         if not self._last_queue:
             raise ChannelFault(ReplyCode.NOT_FOUND, "no previously declared queue")
         return self._last_queue
@@ -179,3 +180,8 @@ class Topology:
     def _answer(self, method: Method, lasting: bool, no_wait: bool) -> None:
         if not no_wait:
             self._connection.reply_when_durable(self._channel, method, lasting)
+
+
+def _one_line(name: str) -> str:
+    """Names lose line ends, as in RabbitMQ: they would break everybody's listings."""
+    return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name

@@ -233,11 +233,12 @@ class Broker:
     ) -> bool:
         """Remove a binding; no error when there is none. True if something was journalled."""
         refuse_default(source)
+        arguments = arguments or {}
+        if not vhost.is_bound(source, destination, routing_key, arguments, to_exchange):
+            return False
         where = vhost.destination(destination, to_exchange, owner)
         exchange = vhost.exchange(source)
-        arguments = arguments or {}
-        if not vhost.unbind(exchange, where, routing_key, arguments):
-            return False
+        vhost.unbind(exchange, where, routing_key, arguments)
         lasting = _lasts(exchange, where)
         if lasting:
             self.record(

@@ -6,9 +6,9 @@ Must not touch: the properties nobody asks about; they pass through raw.
 
 from typing import Final
 
+from holtmq.broker.equivalence import type_name
 from holtmq.broker.errors import Conflict
 from holtmq.broker.routing import delay_of
-from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import (
     PROPERTIES_AT,
     body_size,
@@ -127,6 +127,7 @@ def _keys(headers: FieldTable, name: str) -> list[str]:
     value = headers.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
-        raise CodecError(f"header '{name}' must be an array of strings")
+    if not isinstance(value, list):
+        kind = type_name(value)
+        raise Conflict(f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}; an array is right')
     return [key for key in value if isinstance(key, str)]

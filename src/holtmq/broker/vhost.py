@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 
 from holtmq.broker.errors import AccessRefused, Conflict, NotFound, ResourceLocked
 from holtmq.broker.exchanges import (
-    PREDECLARED,
     Binding,
     Exchange,
     equivalence_error,
@@ -25,7 +24,6 @@ Table: TypeAlias = Mapping[str, object]
 QueueExchange: TypeAlias = Exchange[WorkQueue]
 QueueBinding: TypeAlias = Binding[WorkQueue]
 
-_PREDECLARED_NAMES: Final = frozenset(name for name, _, _ in PREDECLARED)
 _LOCKED: Final = (
     "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on "
     "another connection or the exclusive property value does not match that of the original declaration."
@@ -99,8 +97,8 @@ class VHost:
     def delete_exchange(self, name: str, if_unused: bool = False) -> list[QueueBinding]:
         """Remove an exchange with all bindings from and to it, which are returned."""
         refuse_default(name)
-        if name in _PREDECLARED_NAMES:
-            raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        if name.startswith("amq."):
+            raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed")
         doomed = self.exchanges.get(name)
         if doomed is None:
             return []
@@ -183,6 +181,17 @@ class VHost:
         self._forget_source(source, destination)
         self.version += 1
         return True
+
+    def is_bound(
+        self, source: str, destination: str, routing_key: str, arguments: Table, to_exchange: bool
+    ) -> bool:
+        """Whether there is such a binding; names that lead nowhere have none."""
+        exchange = self.exchanges.get(source)
+        where = self.exchanges.get(destination) if to_exchange else self.queues.get(destination)
+        if exchange is None or where is None:
+            return False
+        wanted = Binding(source, where, routing_key, arguments).identity
+        return any(binding.identity == wanted for binding in exchange.bindings_to(where))
 
     def _forget_source(self, source: QueueExchange, destination: WorkQueue | QueueExchange) -> None:
         if not source.bindings_to(destination) or source.name not in self.exchanges:
