@@ -1,0 +1,398 @@
+"""``TestBroker``: the real broker, in this process, for as long as a ``with`` block lasts.
+
+Owns: the life of one node after the other on one thread, and the commands of a test: time, faults, looking.
+Must not touch: rules and protocols; nothing here changes what the broker does, only what happens to it.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from math import ceil
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Final, Literal, TypeVar
+
+from msgspec.structs import replace
+
+from holtmq.amqp.connection import Connection
+from holtmq.amqp.server import AmqpProtocol
+from holtmq.broker.work_queue import WorkQueue
+from holtmq.config import Config, Limits
+from holtmq.journal import JournalError
+from holtmq.journal.records import SYNC_SIZE
+from holtmq.testing import views
+from holtmq.testing.clock import RealClock, VirtualClock
+from holtmq.testing.disk import FaultyDisk, FolderDisk, Keep, MemoryDisk
+from holtmq.testing.faulty_node import FaultyNode
+from holtmq.testing.loop_thread import LoopThread
+from holtmq.testing.views import ConnectionView, ConsumerView, ExchangeView, LeaseView, StoredMessage
+
+T = TypeVar("T")
+
+_HOST: Final = "127.0.0.1"
+_SEGMENT_BYTES: Final = 1 << 20  # a test's journal is short, and a disk in memory has to hold all of it
+_GRACE: Final = 0.05  # clients in tests are often gone, or blocked in the very thread that stops the broker
+_DEFAULT_VHOST: Final = "/"
+
+
+class BrokerDidNotStart(RuntimeError):
+    """The broker refused to start; the text says why."""
+
+
+class TestBroker:
+    """A broker on a free port, in memory unless ``folder`` or ``durable`` says otherwise.
+
+    Also in memory it runs the real journal, on a disk that is not there: durable queues and persistent
+    messages survive ``restart`` and ``crash_and_restart``, transient ones do not.
+    """
+
+    __test__ = False  # pytest would take it for a class of tests
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        durable: bool = False,
+        clock: Literal["virtual", "real"] | VirtualClock = "virtual",
+        config: Config | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.clock: VirtualClock | RealClock = (
+            RealClock() if clock == "real" else VirtualClock() if clock == "virtual" else clock
+        )
+        self._folder = Path(folder) if folder is not None else None
+        self._durable = durable
+        self._config = config or Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0))
+        self._random = Random(seed)
+        self._temporary: Path | None = None
+        self._thread: LoopThread | None = None
+        self._node: FaultyNode | None = None
+        self._disk: FaultyDisk | None = None
+        self._amqp_port = 0
+        self._http_port = 0
+
+    # -- starting and stopping -------------------------------------------------------------------
+
+    def start(self) -> "TestBroker":
+        """Start; ``with`` does it for you."""
+        if self._thread is not None:
+            raise RuntimeError("this broker is running")
+        if self._disk is None:
+            self._disk = self._make_disk()
+        self._thread = LoopThread("holt-test-broker")
+        try:
+            self._start_node()
+        except BaseException:
+            self._end_thread()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop in good order; in a folder the data stays, unless the folder was a temporary one."""
+        if self._thread is None:
+            return
+        try:
+            self._stop_node()
+        finally:
+            self._end_thread()
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+                self._temporary = self._disk = None
+
+    def restart(self) -> None:
+        """Stop in good order and start again, on the same ports. Clients lose their connections."""
+        self._stop_node()
+        self._start_node()
+
+    def crash_and_restart(self, *, keep: Keep = Keep.NOTHING) -> None:
+        """Die in the middle of everything, lose what was not durable, recover, on the same ports.
+
+        ``Keep.NOTHING`` is the hardest power cut, ``Keep.SECTORS`` one that leaves some unsynced sectors by
+        the dice (``seed``), ``Keep.EVERYTHING`` the death of the process alone.
+        """
+        self._crash(keep)
+        self._start_node()
+
+    def corrupt_journal_tail(self, size: int = 100) -> None:
+        """Die in the middle of a write: half a record is left behind the last durable one. Then restart.
+
+        Recovery has to cut it off and keep everything before it.
+        """
+        end = self._crash(Keep.NOTHING)
+        self.disk.tear(end, self._random.randbytes(size))
+        self._start_node()
+
+    def __enter__(self) -> "TestBroker":
+        return self.start() if self._thread is None else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> "TestBroker":
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # In a thread, so that clients on the caller's loop can still answer the goodbye.
+        await asyncio.to_thread(self.stop)
+
+    # -- where it is -----------------------------------------------------------------------------
+
+    @property
+    def amqp_port(self) -> int:
+        """The AMQP port, the same after every restart."""
+        return self._amqp_port
+
+    @property
+    def amqp_url(self) -> str:
+        """For pika, aio-pika, Celery and all the others."""
+        return f"amqp://guest:guest@{_HOST}:{self._amqp_port}/"
+
+    @property
+    def http_port(self) -> int:
+        """The HTTP port, the same after every restart."""
+        return self._http_port
+
+    @property
+    def http_url(self) -> str:
+        """Base of every HTTP address, without a slash at the end."""
+        return f"http://{_HOST}:{self._http_port}"
+
+    @property
+    def disk(self) -> FaultyDisk:
+        """The broker's disk, for ``fail_next_write``, ``fail_next_sync``, ``fill``, ``stall``."""
+        if self._disk is None:
+            raise RuntimeError("this broker is not running")
+        return self._disk
+
+    @property
+    def node(self) -> FaultyNode:
+        """The node itself. It belongs to the broker's thread: touch it through ``call`` only."""
+        if self._node is None:
+            raise RuntimeError("this broker is not running")
+        return self._node
+
+    def call(self, work: Callable[[FaultyNode], T]) -> T:
+        """Run a function on the broker's thread, after everything clients have sent has been taken in."""
+
+        async def taken_in(node: FaultyNode) -> T:
+            await node.take_in()
+            return work(node)
+
+        node = self.node
+        return self._on_loop(lambda: taken_in(node))
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def drop_connections(self, which: Callable[[ConnectionView], bool] | str | None = None) -> int:
+        """Cut clients off without a word: all, those of this name, or those for which ``which`` is true.
+
+        Returns how many.
+        """
+        return self._to_connections(which, lambda _, protocol: protocol.abort())
+
+    def stop_reading(self, which: Callable[[ConnectionView], bool] | str | None = None) -> int:
+        """Take nothing more from clients that are connected now: their writes pile up. Returns how many."""
+        return self._to_connections(which, lambda node, protocol: node.stop_reading(protocol))
+
+    def resume_reading(self) -> None:
+        """Go on after ``stop_reading``."""
+        self._run(lambda node: node.resume_reading())
+
+    def delay(self, seconds: float) -> None:
+        """Let everything the broker sends arrive so much later; 0 ends it. Real seconds."""
+        self._run(lambda node: node.delay(seconds))
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def messages(self, queue: str, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
+        """What waits in a queue, the next one first. Nothing is consumed."""
+        return self.call(lambda node: views.ready_messages(node.broker, _queue(node, vhost, queue)))
+
+    def queue_depth(self, queue: str, vhost: str = _DEFAULT_VHOST) -> int:
+        """How many messages wait in a queue."""
+        return self.call(lambda node: len(_queue(node, vhost, queue)))
+
+    def queues(self, vhost: str = _DEFAULT_VHOST) -> list[str]:
+        """Names of all work queues."""
+        return self.call(lambda node: sorted(node.broker.vhost(vhost).queues))
+
+    def unacked(self, queue: str, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
+        """What has been delivered from a queue and is not settled."""
+        return [lease.message for lease in self.leases(queue, vhost)]
+
+    def leases(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[LeaseView]:
+        """Every delivery that is not settled, of one queue or of all."""
+        return self.call(
+            lambda node: [
+                lease
+                for lease in views.leases(node.broker, _connections(node, vhost))
+                if queue is None or lease.queue == queue
+            ]
+        )
+
+    def consumers(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[ConsumerView]:
+        """Who consumes, from one queue or from any."""
+        return self.call(
+            lambda node: [
+                consumer
+                for consumer in views.consumers(_connections(node, vhost))
+                if queue is None or consumer.queue == queue
+            ]
+        )
+
+    def exchanges(self, vhost: str = _DEFAULT_VHOST) -> dict[str, ExchangeView]:
+        """Every exchange by name, with its bindings."""
+        return self.call(lambda node: {found.name: found for found in views.exchanges(node.broker, vhost)})
+
+    def dead_letters(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
+        """Messages, wherever they wait now, that died in this queue (or in any)."""
+
+        def look(node: FaultyNode) -> list[StoredMessage]:
+            return [
+                message
+                for work_queue in node.broker.vhost(vhost).queues.values()
+                for message in views.ready_messages(node.broker, work_queue)
+                if any(queue is None or death.get("queue") == queue for death in message.deaths)
+            ]
+
+        return self.call(look)
+
+    def connections(self) -> list[ConnectionView]:
+        """Every client that is connected."""
+        return self.call(lambda node: [views.connection_view(p) for p in _running(node)])
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _make_disk(self) -> FaultyDisk:
+        if self._folder is not None:
+            return FolderDisk(self._folder)
+        if self._durable:
+            self._temporary = Path(tempfile.mkdtemp(prefix="holt-test-"))
+            return FolderDisk(self._temporary)
+        return MemoryDisk()
+
+    def _start_node(self) -> None:
+        config = self._config
+        config = replace(
+            config,
+            amqp=replace(config.amqp, host=(_HOST,), port=self._amqp_port),
+            http=replace(config.http, host=(_HOST,), port=self._http_port),
+            journal=replace(config.journal, segment_bytes=_SEGMENT_BYTES),
+        )
+        node = FaultyNode(config, clock=self.clock, disk=self.disk)
+        try:
+            self._on_loop(node.start)
+        except (JournalError, OSError) as error:
+            raise BrokerDidNotStart(str(error)) from error
+        self._node = node
+        self._amqp_port, self._http_port = node.amqp_port, node.http_port
+        if isinstance(self.clock, VirtualClock):
+            self.clock.attach(self._drive)
+
+    def _stop_node(self) -> None:
+        node, self._node = self._node, None
+        if isinstance(self.clock, VirtualClock):
+            self.clock.attach(None)
+        if node is not None:
+            self.disk.resume()
+            self._on_loop(lambda: node.stop(_GRACE))
+
+    def _crash(self, keep: Keep) -> int:
+        """Returns where the log ends, as far as anybody was told."""
+        node, self._node = self.node, None
+        if isinstance(self.clock, VirtualClock):
+            self.clock.attach(None)
+
+        async def crash() -> int:
+            # First the disk, then the sockets: what happens between cannot be confirmed to anybody.
+            self.disk.die()
+            end = node.journal.durable - SYNC_SIZE
+            for protocol in list(node.amqp.connections):
+                protocol.abort()
+            await node.stop(0)
+            return end
+
+        end = self._on_loop(crash)
+        self.disk.come_back(keep, self._random)
+        return end
+
+    def _end_thread(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+
+    def _drive(self, target_ms: int) -> None:
+        """Go to a moment through every deadline before it, so that one may set off the next."""
+        clock, node = self.clock, self.node
+        assert isinstance(clock, VirtualClock)
+
+        async def drive() -> None:
+            await node.take_in()
+            last = -1.0
+            while (due := node.broker.flow.timers.next_due()) is not None and due * 1000 <= target_ms:
+                # The same deadline twice: rounding left it a hair in the future.
+                clock.move_to(ceil(due * 1000 - 0.001) + (1 if due == last else 0))
+                last = due
+                node.tick()
+                await node.settle()
+            clock.move_to(target_ms)
+            node.tick()
+            await node.settle()
+
+        self._on_loop(drive)
+
+    def _to_connections(
+        self,
+        which: Callable[[ConnectionView], bool] | str | None,
+        action: Callable[[FaultyNode, AmqpProtocol], None],
+    ) -> int:
+        def act(node: FaultyNode) -> int:
+            chosen = [
+                protocol
+                for protocol in node.amqp.connections
+                if which is None or _matches(which, views.connection_view(protocol))
+            ]
+            for protocol in chosen:
+                action(node, protocol)
+            return len(chosen)
+
+        return self._run(act)
+
+    def _run(self, work: Callable[[FaultyNode], T]) -> T:
+        """Run on the broker's thread, at once."""
+        node = self.node
+
+        async def run() -> T:
+            return work(node)
+
+        return self._on_loop(run)
+
+    def _on_loop(self, work: Callable[[], Coroutine[object, object, T]]) -> T:
+        if self._thread is None:
+            raise RuntimeError("this broker is not running")
+        return self._thread.run(work)
+
+
+def _matches(which: Callable[[ConnectionView], bool] | str, view: ConnectionView) -> bool:
+    return view.name == which if isinstance(which, str) else which(view)
+
+
+def _queue(node: FaultyNode, vhost: str, name: str) -> WorkQueue:
+    found = node.broker.vhost(vhost).queues.get(name)
+    if found is None:
+        raise KeyError(f"there is no queue {name!r} in vhost {vhost!r}")
+    return found
+
+
+def _running(node: FaultyNode) -> Iterator[AmqpProtocol]:
+    return (protocol for protocol in node.amqp.connections if protocol.connection.is_running)
+
+
+def _connections(node: FaultyNode, vhost: str) -> Iterator[Connection]:
+    return (p.connection for p in _running(node) if p.connection.vhost.name == vhost)

@@ -1,0 +1,131 @@
+"""A node whose connections can be made slow or deaf.
+
+Owns: what is done to sockets on a test's command. Must not touch: protocol and rules; the broker under test
+runs the same code as in production.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from holtmq.amqp.server import AmqpProtocol
+from holtmq.auth.login import Authenticator
+from holtmq.auth.passwords import VerifiedCredentials
+from holtmq.auth.users import DEFAULT_USER
+from holtmq.config import Config
+from holtmq.journal.disk import Disk
+from holtmq.node import Node
+
+_CALM_ROUNDS: Final = 3
+_CALM_DEADLINE: Final = 0.5
+
+
+class FaultyNode(Node):
+    """A node that a test can look into and hurt. All of it on the loop's thread."""
+
+    def __init__(self, config: Config, *, clock: Callable[[], float], disk: Disk) -> None:
+        super().__init__(config, clock=clock, disk=disk)
+        self._delay = 0.0
+        self._deaf: set[AmqpProtocol] = set()
+
+    async def start(self) -> None:
+        """Start, with the guest's password known to be right: argon2 takes longer than a test."""
+        await super().start()
+        guest = self.broker.users.user(DEFAULT_USER)
+        if guest is not None:
+            verified = VerifiedCredentials()
+            verified.remember(DEFAULT_USER, "guest", guest.password_hash)
+            self.amqp.authenticator = Authenticator(self.broker.users, verified)
+
+    # -- seeing what clients have sent -------------------------------------------------------------
+
+    async def take_in(self) -> None:
+        """Wait until everything that clients have sent so far is read and worked off.
+
+        A client that never stops talking is not waited for longer than half a second.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _CALM_DEADLINE
+        calm, seen = 0, (-1, -1)
+        while calm < _CALM_ROUNDS and loop.time() < deadline:
+            await asyncio.sleep(0)
+            await self.settle()
+            now = len(self.amqp.connections), sum(p.received_bytes for p in self.amqp.connections)
+            calm = calm + 1 if now == seen else 0
+            seen = now
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def delay(self, seconds: float) -> None:
+        """Everything the broker sends arrives so much later, on connections old and new."""
+        self._delay = seconds
+        self._slow_down()
+
+    def stop_reading(self, protocol: AmqpProtocol) -> None:
+        """Take nothing more from this client; its socket fills up."""
+        self._deaf.add(protocol)
+        protocol.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Listen again to everybody."""
+        deaf, self._deaf = self._deaf, set()
+        for protocol in deaf & self.amqp.connections:
+            protocol.transport.resume_reading()
+
+    def _pulse(self) -> None:
+        if self._delay:
+            self._slow_down()
+        super()._pulse()
+
+    def _slow_down(self) -> None:
+        for protocol in self.amqp.connections:
+            transport = protocol.transport
+            if isinstance(transport, SlowTransport):
+                transport.seconds = self._delay
+            elif self._delay:
+                protocol.transport = SlowTransport(transport, self._delay)
+
+
+class SlowTransport(asyncio.Transport):
+    """What is written goes out later, in the same order."""
+
+    def __init__(self, inner: asyncio.Transport, seconds: float) -> None:
+        super().__init__()
+        self._inner = inner
+        self._due = 0.0  # when the last write goes out: a shorter delay must not overtake it
+        self._closing = False
+        self.seconds = seconds
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, after the delay."""
+        self._later(lambda: self._inner.write(data))
+
+    def close(self) -> None:
+        """Close, after what was written."""
+        self._closing = True
+        self._later(self._inner.close)
+
+    def abort(self) -> None:
+        """Close now."""
+        self._inner.abort()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self._closing or self._inner.is_closing()
+
+    def pause_reading(self) -> None:
+        """Reading is not delayed."""
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Reading is not delayed."""
+        self._inner.resume_reading()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """What the socket says."""
+        return self._inner.get_extra_info(name, default)
+
+    def _later(self, action: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = max(self._due, loop.time() + self.seconds)
+        loop.call_at(self._due, action)

@@ -1,0 +1,38 @@
+"""The pytest plugin: fixtures ``holt_broker`` and ``holt_broker_factory``.
+
+Owns: the fixtures' lives. Found by pytest through the package's entry point, so every import of the broker
+waits until a fixture is used.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+if TYPE_CHECKING:
+    from holtmq.testing.broker import TestBroker
+
+    BrokerFactory: TypeAlias = Callable[..., TestBroker]
+
+
+@pytest.fixture
+def holt_broker() -> "Iterator[TestBroker]":
+    """A running broker of this test's own, in memory, with a virtual clock."""
+    from holtmq.testing.broker import TestBroker
+
+    with TestBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def holt_broker_factory() -> "Iterator[BrokerFactory]":
+    """Makes running brokers, with ``TestBroker``'s arguments; all are stopped when the test ends."""
+    from holtmq.testing.broker import TestBroker
+
+    with ExitStack() as brokers:
+
+        def start(*args: object, **options: object) -> TestBroker:
+            return brokers.enter_context(TestBroker(*args, **options))  # type: ignore[arg-type]
+
+        yield start

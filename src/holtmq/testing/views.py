@@ -1,0 +1,196 @@
+"""What a test may look at: messages, leases, consumers, exchanges, connections. Looking changes nothing.
+
+Owns: the shapes, and how they are read from a broker. The reading functions run on the broker's own thread.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holtmq.amqp.connection import Connection
+from holtmq.amqp.consumer import Consumer
+from holtmq.amqp.server import AmqpProtocol
+from holtmq.broker.broker import Broker
+from holtmq.broker.lane import Lane
+from holtmq.broker.message import Message
+from holtmq.broker.priority import Levels
+from holtmq.broker.work_queue import WorkQueue
+from holtmq.wire.properties import PROPERTIES_AT, Properties, decode_properties
+from holtmq.wire.tables import FieldTable
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as it lies in a queue."""
+
+    body: bytes
+    properties: Properties
+    exchange: str
+    routing_key: str
+    queue: str
+    redelivered: bool
+    persistent: bool
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self.body.decode()
+
+    @property
+    def headers(self) -> FieldTable:
+        """The headers table; empty when there is none."""
+        return self.properties.headers or {}
+
+    @property
+    def deaths(self) -> list[FieldTable]:
+        """Its ``x-death`` history, the latest first."""
+        history = self.headers.get("x-death")
+        return [death for death in history if isinstance(death, dict)] if isinstance(history, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A message in somebody's hands: delivered and not settled."""
+
+    message: StoredMessage
+    queue: str
+    consumer_tag: str  # empty: taken by basic.get
+    delivery_tag: int
+    connection: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """A consumer of a queue."""
+
+    tag: str
+    queue: str
+    prefetch: int
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    unacked: int
+    connection: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeView:
+    """An exchange and where it leads."""
+
+    name: str
+    kind: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    bindings: tuple[tuple[str, str], ...]  # destination and routing key
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionView:
+    """A client that is connected."""
+
+    peer: str  # address and port of the client's socket
+    name: str  # as the client calls itself, or empty
+    user: str
+    channels: int
+    client_properties: dict[str, object]
+
+
+def ready_messages(broker: Broker, queue: WorkQueue) -> list[StoredMessage]:
+    """What waits in a queue, next one first."""
+    return [_stored(queue, message) for lane in _lanes(queue) for message in _waiting(broker, lane)]
+
+
+def leases(broker: Broker, connections: Iterator[Connection]) -> list[LeaseView]:
+    """Every unsettled delivery, connection by connection, in order of delivery."""
+    return [
+        LeaseView(
+            _stored(lease.queue, lease.message),
+            lease.queue.name,
+            lease.holder.tag if isinstance(lease.holder, Consumer) else "",
+            lease.number,
+            _name(connection),
+        )
+        for connection in connections
+        for channel in connection.channels.values()
+        for lease in channel.ledger.by_number.values()
+        if lease.holder is not None
+    ]
+
+
+def consumers(connections: Iterator[Connection]) -> list[ConsumerView]:
+    """Everybody who consumes."""
+    return [
+        ConsumerView(
+            consumer.tag,
+            consumer.queue.name,
+            consumer.prefetch,
+            consumer.no_ack,
+            consumer.exclusive,
+            consumer.priority,
+            len(consumer.held),
+            _name(connection),
+        )
+        for connection in connections
+        for channel in connection.channels.values()
+        for consumer in channel.consumers.values()
+    ]
+
+
+def exchanges(broker: Broker, vhost: str) -> list[ExchangeView]:
+    """Every exchange of a vhost."""
+    return [
+        ExchangeView(
+            exchange.name,
+            exchange.kind.value,
+            exchange.durable,
+            exchange.auto_delete,
+            exchange.internal,
+            tuple((binding.destination.name, binding.routing_key) for binding in exchange.bindings()),
+        )
+        for exchange in broker.vhost(vhost).exchanges.values()
+    ]
+
+
+def connection_view(protocol: AmqpProtocol) -> ConnectionView:
+    """One client."""
+    connection = protocol.connection
+    return ConnectionView(
+        protocol.peer,
+        _name(connection),
+        connection.user_name,
+        len(connection.channels),
+        dict(connection.client_properties),
+    )
+
+
+def _lanes(queue: WorkQueue) -> list[Lane]:
+    store = queue.store
+    if isinstance(store, Levels):
+        return [store.lanes[level] for level in sorted(store.lanes, reverse=True)]
+    return [store]
+
+
+def _waiting(broker: Broker, lane: Lane) -> Iterator[Message]:
+    yield from lane.ready
+    runs = list(lane.positions())  # head, what was paged out, tail
+    for run in runs[1:] if lane.inbox is lane.ready else runs[1:-1]:
+        yield from broker.flow.pager.read(run)
+    if lane.inbox is not lane.ready:
+        yield from lane.inbox
+
+
+def _stored(queue: WorkQueue, message: Message) -> StoredMessage:
+    return StoredMessage(
+        message.body,
+        decode_properties(message.header, PROPERTIES_AT),
+        message.exchange,
+        message.routing_key,
+        queue.name,
+        queue.is_redelivered(message),
+        message.persistent,
+    )
+
+
+def _name(connection: Connection) -> str:
+    given = connection.client_properties.get("connection_name", connection.name)
+    return given if isinstance(given, str) else ""

@@ -1,0 +1,132 @@
+"""A disk that tells somebody else what has been written, and what has been synced.
+
+Owns: the order in which things are told, on which the judgement rests: a write is told before it happens, a
+sync after it has returned and before anyone above hears of it. So the listener may think too little durable,
+never too much. Must not touch: what becomes of the news; the bytes themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+
+from holtmq.journal.disk import Disk, File
+
+
+class What(Enum):
+    """What happened on a disk."""
+
+    STARTED = "L"  # a new process has the folder; file numbers begin anew
+    CREATED = "C"
+    OPENED = "O"
+    RENAMED = "R"
+    REPLACED = "P"  # renamed over a file that was there
+    REMOVED = "D"
+    WRITING = "W"
+    SYNCED = "S"
+    NAMES_SYNCED = "N"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One piece of news; fields that do not apply are empty."""
+
+    what: What
+    file: int = 0
+    start: int = 0
+    stop: int = 0
+    name: str = ""
+    new_name: str = ""
+
+    def encode(self) -> bytes:
+        """One line: short enough for a pipe to take it whole or not at all."""
+        fields = self.what.value, self.file, self.start, self.stop, self.name, self.new_name
+        return (" ".join(map(str, fields)) + "\n").encode()
+
+
+def decode_event(line: bytes) -> Event:
+    """What ``encode`` made."""
+    what, file, start, stop, name, new_name = line.decode().rstrip("\n").split(" ")
+    return Event(What(what), int(file), int(start), int(stop), name, new_name)
+
+
+class WatchedDisk:
+    """Passes everything on to ``inner`` and tells ``note``, which is called from every thread that writes."""
+
+    def __init__(self, inner: Disk, note: Callable[[Event], None]) -> None:
+        self._inner = inner
+        self._note = note
+        self._numbers = count(1)
+
+    @property
+    def folder(self) -> str:
+        return self._inner.folder
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> WatchedFile:
+        file = self._inner.open(name, create=create, write=write)
+        number = next(self._numbers)
+        self._note(Event(What.CREATED if create else What.OPENED, number, name=name))
+        return WatchedFile(file, number, self._note)
+
+    def rename(self, old: str, new: str) -> None:
+        replaces = new in self._inner.list()
+        self._inner.rename(old, new)
+        self._note(Event(What.REPLACED if replaces else What.RENAMED, name=old, new_name=new))
+
+    def remove(self, name: str) -> None:
+        self._inner.remove(name)
+        self._note(Event(What.REMOVED, name=name))
+
+    def list(self) -> list[str]:
+        return self._inner.list()
+
+    def sync_dir(self) -> None:
+        self._inner.sync_dir()
+        self._note(Event(What.NAMES_SYNCED))
+
+    def lock(self) -> None:
+        self._inner.lock()
+        self._note(Event(What.STARTED))
+
+    def unlock(self) -> None:
+        self._inner.unlock()
+
+    def random_bytes(self, size: int) -> bytes:
+        return self._inner.random_bytes(size)
+
+
+class WatchedFile:
+    """One open file of a watched disk."""
+
+    def __init__(self, inner: File, number: int, note: Callable[[Event], None]) -> None:
+        self._inner = inner
+        self._number = number
+        self._note = note
+
+    def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
+        self._note(Event(What.WRITING, self._number, offset, offset + sum(map(len, parts))))
+        self._inner.pwrite(parts, offset)
+
+    def sync(self) -> None:
+        self._inner.sync()
+        self._note(Event(What.SYNCED, self._number))
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return self._inner.pread(size, offset)
+
+    def preallocate(self, size: int) -> None:
+        self._inner.preallocate(size)
+
+    def truncate(self, size: int) -> None:
+        self._inner.truncate(size)
+
+    def size(self) -> int:
+        return self._inner.size()
+
+    def will_need(self, offset: int, size: int) -> None:
+        self._inner.will_need(offset, size)
+
+    def close(self) -> None:
+        self._inner.close()

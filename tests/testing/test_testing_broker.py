@@ -1,0 +1,203 @@
+"""A broker in a test: it starts at once, is real, and leaves nothing behind."""
+
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from holtmq.testing import TestBroker
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+def connect(broker: TestBroker, name: str = "") -> pika.BlockingConnection:
+    parameters = pika.URLParameters(broker.amqp_url)
+    if name:
+        parameters.client_properties = {"connection_name": name}
+    return pika.BlockingConnection(parameters)
+
+
+def open_descriptors() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"{number}:{os.readlink(f'/proc/self/fd/{number}')}")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def publish(channel: BlockingChannel, *bodies: bytes, queue: str = "work") -> None:
+    for body in bodies:
+        channel.basic_publish("", queue, body, PERSISTENT)
+
+
+def test_the_fixture_is_found_and_speaks_amqp(holt_broker: TestBroker) -> None:
+    with connect(holt_broker) as client:
+        channel = client.channel()
+        channel.queue_declare("work")
+        channel.basic_publish("", "work", b"hello")
+
+        _, _, body = channel.basic_get("work", auto_ack=True)
+
+        assert body == b"hello"
+
+
+def test_the_factory_makes_brokers_that_know_nothing_of_each_other(
+    holt_broker_factory: Callable[..., TestBroker],
+) -> None:
+    one, two = holt_broker_factory(), holt_broker_factory()
+    with connect(one) as client:
+        client.channel().queue_declare("here")
+
+        assert one.amqp_port != two.amqp_port
+        assert (one.queues(), two.queues()) == (["here"], [])
+
+
+def test_fifty_brokers_start_fast_and_leave_no_thread_socket_or_file_behind() -> None:
+    with TestBroker() as first, connect(first) as client:  # what is opened once per process is no leak
+        client.channel()
+    folders_before = set(Path(tempfile.gettempdir()).glob("holt-test-*"))
+    threads_before = set(threading.enumerate())
+    gc.collect()
+    descriptors_before = open_descriptors()
+
+    took = []
+    for number in range(50):
+        began = time.perf_counter()
+        broker = TestBroker(durable=number % 5 == 0).start()
+        took.append(time.perf_counter() - began)
+        with broker, connect(broker) as client:
+            client.channel().queue_declare("work", durable=True)
+
+    gc.collect()
+    assert statistics.median(took) < 0.1
+    assert set(threading.enumerate()) == threads_before
+    assert open_descriptors() == descriptors_before
+    assert set(Path(tempfile.gettempdir()).glob("holt-test-*")) == folders_before
+
+
+def test_no_task_is_left_on_the_loop_when_a_broker_stops() -> None:
+    import asyncio
+
+    broker = TestBroker().start()
+    with connect(broker):
+        broker.call(lambda node: None)
+    thread = broker._thread
+    assert thread is not None
+    node = broker.node
+    broker._stop_node()
+
+    async def others() -> list[str]:
+        me = asyncio.current_task()
+        return [task.get_name() for task in asyncio.all_tasks() if task is not me]
+
+    # The loop's own main coroutine is the one that waits for the thread's end.
+    assert len(thread.run(others)) == 1
+    assert not node.amqp.connections
+    broker.stop()
+
+
+def test_stopping_with_a_client_still_connected_does_not_wait_for_it() -> None:
+    broker = TestBroker().start()
+    client = connect(broker)
+
+    began = time.perf_counter()
+    broker.stop()
+
+    assert time.perf_counter() - began < 1.0
+    with pytest.raises(pika.exceptions.AMQPError):
+        client.channel()
+
+
+def test_what_a_client_has_sent_is_seen_without_a_confirm(holt_broker: TestBroker) -> None:
+    with connect(holt_broker) as client:
+        channel = client.channel()
+        channel.queue_declare("work")
+        for number in range(200):
+            channel.basic_publish("", "work", b"x")
+
+            assert holt_broker.queue_depth("work") == number + 1
+
+
+def test_a_restart_keeps_durable_queues_and_persistent_messages_alone(holt_broker: TestBroker) -> None:
+    with connect(holt_broker) as client:
+        channel = client.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("work", durable=True)
+        channel.queue_declare("fleeting")
+        publish(channel, b"kept")
+        channel.basic_publish("", "work", b"lost")
+        port = holt_broker.amqp_port
+
+    holt_broker.restart()
+
+    assert holt_broker.amqp_port == port
+    assert holt_broker.queues() == ["work"]
+    assert [message.body for message in holt_broker.messages("work")] == [b"kept"]
+
+
+def test_a_folder_keeps_its_data_from_one_broker_to_the_next(tmp_path: Path) -> None:
+    with TestBroker(tmp_path) as broker, connect(broker) as client:
+        channel = client.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("work", durable=True)
+        publish(channel, b"kept")
+
+    with TestBroker(tmp_path) as broker:
+        assert [message.text for message in broker.messages("work")] == ["kept"]
+
+
+def test_a_broker_can_be_used_from_several_threads(holt_broker: TestBroker) -> None:
+    def work(number: int) -> None:
+        with connect(holt_broker) as client:
+            channel = client.channel()
+            channel.queue_declare(f"queue-{number}")
+            channel.basic_publish("", f"queue-{number}", b"x")
+            depths[number] = holt_broker.queue_depth(f"queue-{number}")
+
+    depths: dict[int, int] = {}
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert depths == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+async def test_a_broker_can_be_used_in_an_async_test() -> None:
+    import aio_pika
+
+    async with TestBroker() as broker:
+        connection = await aio_pika.connect_robust(broker.amqp_url)
+        async with connection:
+            channel = await connection.channel()
+            queue = await channel.declare_queue("work")
+            await channel.default_exchange.publish(aio_pika.Message(b"hello"), "work")
+            message = await queue.get()
+            await message.ack()
+
+        assert message.body == b"hello"
+        assert broker.queue_depth("work") == 0
+
+
+def test_the_plugin_costs_nothing_until_a_fixture_is_used() -> None:
+    script = (
+        "import sys, pytest; before = set(sys.modules); import holtmq.testing.plugin;"
+        "print(sorted(m for m in set(sys.modules) - before if m.split('.')[0] != 'holtmq'));"
+        "print(sorted(m for m in sys.modules if m.startswith('holtmq.')))"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert out.splitlines() == ["[]", "['holtmq.testing', 'holtmq.testing.plugin']"]
