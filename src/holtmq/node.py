@@ -113,13 +113,16 @@ class Node:
         else:
             if self.disk is None:
                 config.data.dir.mkdir(parents=True, exist_ok=True)
-            options = JournalOptions(segment_bytes=config.journal.segment_bytes)
+            options = JournalOptions(
+                segment_bytes=config.journal.segment_bytes, sync=config.journal.sync is SyncMode.ALWAYS
+            )
             self.journal, recovery = open_journal(
                 config.data.dir,
                 options,
                 disk=self.disk,
                 defer=loop.call_soon,
                 notify=loop.call_soon_threadsafe,
+                later=loop.call_later,
             )
         self.broker = Broker(
             self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue

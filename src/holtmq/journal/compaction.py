@@ -118,22 +118,37 @@ def _live_share(reader: LogReader, segment: SealedSegment, live: Sequence[array[
 
 def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequence[array[int]]) -> int:
     """Write the live records beside the segment and rename over it; the new size."""
-    name = segment_name(segment.base)
-    old = disk.open(name)
+
+    def records() -> Iterator[tuple[int, int, bytes]]:
+        wanted = _live_in(live, segment)
+        while run := list(islice(wanted, _SLICE)):
+            for position, (kind, payload) in zip(run, reader.read_many(run), strict=True):
+                yield position, kind, payload
+
+    old = disk.open(segment_name(segment.base))
     try:
         before = read_header(old, segment.base, disk.folder)
     finally:
         old.close()
+    size = write_compacted(disk, before, segment.end, records())
+    reader.forget(segment.base, gone=False)
+    return size
+
+
+def write_compacted(
+    disk: Disk, before: SegmentHeader, end: int, records: Iterator[tuple[int, int, bytes]]
+) -> int:
+    """Put a segment of these records alone in the place of the one that ``before`` heads; its size."""
+    name = segment_name(before.base)
     positions = array("Q")
     offsets = array("Q")
     offset = HEADER_SIZE
     file = disk.open(name + TEMPORARY, create=True)
     try:
-        wanted = _live_in(live, segment)
-        while run := list(islice(wanted, _SLICE)):
+        while run := list(islice(records, _SLICE)):
             parts: list[bytes] = []
             start = offset
-            for position, (kind, payload) in zip(run, reader.read_many(run), strict=True):
+            for position, kind, payload in run:
                 record = encode(kind, payload)
                 parts.append(record)
                 positions.append(position)
@@ -141,9 +156,7 @@ def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequen
                 offset += len(record)
             file.pwrite([b"".join(parts)], start)
         index = encode_index(positions, offsets)
-        header = SegmentHeader(
-            segment.base, before.epoch, before.marker, True, segment.end, offset, len(positions)
-        )
+        header = SegmentHeader(before.base, before.epoch, before.marker, True, end, offset, len(positions))
         file.pwrite([index], offset)
         file.pwrite([header.encode()], 0)
         file.sync()
@@ -152,7 +165,6 @@ def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequen
         disk.remove(name + TEMPORARY)
         raise
     file.close()
-    reader.forget(segment.base, gone=False)
     disk.rename(name + TEMPORARY, name)
     disk.sync_dir()
     return offset + len(index)

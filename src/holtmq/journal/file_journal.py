@@ -29,6 +29,7 @@ from .interface import (
     JournalError,
     JournalFailed,
     JournalStats,
+    Later,
 )
 from .reader import LogReader
 from .records import (
@@ -54,6 +55,11 @@ class JournalOptions:
     segment_bytes: int = 64 << 20
     compact_below: float = 0.25  # live share of a segment under which it is rewritten
     read_handles: int = 32
+    sync: bool = True  # False: confirmed may be lost to a power cut, never to a crash of the process
+    # How long records that nobody waits for may stay in memory, to ride along with a commit that somebody
+    # does wait for: else each acknowledgment would cost a sync of its own.
+    idle_seconds: float = 0.02
+    idle_bytes: int = 256 << 10
 
 
 @dataclass(slots=True)
@@ -90,10 +96,12 @@ class FileJournal:
         options: JournalOptions,
         defer: Defer | None,
         notify: Defer | None,
+        later: Later | None = None,
     ) -> None:
         self._disk = disk
         self._options = options
         self._defer = defer
+        self._later = later
         self._notify = notify
         self._failed: JournalFailed | None = None
         self._state = "its recovery has not been read to the end"  # why append must refuse; "" when open
@@ -109,6 +117,7 @@ class FileJournal:
         self._callbacks: list[DurableCallback] = []
         self._idle_callbacks: list[DurableCallback] = []  # given when nothing was waiting
         self._turn_due = False
+        self._idle_turn_due = False
         self._in_flight: deque[_InFlight] = deque()
         self._durable = 0
         self._segments: list[_Segment] = []
@@ -181,6 +190,7 @@ class FileJournal:
     def on_durable(self, callback: DurableCallback) -> None:
         if self._failed is None and self._end > self._start + SYNC_SIZE:
             self._callbacks.append(callback)
+            self._schedule_turn()
         elif self._failed is None and self._in_flight:
             self._in_flight[-1].callbacks.append(callback)
         else:
@@ -188,7 +198,7 @@ class FileJournal:
             self._schedule_turn()
 
     def flush(self) -> None:
-        self._turn()
+        self._hand_over()
         if self._thread is None and self._writer is not None and self._in_flight and self._failed is None:
             try:
                 self._results.append(self._writer.commit([waiting.group for waiting in self._in_flight]))
@@ -234,7 +244,29 @@ class FileJournal:
             self._defer(self._turn)
 
     def _turn(self) -> None:
-        """Once per turn of the loop in which something was appended: hand the group to the writer."""
+        """Once per turn of the loop in which something was appended: hand the group to the writer.
+
+        A small group that nobody waits for stays open a while.
+        """
+        self._turn_due = False
+        if (
+            self._later is None
+            or self._callbacks
+            or self._idle_callbacks
+            or self._end - self._start > self._options.idle_bytes
+        ):
+            self._hand_over()
+            return
+        self._limit = -1  # the next append asks for a turn again
+        if not self._idle_turn_due:
+            self._idle_turn_due = True
+            self._later(self._options.idle_seconds, self._idle_turn)
+
+    def _idle_turn(self) -> None:
+        self._idle_turn_due = False
+        self._hand_over()
+
+    def _hand_over(self) -> None:
         self._turn_due = False
         self._run_idle()
         if self._failed is None:
@@ -408,6 +440,7 @@ class FileJournal:
         for base, _ in log.segments:
             self._reader.add(base)
         self._writer = log.writer
+        self._writer.syncs = self._options.sync
         self._state = ""
         notify = self._notify
         if notify is not None:

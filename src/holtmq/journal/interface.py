@@ -37,6 +37,7 @@ class JournalLocked(JournalError):
 
 DurableCallback = Callable[[JournalFailed | None], None]
 Defer = Callable[[Callable[[], None]], object]  # loop.call_soon, or loop.call_soon_threadsafe
+Later = Callable[[float, Callable[[], None]], object]  # loop.call_later
 
 
 @dataclass(frozen=True, slots=True)

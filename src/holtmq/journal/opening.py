@@ -16,7 +16,7 @@ from .checkpoint import read_checkpoint
 from .disk import Disk, OsDisk
 from .epoch import next_epoch
 from .file_journal import FileJournal, JournalOptions, OpenLog
-from .interface import Defer, JournalError, JournalFailed, Recovery
+from .interface import Defer, JournalError, JournalFailed, Later, Recovery
 from .recovery import Survey, TailWalk, survey
 from .segment import HEADER_SIZE, TEMPORARY, create_segment
 from .writer import LogWriter
@@ -33,12 +33,14 @@ def open_journal(
     disk: Disk | None = None,
     defer: Defer | None = None,
     notify: Defer | None = None,
+    later: Later | None = None,
     clock: Callable[[], float] = time.time,
 ) -> tuple[FileJournal, Recovery]:
     """Own the folder and find out what is in it.
 
-    ``defer`` is ``loop.call_soon`` and ``notify`` is ``loop.call_soon_threadsafe``; without them nothing is
-    threaded, and ``flush`` does the work inline. JournalLocked and JournalCorrupt are raised here or, for
+    ``defer`` is ``loop.call_soon``, ``notify`` is ``loop.call_soon_threadsafe`` and ``later`` is
+    ``loop.call_later`` (without it, records that nobody waits for are committed at once); without the first
+    two nothing is threaded, and ``flush`` does the work inline. JournalLocked and JournalCorrupt are raised here or, for
     damage in the tail, while ``Recovery.records`` is read.
     """
     if (defer is None) != (notify is None):
@@ -60,7 +62,7 @@ def open_journal(
         raise
     for warning in found.warnings:
         log.error("journal opened with a warning", extra={"folder": disk.folder, "warning": warning})
-    journal = FileJournal(disk, options, defer, notify)
+    journal = FileJournal(disk, options, defer, notify, later)
     mark = found.checkpoint
     recovery = Recovery(
         checkpoint=iter(()) if mark is None else read_checkpoint(disk, mark.position),
