@@ -17,14 +17,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.testing import TestBroker
 
+Connect = Callable[..., pika.BlockingConnection]
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-def connect(broker: TestBroker, name: str = "") -> pika.BlockingConnection:
-    parameters = pika.URLParameters(broker.amqp_url)
-    if name:
-        parameters.client_properties = {"connection_name": name}
-    return pika.BlockingConnection(parameters)
 
 
 def open_descriptors() -> set[str]:
@@ -42,7 +36,7 @@ def publish(channel: BlockingChannel, *bodies: bytes, queue: str = "work") -> No
         channel.basic_publish("", queue, body, PERSISTENT)
 
 
-def test_the_fixture_is_found_and_speaks_amqp(holt_broker: TestBroker) -> None:
+def test_the_fixture_is_found_and_speaks_amqp(holt_broker: TestBroker, connect: Connect) -> None:
     with connect(holt_broker) as client:
         channel = client.channel()
         channel.queue_declare("work")
@@ -54,7 +48,7 @@ def test_the_fixture_is_found_and_speaks_amqp(holt_broker: TestBroker) -> None:
 
 
 def test_the_factory_makes_brokers_that_know_nothing_of_each_other(
-    holt_broker_factory: Callable[..., TestBroker],
+    holt_broker_factory: Callable[..., TestBroker], connect: Connect
 ) -> None:
     one, two = holt_broker_factory(), holt_broker_factory()
     with connect(one) as client:
@@ -64,7 +58,7 @@ def test_the_factory_makes_brokers_that_know_nothing_of_each_other(
         assert (one.queues(), two.queues()) == (["here"], [])
 
 
-def test_fifty_brokers_start_fast_and_leave_no_thread_socket_or_file_behind() -> None:
+def test_fifty_brokers_start_fast_and_leave_no_thread_socket_or_file_behind(connect: Connect) -> None:
     with TestBroker() as first, connect(first) as client:  # what is opened once per process is no leak
         client.channel()
     folders_before = set(Path(tempfile.gettempdir()).glob("holt-test-*"))
@@ -87,7 +81,7 @@ def test_fifty_brokers_start_fast_and_leave_no_thread_socket_or_file_behind() ->
     assert set(Path(tempfile.gettempdir()).glob("holt-test-*")) == folders_before
 
 
-def test_no_task_is_left_on_the_loop_when_a_broker_stops() -> None:
+def test_no_task_is_left_on_the_loop_when_a_broker_stops(connect: Connect) -> None:
     import asyncio
 
     broker = TestBroker().start()
@@ -108,7 +102,7 @@ def test_no_task_is_left_on_the_loop_when_a_broker_stops() -> None:
     broker.stop()
 
 
-def test_stopping_with_a_client_still_connected_does_not_wait_for_it() -> None:
+def test_stopping_with_a_client_still_connected_does_not_wait_for_it(connect: Connect) -> None:
     broker = TestBroker().start()
     client = connect(broker)
 
@@ -120,7 +114,7 @@ def test_stopping_with_a_client_still_connected_does_not_wait_for_it() -> None:
         client.channel()
 
 
-def test_what_a_client_has_sent_is_seen_without_a_confirm(holt_broker: TestBroker) -> None:
+def test_what_a_client_has_sent_is_seen_without_a_confirm(holt_broker: TestBroker, connect: Connect) -> None:
     with connect(holt_broker) as client:
         channel = client.channel()
         channel.queue_declare("work")
@@ -130,7 +124,9 @@ def test_what_a_client_has_sent_is_seen_without_a_confirm(holt_broker: TestBroke
             assert holt_broker.queue_depth("work") == number + 1
 
 
-def test_a_restart_keeps_durable_queues_and_persistent_messages_alone(holt_broker: TestBroker) -> None:
+def test_a_restart_keeps_durable_queues_and_persistent_messages_alone(
+    holt_broker: TestBroker, connect: Connect
+) -> None:
     with connect(holt_broker) as client:
         channel = client.channel()
         channel.confirm_delivery()
@@ -147,7 +143,7 @@ def test_a_restart_keeps_durable_queues_and_persistent_messages_alone(holt_broke
     assert [message.body for message in holt_broker.messages("work")] == [b"kept"]
 
 
-def test_a_folder_keeps_its_data_from_one_broker_to_the_next(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_data_from_one_broker_to_the_next(tmp_path: Path, connect: Connect) -> None:
     with TestBroker(tmp_path) as broker, connect(broker) as client:
         channel = client.channel()
         channel.confirm_delivery()
@@ -158,7 +154,7 @@ def test_a_folder_keeps_its_data_from_one_broker_to_the_next(tmp_path: Path) -> 
         assert [message.text for message in broker.messages("work")] == ["kept"]
 
 
-def test_a_broker_can_be_used_from_several_threads(holt_broker: TestBroker) -> None:
+def test_a_broker_can_be_used_from_several_threads(holt_broker: TestBroker, connect: Connect) -> None:
     def work(number: int) -> None:
         with connect(holt_broker) as client:
             channel = client.channel()
