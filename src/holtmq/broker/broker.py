@@ -280,6 +280,8 @@ class Broker:
                 existing.used_ms = self.flow.now_ms
                 return existing, False
             refuse_reserved("queue", name)
+        if durable:
+            self._refuse_if_failed()
         options = parse_queue_arguments(
             name, vhost.name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
         )
@@ -327,11 +329,15 @@ class Broker:
             raise Conflict(f"queue '{name}' in vhost '{vhost.name}' in use")
         if if_empty and len(queue):
             raise Conflict(f"queue '{name}' in vhost '{vhost.name}' not empty")
+        if queue.persisted:
+            self._refuse_if_failed()
         count = len(queue)
         self._remove_queue(vhost, queue)
         return count, queue.persisted
 
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
+        if queue.outcasts:  # rejected in this very turn: they outlive their queue
+            self.flow.cast_out(queue)
         removed = vhost.remove_queue(queue)
         del self.queues_by_id[queue.id]
         consumers, queue.consumers = queue.consumers, []
@@ -339,6 +345,8 @@ class Broker:
             consumer.cancelled(queue)
         queue.store.clear()
         queue.held_back.clear()
+        if self.journal.failed:
+            return  # nobody asked for this removal in words: a restart will have the queue again
         if queue.persisted:
             self.record(QueueDeleted(queue.id))
         self._delete_unused_sources(vhost, removed)
@@ -346,11 +354,14 @@ class Broker:
     def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:
         """Drop what waits in a queue; how many, and whether something was journalled."""
         queue = vhost.queue(name, owner)
+        if queue.persisted:
+            self._refuse_if_failed()
         self.flow.turn()
-        count = queue.purge()
+        outstanding = self.outstanding(queue)
+        count = queue.purge(outstanding)
         if not count or not queue.persisted:
             return count, False
-        survivors = [message for message in self.outstanding(queue) if message.persistent]
+        survivors = [message for message in outstanding if message.persistent]
         size = sum(len(message.body) for message in survivors)
         positions = sorted(message.position for message in survivors)
         self.journal.append(Kind.PURGED, encode_settled(queue.id, size, positions))
@@ -361,8 +372,8 @@ class Broker:
         leased = [
             lease.message
             for session in self.sessions
-            for lease in session.by_number.values()
-            if lease.queue is queue and lease.holder is not None
+            for lease in session.outstanding()
+            if lease.queue is queue
         ]
         return leased + [message for batch in queue.held_back.values() for message in batch]
 
@@ -373,10 +384,18 @@ class Broker:
                 self._remove_queue(vhost, queue)
 
     def _schedule_expiry(self, queue: WorkQueue) -> None:
-        if queue.options.expires_ms is not None:
-            self.flow.at(queue.used_ms + queue.options.expires_ms, lambda: self._expire_queue(queue))
+        if queue.options.expires_ms is None:
+            return
+        due_ms = queue.used_ms + queue.options.expires_ms
+        # One timer at a time: an earlier one looks again when it is due.
+        if not queue.expiry_scheduled_ms or due_ms < queue.expiry_scheduled_ms:
+            queue.expiry_scheduled_ms = due_ms
+            self.flow.at(due_ms, lambda: self._expire_queue(queue, due_ms))
 
-    def _expire_queue(self, queue: WorkQueue) -> None:
+    def _expire_queue(self, queue: WorkQueue, due_ms: int) -> None:
+        if queue.expiry_scheduled_ms != due_ms:
+            return
+        queue.expiry_scheduled_ms = 0
         expires_ms = queue.options.expires_ms
         if queue.deleted or expires_ms is None:
             return
@@ -444,6 +463,11 @@ class Broker:
         if found.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
         return Route(vhost, found, routing_key, address)
+
+    def _refuse_if_failed(self) -> None:
+        """Before state changes, so that it does not run ahead of a journal that takes nothing more."""
+        if self.journal.failed is not None:
+            raise self.journal.failed
 
     def record(self, change: AnyChange) -> None:
         """Write one change down."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import PROPERTIES_AT, facts, raw_headers, with_headers
 from holtmq.wire.tables import FieldTable, FieldValue
 
@@ -32,16 +33,31 @@ class DeadLetter:
 
 
 def dead_letter(
-    header: bytes, exchange: str, routing_key: str, queue: str, reason: str, now_s: int
+    header: bytes,
+    exchange: str,
+    routing_key: str,
+    queue: str,
+    reason: str,
+    now_s: int,
+    *,
+    keep_cc: bool = True,
 ) -> DeadLetter:
-    """Write one more death into a message's headers and take its expiration away."""
+    """Write one more death into a message's headers and take its expiration away.
+
+    With a dead-letter routing key the CC keys have no say any more, and the header goes (``keep_cc``).
+    """
     property_bytes = header[PROPERTIES_AT:]
-    headers = raw_headers(property_bytes)
+    try:
+        headers = raw_headers(property_bytes)
+    except CodecError:
+        headers = {}  # nobody looked inside until now; nonsense must not keep the message from dying
     cc = headers.get("CC")
     keys = [routing_key, *(key for key in (cc if isinstance(cc, list) else []) if isinstance(key, str))]
     expiration = facts(header).expiration
     deaths = _with_death(_history(headers), exchange, keys, queue, reason, now_s, expiration)
     changed: FieldTable = dict(headers)
+    if not keep_cc:
+        changed.pop("CC", None)
     history: list[FieldValue] = [death for death in deaths]  # noqa: C416 (list is invariant)
     changed["x-death"] = history
     if "x-first-death-queue" not in headers:

@@ -24,7 +24,7 @@ from holtmq.broker.traits import Traits, TraitsCache
 from holtmq.broker.vhost import VHost
 from holtmq.broker.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal
-from holtmq.wire.properties import PROPERTIES_AT
+from holtmq.wire.properties import PROPERTIES_AT, with_headers
 
 _SETTLED: Final = struct.Struct("<IQ")  # queue id, bytes; positions follow as u64
 _MARK: Final = struct.Struct("<IQ")  # queue id, seq
@@ -54,6 +54,8 @@ class Flow:
 
     __slots__ = (
         "_batch",
+        "_batch_delays",
+        "_on_the_way",
         "_placements",
         "dead_lettered",
         "delayed",
@@ -82,6 +84,8 @@ class Flow:
         self.dead_lettered = 0
         self._batch: list[tuple[int, bytes]] | None = None
         self._placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
+        self._batch_delays: list[tuple[int, bool, int]] = []  # index in the batch, persistent, due
+        self._on_the_way: dict[int, tuple[int, int]] = {}  # queue id -> messages and bytes in the batch
 
     # -- publishing ------------------------------------------------------------------------------
 
@@ -151,11 +155,10 @@ class Flow:
 
     def _publish_special(self, route: Route, traits: Traits, message: Message) -> Outcome:
         """Everything that is not a plain message on a plain route."""
-        if traits.visible_bytes is not None:
-            message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
         queues: dict[str, WorkQueue] = {}
-        delayed = False
-        needs = not route.simple
+        delays: dict[str, int] = {}
+        # A transaction's routes may be older than the topology it is committed to.
+        needs = not route.simple or self._batch is not None
         for key in (route.routing_key, *traits.extra_keys):
             if not needs and key is route.routing_key:
                 queues.update((queue.name, queue) for queue in route.queues)
@@ -167,10 +170,12 @@ class Flow:
                 traits.hash_properties() if route.exchange.needs_properties else None,
             )
             queues.update((queue.name, queue) for queue in result.queues)
-            for delay in result.delays:
-                self._delay(message, route.vhost.name, delay.exchange.name, self.now_ms + delay.delay_ms)
-                delayed = True
-        accepted = [queue for queue in queues.values() if not self._refuses(queue)]
+            delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+        for exchange, delay_ms in delays.items():  # all keys, and BCC with them, are routed when it is due
+            self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
+        if traits.visible_bytes is not None:
+            message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        accepted = [queue for queue in queues.values() if not self._refuses(queue, message)]
         for queue in queues.values():
             if queue not in accepted and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 queue.outcasts.append((Reason.MAXLEN, _unplaced(message)))
@@ -178,15 +183,22 @@ class Flow:
         journalled = self._record_and_place(message, accepted)
         if len(accepted) < len(queues):
             return Outcome.REFUSED
-        if not queues and not delayed:
+        if not queues and not delays:
             return Outcome.UNROUTED
-        return Outcome.JOURNALLED if journalled or (delayed and message.persistent) else Outcome.PLACED
+        return Outcome.JOURNALLED if journalled or (delays and message.persistent) else Outcome.PLACED
 
-    def _refuses(self, queue: WorkQueue) -> bool:
-        if not queue.refuses_when_full or not queue.is_full():
+    def _refuses(self, queue: WorkQueue, message: Message) -> bool:
+        if not queue.refuses_when_full:
             return False
-        queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
-        return queue.is_full()
+        size, ahead = len(message.body), self._on_the_way.get(queue.id, (0, 0))
+        if queue.is_full(size, *ahead):
+            queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
+            self.touch(queue)
+            if queue.is_full(size, *ahead):
+                return True
+        if self._batch is not None:
+            self._on_the_way[queue.id] = ahead[0] + 1, ahead[1] + size
+        return False
 
     def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
         ids = durable_ids(list(queues)) if message.persistent else b""
@@ -217,14 +229,23 @@ class Flow:
         assert self._batch is None
         self._batch = []
 
+    def abort(self) -> None:
+        """Give the batch up."""
+        self._batch = None
+        self._placements, self._batch_delays = [], []
+        self._on_the_way.clear()
+
     def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
-        """Write the batch, with what these queues have settled; then place its messages. True if journalled."""
-        batch, self._batch = self._batch, None
-        placements, self._placements = self._placements, []
+        """Write the batch, with what has left these queues; then place its messages. True if journalled."""
+        batch = self._batch
         assert batch is not None
         for queue in settled:
+            if queue.outcasts:
+                self._bury(queue)
             if queue.settled:
                 batch.append((Kind.SETTLED, _take_settled(queue)))
+        placements, delays = self._placements, self._batch_delays
+        self.abort()
         positions: list[int] = []
         if len(batch) == 1:
             positions = [self.journal.append(*batch[0])]
@@ -234,6 +255,8 @@ class Flow:
             if index >= 0:
                 message.position = positions[index]
             self.place(message, queues)
+        for index, persistent, due_ms in delays:
+            self.schedule_delayed(positions[index], persistent, due_ms)
         return bool(batch)
 
     # -- leases end ------------------------------------------------------------------------------
@@ -255,9 +278,8 @@ class Flow:
         for lease in leases:
             queue = lease.queue
             if lease.holder is None:
-                if not queue.store.withdraw(lease.message):
+                if not queue.take_out(lease.message):
                     continue
-                queue.bytes -= len(lease.message.body)
                 queue.unacked += 1  # so that it leaves like any other lease
             queue.reject(lease.message)
             self.touch(queue)
@@ -271,7 +293,7 @@ class Flow:
             queue = part[0].queue
             if queue.deleted:
                 continue
-            waiting = queue.release(part)
+            waiting = queue.release(part, self.pager)
             self._record_returned(queue, part)
             if waiting:
                 self._hold_back(queue, waiting)
@@ -302,7 +324,7 @@ class Flow:
 
     def _offer_again(self, queue: WorkQueue, messages: list[Message]) -> None:
         if queue.held_back.pop(id(messages), None) is not None and not queue.deleted:
-            queue.restore(messages)
+            queue.restore(messages, self.pager)
             if queue.limited:
                 self._enforce_limits(queue)
             self.touch(queue)
@@ -313,10 +335,17 @@ class Flow:
         """Finish what this turn began: hand out, expire, dead-letter, journal, page."""
         while self.dirty:
             dirty, self.dirty = self.dirty, []
-            for queue in dirty:
-                queue.dirty = False
-                if not queue.deleted:
-                    self._turn_queue(queue)
+            done = 0
+            try:
+                for queue in dirty:
+                    done += 1
+                    queue.dirty = False
+                    if not queue.deleted:
+                        self._turn_queue(queue)
+            finally:
+                if done < len(dirty):  # one queue's trouble must not leave the others waiting for ever
+                    self.dirty += dirty[done:]
+                    self.on_dirty()
 
     def _turn_queue(self, queue: WorkQueue) -> None:
         store = queue.store
@@ -325,7 +354,7 @@ class Flow:
         if queue.expiring and len(store):
             self._expire(queue)
         if queue.outcasts:
-            self._cast_out(queue)
+            self.cast_out(queue)
         journal = self.journal
         if journal.failed:
             queue.settled.clear()  # nothing more can be written; a restart brings these back
@@ -363,13 +392,23 @@ class Flow:
 
     # -- dead letters ----------------------------------------------------------------------------
 
-    def _cast_out(self, queue: WorkQueue) -> None:
+    def cast_out(self, queue: WorkQueue) -> None:
         """Messages leave without an ack: to the dead-letter exchange, or for good, in one record."""
+        if self.journal.failed:
+            queue.outcasts = []  # a restart brings them back
+            return
+        self.begin()
+        try:
+            self.commit((queue,))
+        except BaseException:
+            self.abort()
+            raise
+
+    def _bury(self, queue: WorkQueue) -> None:
         outcasts, queue.outcasts = queue.outcasts, []
         vhost = self.vhosts[queue.vhost]
         name = queue.options.dead_letter_exchange
         exchange = vhost.exchanges.get(name) if name is not None else None
-        self.begin()
         for reason, message in outcasts:
             queue.returned.pop(message.seq, None)
             if message.persistent and queue.persisted and message.position:
@@ -377,10 +416,6 @@ class Flow:
                 queue.settled_bytes += len(message.body)
             if exchange is not None:
                 self._dead_letter(vhost, queue, exchange.name, reason, message)
-        if self.journal.failed:
-            self._batch, self._placements = None, []
-            return
-        self.commit((queue,))
 
     def _dead_letter(
         self, vhost: VHost, queue: WorkQueue, exchange: str, reason: Reason, message: Message
@@ -393,15 +428,21 @@ class Flow:
             queue.name,
             reason.value,
             self.now_ms // 1000,
+            keep_cc=routing_key is None,
         )
         keys = [routing_key] if routing_key is not None else letter.routing_keys
+        start = vhost.exchanges[exchange]
+        properties = self.traits.of(letter.header).hash_properties() if start.needs_properties else None
         queues: dict[str, WorkQueue] = {}
+        delays: dict[str, int] = {}
         for key in keys:
-            for found in vhost.route(vhost.exchanges[exchange], key, letter.headers).queues:
+            result = vhost.route(start, key, letter.headers, properties)
+            delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+            for found in result.queues:
                 if not letter.cycles_through(found.name):
                     queues[found.name] = found
-        accepted = [found for found in queues.values() if found is queue or not self._refuses(found)]
-        if not accepted:
+        accepted = [q for q in queues.values() if q is queue or not self._refuses(q, message)]
+        if not accepted and not delays:
             return
         self.seq += 1
         self.dead_lettered += 1
@@ -415,7 +456,10 @@ class Flow:
             message.priority,
             message.persistent,
         )
-        self._record_and_place(moved, accepted)
+        if accepted:
+            self._record_and_place(moved, accepted)
+        for waits_at, delay_ms in delays.items():
+            self._delay(moved, vhost.name, waits_at, self.now_ms + delay_ms)
 
     # -- delayed messages ------------------------------------------------------------------------
 
@@ -423,6 +467,10 @@ class Flow:
         where = vhost.encode(), exchange.encode()
         payload = b"".join((_DELAYED.pack(due_ms, *map(len, where)), *where, encode_message(message, b"")))
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
+        if self._batch is not None:
+            self._batch_delays.append((len(self._batch), message.persistent, due_ms))
+            self._batch.append((kind, payload))
+            return
         self.schedule_delayed(self.journal.append(kind, payload), message.persistent, due_ms)
 
     def schedule_delayed(self, position: int, persistent: bool, due_ms: int) -> None:
@@ -455,7 +503,8 @@ class Flow:
                     exchange, key, traits.headers, traits.hash_properties(), delay_served=True
                 )
                 queues.update((queue.name, queue) for queue in result.queues)
-            accepted = [queue for queue in queues.values() if not self._refuses(queue)]
+            message.header = _delay_served(message.header, traits)
+            accepted = [queue for queue in queues.values() if not self._refuses(queue, message)]
             self._record_and_place(message, accepted)
         self.commit()
 
@@ -498,6 +547,14 @@ def _take_settled(queue: WorkQueue) -> bytes:
     queue.settled.clear()
     queue.settled_bytes = 0
     return payload
+
+
+def _delay_served(header: bytes, traits: Traits) -> bytes:
+    """Say that the message has waited, as RabbitMQ's plugin does: by a negative x-delay. BCC goes, too."""
+    headers = {key: value for key, value in traits.headers.items() if key != "BCC"}
+    headers["x-delay"] = -traits.delay_ms
+    properties = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)
+    return header[:PROPERTIES_AT] + properties
 
 
 def _unplaced(message: Message) -> Message:

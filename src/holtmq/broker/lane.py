@@ -16,8 +16,11 @@ from holtmq.broker.message import TRANSIENT, Message
 HEAD_MAX: Final = 16_384  # messages kept in memory before the rest becomes positions
 HEAD_KEEP: Final = 4_096
 HEAD_MAX_BYTES: Final = 32 * 1024 * 1024
-RUN: Final = 1_024  # messages read back at once
+RUN: Final = 1_024  # messages read back at once, if they are small
+RUN_BYTES: Final = 4 * 1024 * 1024  # bodies read back at once, as far as the last run tells
+_FIRST_RUN: Final = 64  # before anything is known about the size of the bodies
 TAIL_MAX: Final = 256
+TAIL_MAX_BYTES: Final = 8 * 1024 * 1024
 _CHUNK: Final = 65_536
 
 
@@ -39,15 +42,28 @@ class Lane:
     ``inbox`` is ``ready`` itself while nothing is paged, so that a push is one append.
     """
 
-    __slots__ = ("_paged", "_paged_count", "_withdrawn", "inbox", "mixed", "ready")
+    __slots__ = (
+        "_paged",
+        "_paged_count",
+        "_paged_from",
+        "_run",
+        "_withdrawn",
+        "inbox",
+        "mixed",
+        "paged_transient_bytes",
+        "ready",
+    )
 
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
         self.inbox: deque[Message] = self.ready
         self._paged: deque[array[int]] = deque()
         self._paged_count = 0
+        self._paged_from = 0  # no paged message has a seq below this
+        self._run = _FIRST_RUN
         self._withdrawn: set[int] = set()  # positions settled while they were paged
-        self.mixed = False  # some of the positions are tagged as transient
+        self.mixed = False  # some of the positions are tagged as transient, or do not rise
+        self.paged_transient_bytes = 0  # bodies behind tagged positions: a restart forgets them
 
     def __len__(self) -> int:
         count = len(self.ready) + self._paged_count - len(self._withdrawn)
@@ -99,10 +115,13 @@ class Lane:
         """Append at the tail. (The publish path inlines this.)"""
         self.inbox.append(message)
 
-    def restore(self, messages: list[Message]) -> None:
+    def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put messages that were taken back at their old place; ``messages`` is in order."""
         ready = self.ready
         last = messages[-1].seq
+        while self._paged_count and self._paged_from <= last:
+            # After a burst of returns what lay behind these was paged out: their place is in there.
+            self._page_in_run(pager)
         if ready and ready[0].seq < last:
             merged = list(messages)
             while ready and ready[0].seq < last:
@@ -113,25 +132,30 @@ class Lane:
 
     def withdraw(self, message: Message) -> bool:
         """Remove one message that waits here; False when it is not here any more."""
+        seq = message.seq
         for held in (self.ready, self.inbox):
-            try:
-                held.remove(message)
-                return True
-            except ValueError:
-                pass
+            # Not by identity: what was paged out and read back is another object.
+            for at, waiting in enumerate(held):
+                if waiting.seq == seq:
+                    del held[at]
+                    return True
+        if seq < self._paged_from or not message.position:  # without this a deep queue is searched in vain
+            return False
         position = message.position
         tagged = position if message.persistent else position | TRANSIENT
-        if position and position not in self._withdrawn and any(tagged in chunk for chunk in self._paged):
-            self._withdrawn.add(position)
-            return True
-        return False
+        if position in self._withdrawn or not any(tagged in chunk for chunk in self._paged):
+            return False
+        self._withdrawn.add(position)
+        if tagged & TRANSIENT:
+            self.paged_transient_bytes -= len(message.body)
+        return True
 
     def spill(self, pager: Pager, bytes_held: int) -> None:
-        """Turn what is too much for memory into positions."""
+        """Turn what is too much for memory into positions; ``bytes_held``: bodies of all that waits."""
         ready, inbox = self.ready, self.inbox
         if inbox is not ready:
-            if len(inbox) > TAIL_MAX:
-                self._append_positions(self._store(message, pager) for message in inbox)
+            if len(inbox) > TAIL_MAX or sum([len(m.body) for m in inbox]) > TAIL_MAX_BYTES:
+                self._append_positions([self._store(message, pager) for message in inbox])
                 inbox.clear()
             if len(ready) > HEAD_MAX:  # a burst of returned messages
                 self._page_out_head(pager, HEAD_KEEP)
@@ -155,7 +179,10 @@ class Lane:
         self.inbox = self.ready
         self._paged.clear()
         self._paged_count = 0
+        self._paged_from = 0
         self._withdrawn.clear()
+        self.mixed = False
+        self.paged_transient_bytes = 0
 
     def positions(self) -> Iterator[array[int]]:
         """Runs of the positions of every waiting message the journal holds, transient ones tagged."""
@@ -168,6 +195,13 @@ class Lane:
         if self.inbox is not self.ready:
             yield _positions_of(self.inbox)
 
+    def transient_bytes(self) -> int:
+        """Bodies that a restart forgets."""
+        held = sum([len(m.body) for m in self.ready if not m.persistent])
+        if self.inbox is not self.ready:
+            held += sum([len(m.body) for m in self.inbox if not m.persistent])
+        return held + self.paged_transient_bytes
+
     def drain(self, pager: Pager) -> Iterator[list[Message]]:
         """Take everything, run by run."""
         while len(self):
@@ -175,37 +209,55 @@ class Lane:
 
     def _page_in(self, pager: Pager) -> None:
         ready = self.ready
-        while self._paged_count and len(ready) < RUN:
-            chunk = self._paged[0]
-            run = chunk[:RUN]
-            if len(run) == len(chunk):
-                self._paged.popleft()
-            else:
-                self._paged[0] = chunk[RUN:]
-            self._paged_count -= len(run)
-            if self._withdrawn:
-                gone = {p for p in run if p & ~TRANSIENT in self._withdrawn}
-                self._withdrawn.difference_update(p & ~TRANSIENT for p in gone)
-                run = array("Q", [p for p in run if p not in gone])
-            ready.extend(pager.read(run))
+        while self._paged_count and not ready:
+            self._page_in_run(pager)
+        if self._paged_count and len(ready) < self._run:
+            self._page_in_run(pager)
+
+    def _page_in_run(self, pager: Pager) -> None:
+        ready = self.ready
+        chunk = self._paged[0]
+        run = chunk[: self._run]
+        wanted = run
+        if self._withdrawn:
+            wanted = array("Q", [p for p in run if p & ~TRANSIENT not in self._withdrawn])
+        messages = pager.read(wanted)  # first: if this fails, the positions must still be here
+        if len(run) == len(chunk):
+            self._paged.popleft()
+        else:
+            self._paged[0] = chunk[len(run) :]
+        self._paged_count -= len(run)
+        if len(wanted) < len(run):
+            self._withdrawn.difference_update(p & ~TRANSIENT for p in run)
+        if messages:
+            self._paged_from = messages[-1].seq + 1
+            size = sum([len(message.body) for message in messages])
+            self._run = max(1, min(RUN, RUN_BYTES * len(messages) // (size + 1)))
+            if self.paged_transient_bytes:
+                self.paged_transient_bytes -= sum(len(m.body) for m in messages if not m.persistent)
+        ready.extend(messages)
         if not self._paged_count and self.inbox is not ready:
             ready.extend(self.inbox)
             self.inbox = ready
 
     def _page_out_head(self, pager: Pager, keep: int) -> None:
         ready = self.ready
-        positions = array("Q")
-        while len(ready) > keep:
-            positions.append(self._store(ready.pop(), pager))
-        positions.reverse()
+        leaving = [ready.pop() for _ in range(len(ready) - keep)]
+        leaving.reverse()
+        # Written in their order, so that reading them back is one sweep.
+        positions = array("Q", [self._store(message, pager) for message in leaving])
         for start in reversed(range(0, len(positions), _CHUNK)):
             self._paged.appendleft(positions[start : start + _CHUNK])
         self._paged_count += len(positions)
+        self._paged_from = leaving[0].seq
 
     def _store(self, message: Message, pager: Pager) -> int:
+        if not message.position:
+            self.mixed = True  # written now, behind messages that came later
         position = pager.store(message)
         if position & TRANSIENT:
             self.mixed = True
+            self.paged_transient_bytes += len(message.body)
         return position
 
     def _append_positions(self, positions: Iterable[int]) -> None:

@@ -45,10 +45,11 @@ class Ledger:
     it passes, each at most once; ``revoke`` to that holder's own leases.
     """
 
-    __slots__ = ("_floor", "_revoked", "by_number", "last")
+    __slots__ = ("_aside", "_floor", "_revoked", "by_number", "last")
 
     def __init__(self) -> None:
         self.by_number: dict[int, Lease] = {}
+        self._aside: dict[int, Lease] = {}  # ended in a transaction that is still open
         self.last = 0
         self._floor = 0  # every number up to here has been passed by end_upto
         self._revoked = 0
@@ -79,7 +80,7 @@ class Ledger:
 
     def end_upto(self, number: int) -> list[Lease]:
         """End every lease up to and including ``number``, in order; 0 means all."""
-        upto = number or self.last
+        upto = min(number, self.last) or self.last
         by_number = self.by_number
         if upto - self._floor <= 4 * len(by_number):
             candidates = [n for n in range(self._floor + 1, upto + 1) if n in by_number]
@@ -100,9 +101,27 @@ class Ledger:
             self._forget_revoked(self._revoked - REVOKED_MAX)
         return leases
 
+    def set_aside(self, leases: list[Lease]) -> None:
+        """These were ended, but only a commit makes it count: until then they are outstanding."""
+        self._aside.update((lease.number, lease) for lease in leases)
+
+    def commit(self) -> None:
+        """What was set aside has ended for good."""
+        self._aside.clear()
+
+    def outstanding(self) -> list[Lease]:
+        """Every lease whose message is out of its queue: a checkpoint must keep those."""
+        return [
+            lease
+            for leases in (self.by_number, self._aside)
+            for lease in leases.values()
+            if lease.holder is not None
+        ]
+
     def restore(self, leases: list[Lease]) -> None:
         """Undo ``end``: a transaction that ended these leases was rolled back."""
         for lease in leases:
+            self._aside.pop(lease.number, None)
             self.by_number[lease.number] = lease
             if lease.holder is None:
                 self._revoked += 1

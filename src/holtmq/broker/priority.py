@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final
 
 from holtmq.broker.lane import RUN, Lane, Pager
 from holtmq.broker.message import Message
+
+_SAMPLE: Final = 8
 
 
 class Levels:
@@ -96,13 +100,13 @@ class Levels:
             if self.lanes[level]
         ]
 
-    def restore(self, messages: list[Message]) -> None:
+    def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put messages that were taken back at their old places; ``messages`` is in arrival order."""
         by_level: dict[int, list[Message]] = {}
         for message in messages:
             by_level.setdefault(self.level_of(message.priority), []).append(message)
         for level, part in by_level.items():
-            self.lanes.setdefault(level, Lane()).restore(part)
+            self.lanes.setdefault(level, Lane()).restore(part, pager)
             self._occupied |= 1 << level
 
     def withdraw(self, message: Message) -> bool:
@@ -112,9 +116,12 @@ class Levels:
 
     def spill(self, pager: Pager, bytes_held: int) -> None:
         """Turn what is too much for memory into positions, the least urgent first."""
-        held = self.in_memory or 1
+        waiting = len(self)
         for _, lane in self.by_level(highest_first=False):
-            lane.spill(pager, bytes_held * lane.in_memory // held)
+            # A level's share by its newest messages, if those are bigger than the queue's are on average.
+            newest = [len(message.body) for message in islice(reversed(lane.inbox), _SAMPLE)]
+            mean = max(bytes_held // waiting, sum(newest) // (len(newest) or 1))
+            lane.spill(pager, mean * len(lane))
 
     def adopt(self, level: int, positions: Iterable[int]) -> None:
         """Append positions known from the journal to a level (recovery)."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -74,6 +75,8 @@ class DelayState(msgspec.Struct, array_like=True):
     due_ms: dict[int, int]
 
 
+_IN_MEMORY_AT_MOST: Final = 20_000  # a longer run is certainly one of paged positions
+
 _state_decoder = msgspec.msgpack.Decoder(QueueState)
 _counters_decoder = msgspec.msgpack.Decoder(Counters)
 _delay_decoder = msgspec.msgpack.Decoder(DelayState)
@@ -100,13 +103,20 @@ class _Holding:
         self.delivered_upto = state.delivered_upto
         self.returned = state.returned
         for level, packed in state.levels.items():
-            positions = self.levels[level] = array("Q")
+            positions = array("Q")
             positions.frombytes(packed)
+            level = self._level(level)  # the broker may keep fewer levels than it did
+            if level in self.levels:
+                positions = array("Q", sorted([*self.levels[level], *positions]))
+            self.levels[level] = positions
             self.heads[level] = 0
 
-    def add(self, position: int, placed: PlacedMessage) -> None:
+    def _level(self, priority: int) -> int:
         store = self.queue.store
-        level = store.level_of(placed.priority) if isinstance(store, Levels) else 0
+        return store.level_of(priority) if isinstance(store, Levels) else 0
+
+    def add(self, position: int, placed: PlacedMessage) -> None:
+        level = self._level(placed.priority)
         positions = self.levels.get(level)
         if positions is None:
             positions = self.levels[level] = array("Q")
@@ -154,7 +164,7 @@ class _Holding:
                 queue.store.adopt(rest)
         queue.bytes = max(self.bytes, 0)
         queue.expiring = queue.expiring or self.expiring
-        queue.returned = self.returned
+        queue.returned = self.returned if len(queue) else {}
         queue.redelivered_upto = queue.delivered_upto = queue.delivered_recorded = self.delivered_upto
 
 
@@ -163,12 +173,14 @@ def recover(broker: Broker, recovery: Recovery) -> int:
     holdings: dict[int, _Holding] = {}
     delayed: dict[int, int] = {}
     count = 0
+    seq = 0  # highest in use; transient messages leave theirs only in marks and counts
     for position, kind, payload in _all_records(recovery):
         count += 1
         match kind:
             case Kind.MESSAGE:
                 placed = PlacedMessage(payload)
-                broker.flow.seq = placed.seq
+                if placed.seq > seq:
+                    seq = placed.seq
                 for queue_id in placed.queue_ids:
                     holding = holdings.get(queue_id)
                     if holding is not None:
@@ -182,18 +194,20 @@ def recover(broker: Broker, recovery: Recovery) -> int:
                 if queue_id in holdings:
                     holdings[queue_id].keep_only(positions, size)
             case Kind.DELIVERED:
-                queue_id, seq = decode_mark(payload)
+                queue_id, upto = decode_mark(payload)
+                seq = max(seq, upto)
                 if queue_id in holdings:
-                    holdings[queue_id].delivered_upto = seq
+                    holdings[queue_id].delivered_upto = upto
             case Kind.RETURNED:
-                for queue_id, seq, times in decode_returned(payload):
+                for queue_id, returned_seq, times in decode_returned(payload):
+                    seq = max(seq, returned_seq)
                     if queue_id in holdings:
-                        holdings[queue_id].returned[seq] = times
+                        holdings[queue_id].returned[returned_seq] = times
             case Kind.CHANGE:
                 _apply(broker, decode_change(payload), holdings)
             case Kind.DELAYED:
                 due_ms, _, _, message = decode_delayed(payload)
-                broker.flow.seq = max(broker.flow.seq, message.seq)
+                seq = max(seq, message.seq)
                 delayed[position] = due_ms
             case Kind.DELAY_ENDED:
                 delayed.pop(int.from_bytes(payload, "little"), None)
@@ -203,14 +217,17 @@ def recover(broker: Broker, recovery: Recovery) -> int:
                     holdings[state.id].restore(state)
             case Kind.COUNTERS:
                 counters = _counters_decoder.decode(payload)
-                broker.flow.seq, broker.last_queue_id = counters.seq, counters.last_queue_id
+                seq, broker.last_queue_id = counters.seq, counters.last_queue_id
             case Kind.DELAY_STATE:
                 delayed = _delay_decoder.decode(payload).due_ms
             case _:  # PAGED, and kinds that other parts of the broker fold
                 pass
+    broker.flow.seq = seq
     for holding in holdings.values():
         holding.finish()
         broker.flow.touch(holding.queue)
+        if holding.queue.limited:  # the crash may have come between a message and the one it pushed out
+            holding.queue.shed_excess(broker.flow.pager)
     for position, due_ms in delayed.items():
         broker.flow.schedule_delayed(position, True, due_ms)
     return count
@@ -318,9 +335,8 @@ def snapshot(broker: Broker) -> tuple[list[tuple[int, bytes]], list[array[int]]]
 def _outstanding(broker: Broker) -> dict[int, list[Message]]:
     found: dict[int, list[Message]] = {}
     for session in broker.sessions:
-        for lease in session.by_number.values():
-            if lease.holder is not None:
-                found.setdefault(lease.queue.id, []).append(lease.message)
+        for lease in session.outstanding():
+            found.setdefault(lease.queue.id, []).append(lease.message)
     for queue in broker.queues_by_id.values():
         for batch in queue.held_back.values():
             found.setdefault(queue.id, []).extend(batch)
@@ -328,25 +344,44 @@ def _outstanding(broker: Broker) -> dict[int, list[Message]]:
 
 
 def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[int]]) -> QueueState:
+    """What a restart needs of a queue; the positions of everything it holds go to ``live``."""
     store = queue.store
     lanes: dict[int, Lane] = dict(store.lanes) if isinstance(store, Levels) else {0: store}
+    size, expiring = queue.bytes, queue.expiring
     out_by_level: dict[int, list[int]] = {}
-    size = queue.bytes
     for message in outstanding:
         level = store.level_of(message.priority) if isinstance(store, Levels) else 0
-        size += len(message.body)
-        if message.position:
-            tagged = message.position if message.persistent else message.position | TRANSIENT
-            out_by_level.setdefault(level, []).append(tagged)
+        expiring = expiring or message.expires_ms > 0
+        if message.persistent:
+            size += len(message.body)
+            out_by_level.setdefault(level, []).append(message.position)
             lanes.setdefault(level, Lane())
+    live.append(array("Q", sorted(message.position for message in outstanding if message.position)))
     levels: dict[int, bytes] = {}
     for level, lane in lanes.items():
         runs = list(lane.positions())
-        if level in out_by_level:  # what is out was ahead of what waits, or among its head
-            runs[0] = array("Q", sorted([*out_by_level[level], *runs[0]], key=_untagged))
-        levels[level] = b"".join(_persistent_only(run, lane.mixed).tobytes() for run in runs)
-        live += [_plain(run) for run in runs]
-    return QueueState(queue.id, size, queue.expiring, queue.delivered_upto, levels, queue.returned)
+        live += [_plain(run, lane.mixed) for run in runs]
+        size -= lane.transient_bytes()
+        if queue.persisted:
+            kept = [_persistent_only(run, lane.mixed) for run in runs]
+            levels[level] = b"".join(run.tobytes() for run in _with_out(kept, out_by_level.get(level, [])))
+    return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
+
+
+def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
+    """What is out has its place ahead of what waits or, where some of that came back before it, among it."""
+    out.sort()
+    merged: list[array[int]] = []
+    for run in runs:
+        if out and run:
+            here = bisect_left(out, run[-1])
+            if here:
+                merged.append(array("Q", sorted([*out[:here], *run])))
+                out = out[here:]
+                continue
+        merged.append(run)
+    merged.append(array("Q", out))
+    return merged
 
 
 def _untagged(position: int) -> int:
@@ -354,13 +389,13 @@ def _untagged(position: int) -> int:
 
 
 def _persistent_only(run: array[int], mixed: bool) -> array[int]:
-    if not mixed and len(run) > 20_000:  # a paged run: all of it is persistent
+    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: all of it is persistent
         return run
     return array("Q", [position for position in run if position < TRANSIENT])
 
 
-def _plain(run: array[int]) -> array[int]:
-    if len(run) > 20_000 and max(run[0], run[-1]) < TRANSIENT:
+def _plain(run: array[int], mixed: bool) -> array[int]:
+    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: in the order of the journal
         return run
     return array("Q", sorted(map(_untagged, run)))
 

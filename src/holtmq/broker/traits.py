@@ -23,6 +23,7 @@ DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 _PERSISTENT: Final = 2
 _MAX_TTL_MS: Final = 2**32 - 1
 _CACHE_MAX: Final = 4_096
+_CACHE_HEADER_MAX: Final = 2_048  # a header may fill a frame; thousands of those are not worth the memory
 
 
 class Traits:
@@ -103,6 +104,8 @@ class TraitsCache:
         if found is not None:
             return found
         body_size(header)  # refuses what is not a basic content header
+        if len(header) > _CACHE_HEADER_MAX:
+            return Traits(header), header
         property_bytes = header[PROPERTIES_AT:]
         traits = self._by_bytes.get(property_bytes)
         if traits is None:

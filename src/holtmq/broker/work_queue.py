@@ -66,6 +66,7 @@ class WorkQueue:
         "durable",
         "exclusive_consumer",
         "expiring",
+        "expiry_scheduled_ms",
         "held_back",
         "id",
         "lane",
@@ -135,6 +136,7 @@ class WorkQueue:
         self.expiring = options.message_ttl_ms is not None
         self.limited = False
         self.deadline_scheduled_ms = 0
+        self.expiry_scheduled_ms = 0
         self.used_ms = now_ms
         self._next_turn = 0
         self.reconfigure(options)
@@ -162,11 +164,12 @@ class WorkQueue:
         if message.expires_ms:
             self.expiring = True
 
-    def is_full(self) -> bool:
-        """Whether one more message would break a limit."""
+    def is_full(self, size: int, on_the_way: int = 0, bytes_on_the_way: int = 0) -> bool:
+        """Whether one more message of this size, behind others that are sure to come, would break a limit."""
         options = self.options
-        return (options.max_length is not None and len(self.store) >= options.max_length) or (
-            options.max_length_bytes is not None and self.bytes >= options.max_length_bytes
+        return (options.max_length is not None and len(self.store) + on_the_way >= options.max_length) or (
+            options.max_length_bytes is not None
+            and self.bytes + bytes_on_the_way + size > options.max_length_bytes
         )
 
     @property
@@ -175,8 +178,10 @@ class WorkQueue:
         return self.limited and not self.options.drops_head
 
     def shed_excess(self, pager: Pager) -> None:
-        """Drop from the head what is beyond the limits."""
+        """Drop from the head what is beyond the limits, unless it is publishers who are refused."""
         options = self.options
+        if not options.drops_head:
+            return
         most, most_bytes = options.max_length, options.max_length_bytes
         while (most is not None and len(self.store) > most) or (
             most_bytes is not None and self.bytes > most_bytes and len(self.store) > 0
@@ -206,12 +211,23 @@ class WorkQueue:
             if len(takers) == 1:
                 takers[0][0].deliver(self, messages)
                 continue
-            stride = len(takers)
-            for at, (consumer, _) in enumerate(takers):
-                part = messages[at::stride]
-                if part:
-                    consumer.deliver(self, part)
-            self._next_turn += len(messages)
+            self._share_out(takers, messages, pager)
+
+    def _share_out(self, takers: list[tuple[Consumer, int]], messages: list[Message], pager: Pager) -> None:
+        stride = len(takers)
+        spare: list[Message] = []
+        for at, (consumer, _) in enumerate(takers):
+            part = messages[at::stride]
+            room = consumer.room()  # again: two takers may share one channel's limit
+            if room < len(part):
+                spare += part[max(room, 0) :]
+                part = part[: max(room, 0)]
+            if part:
+                consumer.deliver(self, part)
+        self._next_turn += len(messages) - len(spare)
+        if spare:
+            self.unacked -= len(spare)
+            self.restore(spare, pager)
 
     def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
         """Remove up to ``limit`` live messages from the head; expired ones become outcasts."""
@@ -237,12 +253,14 @@ class WorkQueue:
         deadline = message.arrived_ms + ttl
         return min(deadline, message.expires_ms) if message.expires_ms else deadline
 
-    def purge(self) -> int:
-        """Drop everything that waits; nothing is dead-lettered."""
+    def purge(self, outstanding: Iterable[Message] = ()) -> int:
+        """Drop everything that waits; nothing is dead-lettered. What is outstanding may yet come back."""
         count = len(self.store)
         self.store.clear()
         self.bytes = 0
-        self.returned.clear()
+        if self.returned:
+            returned = self.returned
+            self.returned = {m.seq: returned[m.seq] for m in outstanding if m.seq in returned}
         return count
 
     # -- coming back and ending ------------------------------------------------------------------
@@ -252,6 +270,8 @@ class WorkQueue:
         self.unacked -= 1
         if self.returned:
             self.returned.pop(message.seq, None)
+            if not self.unacked and not len(self.store) and not self.held_back:
+                self.returned.clear()  # what recovery could not tell from a message that is gone
         if message.persistent and self.persisted:
             self.settled.append(message.position)
             self.settled_bytes += len(message.body)
@@ -273,7 +293,7 @@ class WorkQueue:
         self.unacked -= 1
         self.outcasts.append((Reason.REJECTED, message))
 
-    def release(self, leases: Iterable[Lease]) -> list[Message]:
+    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
         """Leases ended without a verdict. Returns what must wait first (``x-retry-delay``)."""
         back: list[Message] = []
         limit = self.options.deliveries_allowed
@@ -288,21 +308,34 @@ class WorkQueue:
                 back.append(message)
         if self.options.retry_delay_ms:
             return back
-        self.restore(back)
+        self.restore(back, pager)
         return []
 
-    def restore(self, messages: list[Message]) -> None:
+    def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put messages back at their old places."""
         if messages:
             messages.sort(key=_seq)
-            self.store.restore(messages)
+            self.store.restore(messages, pager)
             self.bytes += sum(len(message.body) for message in messages)
+            if not self.expiring:
+                self.expiring = any(message.expires_ms for message in messages)
+
+    def take_out(self, message: Message) -> bool:
+        """Remove one message that waits, or waits out a retry delay; False when somebody took it."""
+        if self.store.withdraw(message):
+            self.bytes -= len(message.body)
+            return True
+        for batch in self.held_back.values():
+            for at, waiting in enumerate(batch):
+                if waiting.seq == message.seq:
+                    del batch[at]
+                    return True
+        return False
 
     def withdraw(self, message: Message) -> bool:
         """A late acknowledgment: drop the message if nobody has taken it yet."""
-        if not self.store.withdraw(message):
+        if not self.take_out(message):
             return False
-        self.bytes -= len(message.body)
         self.returned.pop(message.seq, None)
         if message.persistent and self.persisted:
             self.settled.append(message.position)
