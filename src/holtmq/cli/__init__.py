@@ -14,6 +14,7 @@ _VERBS = {
     "serve": "holtmq.cli.serve:serve",
     "config": "holtmq.cli.show_config:config",
     "journal": "holtmq.cli.journal:journal",
+    "bench": "holtmq.cli.bench:bench",
     "version": "holtmq.cli.version:version",
 }
 

@@ -52,25 +52,17 @@ class Blob:
     def __init__(self, workload: Workload, exchange: str, queue: str, frame_max: int) -> None:
         text = body(workload)
         turns = max(workload.routing_keys, workload.priorities, 1)
-        variants = [
-            frames.publish(
-                CHANNEL,
-                exchange,
-                routing_key(workload, number, queue),
-                _properties(workload, number),
-                text,
-                frame_max,
-            )
-            for number in range(turns)
-        ]
+        variants = []
+        for number in range(turns):
+            key, props = routing_key(workload, number, queue), _properties(workload, number)
+            variants.append(frames.publish(CHANNEL, exchange, key, props, text, frame_max))
         self.message_bytes = len(variants[0])
         self.messages = max(_BLOB_BYTES // (self.message_bytes * turns), 1) * turns
         self.data = bytearray(b"".join(variants) * (self.messages // turns))
         self.view = memoryview(self.data)
         content = frames.content(CHANNEL, _properties(workload, 0), text, frame_max)
-        self._body_at = (
-            self.message_bytes - len(content) + content.index(text[: frame_max - frames.FRAME_OVERHEAD])
-        )
+        head = frames.content(CHANNEL, _properties(workload, 0), b"", frame_max)
+        self._body_at = self.message_bytes - len(content) + len(head) + frames.FRAME_HEAD.size
         self._shown = bytes(STAMP_BYTES)
 
     def stamp(self, first: int, now_ns: int) -> None:
@@ -102,7 +94,7 @@ def layout(workload: Workload, exchange: str, queue: str, consumer_tag: str, fra
     return Layout(
         prefix,
         deliver + len(frames.content(CHANNEL, props, text, frame_max)),
-        deliver + len(head) + frames.FRAME_OVERHEAD - 1,
+        deliver + len(head) + frames.FRAME_HEAD.size,
     )
 
 

@@ -34,6 +34,7 @@ class DeliveryStream:
         self.slow_reads = 0  # reads for which the arithmetic did not hold
         self.last_at = -1  # where the last whole message of the last read begins, -1 when unknown
         self.first_at = -1
+        self._done = 0  # bytes of whole messages that `settle` will drop
         self._body_left = 0
         self._in_message = False
 
@@ -73,8 +74,6 @@ class DeliveryStream:
         self.count += whole
         self._done = end
         return whole
-
-    _done = 0
 
     def settle(self) -> None:
         """Forget the whole messages of the last read."""

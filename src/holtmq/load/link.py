@@ -18,8 +18,8 @@ from holtmq.wire.tables import FieldValue, decode_table
 CHANNEL: Final = 1
 _CALL_SECONDS: Final = 30.0
 _FRAME_MAX: Final = 131_072  # what RabbitMQ offers; a body of 64 KiB then travels in one frame
-_DURABLE, _AUTO_DELETE = 1 << 1, 1 << 3
-_NO_ACK = 1 << 1
+_DURABLE: Final = 1 << 1
+_NO_ACK: Final = 1 << 1
 
 
 class LoadError(Exception):

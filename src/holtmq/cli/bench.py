@@ -1,0 +1,125 @@
+"""``holt bench``: the load tool, against one broker or two side by side.
+
+Owns: from command line to a printed comparison. Must not touch: how load is made and measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from holtmq.load.workloads import WORKLOADS
+
+
+@click.group()
+def bench() -> None:
+    """Measure brokers: rates, CPU time for a message, latencies, memory."""
+
+
+@bench.command("list")
+def list_workloads() -> None:
+    """Print the workloads and what each one does."""
+    width = max(len(name) for name in WORKLOADS)
+    for workload in WORKLOADS.values():
+        click.echo(f"{workload.name:<{width}}  {workload.about}")
+
+
+@bench.command()
+@click.option(
+    "--url", default="amqp://guest:guest@127.0.0.1:5672/", show_default=True, help="The broker to measure."
+)
+@click.option(
+    "--against", metavar="URL", help="A second broker: the same work on both, in turn, with ratios."
+)
+@click.option(
+    "--workload",
+    "names",
+    multiple=True,
+    type=click.Choice(list(WORKLOADS)),
+    metavar="NAME",
+    help="A workload of `holt bench list`; may be repeated.  [default: all]",
+)
+@click.option(
+    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Measured time of a round."
+)
+@click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Time before it.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds on each broker.")
+@click.option("--messages", type=click.IntRange(1), help="Backlog of the workload deep.  [default: 1000000]")
+@click.option("--pid", type=int, help="The broker's process.  [default: found when it is on this machine]")
+@click.option("--against-pid", type=int, help="The second broker's process.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all figures here."
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page with a plot here.",
+)
+def amqp(
+    url: str,
+    against: str | None,
+    names: tuple[str, ...],
+    seconds: float,
+    warm_up: float,
+    rounds: int,
+    messages: int | None,
+    pid: int | None,
+    against_pid: int | None,
+    json_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Put load on an AMQP 0-9-1 broker and print what it does with it.
+
+    The tool declares queues named holt-load-… and deletes them again. Messages without confirms are
+    published as fast as they are consumed. CPU time and memory are the broker's process and its children,
+    when it runs on this machine.
+    """
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from holtmq.load.comparison import Target, compare, distinct
+    from holtmq.load.link import LoadError
+    from holtmq.load.report import as_html, as_json, as_table, new_report
+
+    try:
+        targets = [Target.at(url, pid)]
+        if against is not None:
+            targets = distinct([*targets, Target.at(against, against_pid)])
+    except LoadError as error:
+        raise click.ClickException(str(error)) from None
+    chosen = [WORKLOADS[name] for name in names or WORKLOADS]
+    if messages is not None:
+        chosen = [replace(one, messages=messages) if one.messages else one for one in chosen]
+    outcomes = []
+    with Console(stderr=True).status("") as status:
+        for workload in chosen:
+            outcomes.append(
+                compare(
+                    targets,
+                    workload,
+                    rounds=rounds,
+                    seconds=seconds,
+                    warm_up=warm_up,
+                    on_round=lambda target, workload: status.update(f"{workload.name} on {target.label}"),
+                )
+            )
+    # A table cut to a pipe's assumed 80 columns would lose the ratios it was made for.
+    Console(width=None if sys.stdout.isatty() else 160).print(as_table(outcomes))
+    report = new_report(
+        [target.label for target in targets],
+        outcomes,
+        rounds=rounds,
+        seconds=seconds,
+        warm_up=warm_up,
+        command="holt bench amqp " + " ".join(f"--workload {name}" for name in names),
+    )
+    if json_file is not None:
+        json_file.write_bytes(as_json(report))
+    if html_file is not None:
+        html_file.write_text(as_html(report), encoding="utf-8")
+    if any(outcome.failures for outcome in outcomes):
+        raise SystemExit(1)
