@@ -92,6 +92,39 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_written_again_by_the_next_
     assert len(found) == 2
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_without_syncs_a_power_cut_costs_records_but_never_the_start(checkpointed: bool) -> None:
+    options = JournalOptions(segment_bytes=4096, sync=False)
+    for seed in range(200):
+        disk = FakeDisk(seed)
+        journal = opened(disk, options)
+        for number in range(30):
+            journal.append(20, b"%d" % number * 40)
+            journal.flush()
+            if checkpointed and number == 20:
+                assert journal.checkpoint([(40, b"%d" % number)], [])
+        assert journal.durable == journal.end
+        disk.crash(Keep.SECTORS)
+
+        _, recovery = open_journal("", options, disk=disk)
+
+        first = 21 if checkpointed else 0
+        assert [state for _, state in recovery.checkpoint] == ([b"20"] if checkpointed else [])
+        found = [payload for _, _, payload in recovery.records]
+        assert found == [b"%d" % number * 40 for number in range(first, first + len(found))]
+
+
+def test_without_syncs_a_killed_process_loses_nothing() -> None:
+    options = JournalOptions(segment_bytes=4096, sync=False)
+    disk = FakeDisk()
+    journal = opened(disk, options)
+    journal.append(20, b"confirmed")
+    journal.flush()
+    disk.crash(Keep.EVERYTHING)
+
+    assert payloads(disk, options) == [b"confirmed"]
+
+
 def test_a_failed_seal_poisons_but_the_commit_before_it_counts() -> None:
     disk = FakeDisk()
     journal = opened(disk)

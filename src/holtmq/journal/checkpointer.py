@@ -76,12 +76,16 @@ class Checkpointer:
         )
         return True
 
-    def proceed(self, sealed: Sequence[SealedSegment], threshold: float) -> None:
-        """The log is durable far enough: publish, then reclaim from the sealed segments."""
+    def proceed(self, sealed: Sequence[SealedSegment], threshold: float, unsynced: str | None) -> None:
+        """The log is durable far enough: publish, then reclaim from the sealed segments.
+
+        ``unsynced``: where commits do not sync, the segment that must be synced first after all. A checkpoint
+        that outlives the log it stands on would refuse to start.
+        """
         running = self._running
         assert running is not None
         running.publishing = True
-        work = partial(_publish, self._disk, running, sealed, threshold, self._stopping.is_set)
+        work = partial(_publish, self._disk, running, sealed, threshold, unsynced, self._stopping.is_set)
         self._background(work, self._finished)
 
     def stop(self) -> None:
@@ -151,10 +155,17 @@ def _publish(
     running: _Running,
     sealed: Sequence[SealedSegment],
     threshold: float,
+    unsynced: str | None,
     stopping: Callable[[], bool],
 ) -> Outcome:
     outcome = Outcome(running.position)
     try:
+        if unsynced is not None:
+            file = disk.open(unsynced, write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
         publish(disk, running.position)
         outcome.published = True
         outcome.reclaimed = reclaim(disk, sealed, running.live, threshold, stopping)

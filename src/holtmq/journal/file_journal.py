@@ -42,7 +42,7 @@ from .records import (
     encode_batch,
     record_at,
 )
-from .segment import HEADER_SIZE
+from .segment import HEADER_SIZE, segment_name
 from .writer import Commit, Group, LogWriter, run_writer
 
 log = logging.getLogger(__name__)
@@ -395,7 +395,10 @@ class FileJournal:
         """The log must be durable up to the checkpoint before the checkpoint counts."""
         position = self._checkpointer.waits_for
         if position is not None and self._failed is None and position <= self._durable - SYNC_SIZE:
-            self._checkpointer.proceed(self._sealed(position), self._options.compact_below)
+            # Every segment left behind was synced then: only the one that holds the position may lack it.
+            holder = max(segment.base for segment in self._segments if segment.base <= position)
+            unsynced = None if self._options.sync else segment_name(holder)
+            self._checkpointer.proceed(self._sealed(position), self._options.compact_below, unsynced)
 
     def _sealed(self, position: int) -> list[SealedSegment]:
         """Segments wholly before ``position`` whose successor certainly exists on the disk."""

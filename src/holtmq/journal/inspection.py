@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Final
 
 from .checkpoint import checkpoint_name, position_of, read_checkpoint, verify_checkpoint
 from .disk import Disk, File
 from .interface import JournalCorrupt, TornTail
-from .records import BadRecord, find_syncs, record_at
-from .recovery import Walk, judge_end, walk_segment
+from .records import SYNC_SIZE, BadRecord, find_syncs, record_at
+from .recovery import judge_end, walk_segment
 from .segment import HEADER_SIZE, SegmentHeader, base_of, read_header, read_index, segment_name
 
 _READ: Final = 4 << 20
@@ -113,34 +114,75 @@ def _check_segment(disk: Disk, report: CheckReport, base: int, following: int | 
         except JournalCorrupt as exc:
             segment.problems.append(Problem(Where.UNKNOWN, name, 0, base, str(exc)))
             return segment
-        in_tail = following is None or following > report.tail_start
-        stop = None if following is None else min(following, base + size - HEADER_SIZE)
-        for start, walk, count in stretches(file, header, stop):
-            segment.records += count
-            segment.end = walk.position
-            if start.problem is not None and start.position >= 0:
-                where = Where.TAIL if in_tail and start.position >= report.tail_start else Where.BODIES
-                offset = start.position - base + HEADER_SIZE
-                segment.problems.append(Problem(where, name, offset, start.position, start.problem))
-            report.clean = walk.clean
-        if following is None:
-            _judge_last(file, header, segment, report, disk.folder)
+        _check_plain(file, header, segment, report, following)
         return segment
     finally:
         file.close()
 
 
-def _judge_last(
-    file: File, header: SegmentHeader, segment: SegmentReport, report: CheckReport, folder: str
+def _check_plain(
+    file: File, header: SegmentHeader, segment: SegmentReport, report: CheckReport, following: int | None
 ) -> None:
-    if segment.problems:
-        return
+    stop = None if following is None else header.base + segment.size - HEADER_SIZE
+    found = Salvage(header.base)
     try:
-        report.torn = judge_end(file, header, Walk(segment.end), folder)
-    except JournalCorrupt as exc:
-        offset = segment.end - header.base + HEADER_SIZE
-        where = Where.TAIL if segment.end >= report.tail_start else Where.BODIES
-        segment.problems.append(Problem(where, segment.name, offset, segment.end, str(exc)))
+        segment.records = sum(1 for _ in salvage(file, header, header.base, stop, found))
+        report.clean = found.clean
+        segment.end = found.end
+        if stop is None:
+            report.torn = found.torn
+    except JournalCorrupt as exc:  # a batch that its own checksum vouches for and that holds no records
+        segment.problems.append(Problem(Where.UNKNOWN, segment.name, 0, header.base, str(exc)))
+    for position, reason in found.damage:
+        where = Where.TAIL if position >= report.tail_start else Where.BODIES
+        offset = position - header.base + HEADER_SIZE
+        segment.problems.append(Problem(where, segment.name, offset, position, reason))
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What a walk that goes on behind damage has met."""
+
+    end: int
+    clean: bool = False
+    torn: TornTail | None = None
+    damage: list[tuple[int, str]] = field(default_factory=list)  # position and reason
+
+
+def salvage(
+    file: File, header: SegmentHeader, start: int, stop: int | None, found: Salvage
+) -> Iterator[tuple[int, int, bytes]]:
+    """Every readable record of a plain segment; behind damage it goes on at the next genuine SYNC record."""
+    at: int | None = start
+    while at is not None:
+        walk = yield from walk_segment(file, header, at, stop)
+        found.end, found.clean = walk.position, walk.clean
+        if walk.position == stop:
+            return
+        reason = walk.problem or "zeros where a record was"
+        if stop is None:
+            try:
+                found.torn = judge_end(file, header, walk, "")
+                return
+            except JournalCorrupt:
+                pass
+        found.damage.append((walk.position, reason))
+        at = _next_sync(file, header, walk.position + 1)
+        if at is None and stop is not None:
+            found.end = stop
+
+
+def _next_sync(file: File, header: SegmentHeader, position: int) -> int | None:
+    offset = position - header.base + HEADER_SIZE
+    size = file.size()
+    while offset < size:
+        data = file.pread(_READ, offset)
+        for mark in find_syncs(data, header.marker, header.base + offset - HEADER_SIZE):
+            return mark.position
+        if offset + len(data) >= size:
+            return None
+        offset += len(data) - SYNC_SIZE + 1
+    return None
 
 
 def _check_compacted(disk: Disk, file: File, header: SegmentHeader, segment: SegmentReport) -> None:
@@ -158,7 +200,7 @@ def _check_compacted(disk: Disk, file: File, header: SegmentHeader, segment: Seg
 def _check_fit(report: CheckReport) -> None:
     """Holes between the segments of the tail."""
     tail = [segment for segment in report.segments if segment.end > report.tail_start]
-    for segment, follower in zip(tail, tail[1:], strict=False):
+    for segment, follower in pairwise(tail):
         if segment.end != follower.base and not segment.problems and segment.header is not None:
             offset = segment.end - segment.base + HEADER_SIZE
             text = f"the log ends here, but the next segment starts at position {follower.base}"
@@ -176,3 +218,38 @@ def read_one(file: File, offset: int) -> tuple[int, bytes]:
     if len(head) < 8 or length > file.size() - offset:
         raise BadRecord(offset, "the record is cut short")
     return record_at(head + file.pread(length, offset + 8), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line of a dump."""
+
+    source: str  # file name
+    position: int | None  # None inside a checkpoint
+    kind: int
+    payload: bytes
+
+
+def dump(disk: Disk) -> Iterator[Listed]:
+    """Every readable record: the newest checkpoint's, then the segments' in order of position."""
+    names = disk.list()
+    marks = [at for at in map(position_of, names) if at is not None]
+    if marks:
+        for kind, payload in read_checkpoint(disk, max(marks)):
+            yield Listed(checkpoint_name(max(marks)), None, kind, payload)
+    bases = sorted(base for base in map(base_of, names) if base is not None)
+    for index, base in enumerate(bases):
+        name = segment_name(base)
+        file = disk.open(name)
+        try:
+            header = read_header(file, base, disk.folder)
+            if header.compacted:
+                table = read_index(file, header, disk.folder)
+                for position, offset in zip(table.positions, table.offsets, strict=True):
+                    yield Listed(name, position, *read_one(file, offset))
+                continue
+            stop = None if index + 1 == len(bases) else base + file.size() - HEADER_SIZE
+            for position, kind, payload in salvage(file, header, base, stop, Salvage(base)):
+                yield Listed(name, position, kind, payload)
+        finally:
+            file.close()

@@ -40,8 +40,8 @@ def open_journal(
 
     ``defer`` is ``loop.call_soon``, ``notify`` is ``loop.call_soon_threadsafe`` and ``later`` is
     ``loop.call_later`` (without it, records that nobody waits for are committed at once); without the first
-    two nothing is threaded, and ``flush`` does the work inline. JournalLocked and JournalCorrupt are raised here or, for
-    damage in the tail, while ``Recovery.records`` is read.
+    two nothing is threaded, and ``flush`` does the work inline. JournalLocked and JournalCorrupt are raised
+    here or, for damage in the tail, while ``Recovery.records`` is read.
     """
     if (defer is None) != (notify is None):
         raise ValueError("defer and notify belong together: both, or neither")

@@ -55,7 +55,8 @@ class LogWriter:
         self._base = header.base
         self._marker = header.marker
         self._capacity = capacity
-        self._durable = durable
+        self._durable = durable  # everything below has been reported
+        self._synced = durable  # and below this it is on the disk: what SYNC records may claim
         self._epoch = epoch
         self._clock = clock
 
@@ -79,7 +80,7 @@ class LogWriter:
             elif group.capacity > self._capacity:
                 self._file.preallocate(HEADER_SIZE + group.capacity)
                 self._capacity = group.capacity
-            parts.append(encode_sync(self._marker, group.start, self._durable, now))
+            parts.append(encode_sync(self._marker, group.start, self._synced, now))
             parts.extend(group.parts)
         self._write(parts, at)
         began = time.perf_counter()
@@ -87,18 +88,22 @@ class LogWriter:
             self._file.sync()
         seconds = time.perf_counter() - began
         self._durable = groups[-1].end
+        if self.syncs:
+            self._synced = self._durable
         return Commit(len(groups), self._durable, self._durable - start, syncs, seconds)
 
     def seal(self) -> None:
-        """Note, unsynced, that all so far is durable, in the place that the next group's SYNC will take.
+        """Note, unsynced, how far all is durable, in the place that the next group's SYNC will take.
 
         After a kill the page cache survives, and with it the proof that the last group was synced: if it is
         found damaged then, that is corruption and not a torn tail.
         """
-        self._write([encode_sync(self._marker, self._durable, self._durable, self._clock())], self._durable)
+        self._write([encode_sync(self._marker, self._durable, self._synced, self._clock())], self._durable)
 
     def finish(self) -> None:
         """Mark a clean end, give back the unused space, and close."""
+        if self._synced < self._durable:
+            self._file.sync()  # before the mark claims it
         mark = encode_sync(self._marker, self._durable, self._durable, self._clock(), clean=True)
         self._write([mark], self._durable)
         self._file.truncate(self._durable + len(mark) - self._base + HEADER_SIZE)
@@ -115,7 +120,7 @@ class LogWriter:
         self._file.truncate(end - self._base + HEADER_SIZE)
         self._file.sync()
         self._file.close()
-        self._durable = end
+        self._durable = self._synced = end
 
     def _enter_segment(self, group: Group) -> None:
         self._file, header = create_segment(self._disk, group.base, self._epoch, group.capacity)

@@ -1,0 +1,191 @@
+"""``holt journal check | dump | repair``: the operator's tools for a data folder.
+
+Owns: arguments, words and exit statuses. Must not touch: the formats; ``holtmq.journal`` finds and acts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from holtmq.journal import JournalCorrupt, JournalLocked
+from holtmq.journal.disk import OsDisk
+from holtmq.journal.inspection import CheckReport, Listed, check, dump
+from holtmq.journal.records import KIND_NAMES
+from holtmq.journal.repair import apply_repair, describe, plan_repair
+
+_DAMAGED = 1
+_FOLDER = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+# What the broker calls its kinds; its own names are added by whoever knows them.
+kind_names: dict[int, str] = dict(KIND_NAMES)
+
+
+@click.group()
+def journal() -> None:
+    """Look at a journal folder from outside, and repair it."""
+
+
+@journal.command("check")
+@_FOLDER
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check_command(folder: Path, as_json: bool) -> None:
+    """Verify every checksum in FOLDER. Exit status 1 when something is damaged."""
+    disk = OsDisk(folder)
+    owner = _owner(disk)
+    report = check(disk)
+    if as_json:
+        click.echo(json.dumps(_as_json(report, owner), indent=2))
+    else:
+        _print(report, owner)
+    sys.exit(_DAMAGED if report.problems else 0)
+
+
+@journal.command("dump")
+@_FOLDER
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record.")
+@click.option("--kind", "kinds", type=int, multiple=True, help="Only this kind; may be repeated.")
+@click.option("--from", "first", type=int, default=0, help="Only positions from here on.")
+@click.option("--payload", is_flag=True, help="Show the payload too (hexadecimal).")
+def dump_command(folder: Path, as_json: bool, kinds: tuple[int, ...], first: int, payload: bool) -> None:
+    """List the records in FOLDER: file, position, kind, size."""
+    try:
+        for record in dump(OsDisk(folder)):
+            if kinds and record.kind not in kinds:
+                continue
+            if record.position is not None and record.position < first:
+                continue
+            click.echo(_line(record, as_json, payload))
+    except JournalCorrupt as exc:
+        click.echo(f"stopped: {exc}", err=True)
+        sys.exit(_DAMAGED)
+
+
+@journal.command("repair")
+@_FOLDER
+@click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done and lost.")
+def repair_command(folder: Path, yes: bool) -> None:
+    """Cut damage out of FOLDER. What is removed is kept in files that end in .removed."""
+    disk = OsDisk(folder)
+    try:
+        disk.lock()
+    except JournalLocked as exc:
+        raise click.ClickException(f"{exc}; stop it first") from None
+    try:
+        plan = plan_repair(disk)
+        if not plan.needed and not plan.hopeless:
+            if plan.report.torn is not None:
+                click.echo(
+                    f"Nothing to repair. A torn tail of {plan.report.torn.dropped_bytes} bytes that was "
+                    "never durable will be cut at the next start."
+                )
+            else:
+                click.echo("Nothing to repair.")
+            return
+        for line in describe(plan):
+            click.echo(line)
+        if plan.hopeless:
+            raise click.ClickException("restore the files named above from a backup, then check again")
+        if not yes:
+            click.echo("Nothing was changed. Run again with --yes to do this.")
+            sys.exit(_DAMAGED)
+        for name in apply_repair(disk, plan):
+            click.echo(f"Kept: {folder / name}")
+        click.echo("Done. `holt journal check` should find nothing now.")
+    finally:
+        disk.unlock()
+
+
+def _owner(disk: OsDisk) -> str | None:
+    """Who has the journal open; while someone has, its last records may look torn."""
+    try:
+        disk.lock()
+    except JournalLocked as exc:
+        return str(exc)
+    disk.unlock()
+    return None
+
+
+def _line(record: Listed, as_json: bool, payload: bool) -> str:
+    name = kind_names.get(record.kind)
+    if as_json:
+        fields: dict[str, object] = {
+            "file": record.source,
+            "position": record.position,
+            "kind": record.kind,
+            "name": name,
+            "size": len(record.payload),
+        }
+        if payload:
+            fields["payload"] = record.payload.hex()
+        return json.dumps(fields)
+    position = "checkpoint" if record.position is None else str(record.position)
+    text = f"{record.source}  {position:>16}  {name or record.kind!s:>12}  {len(record.payload):>10}"
+    return f"{text}  {record.payload.hex()}" if payload else text
+
+
+def _as_json(report: CheckReport, owner: str | None) -> dict[str, object]:
+    return {
+        "folder": report.folder,
+        "owner": owner,
+        "records": report.records,
+        "checkpoint": report.checkpoint,
+        "checkpoint_records": report.checkpoint_records,
+        "clean": report.clean,
+        "torn_bytes": report.torn.dropped_bytes if report.torn else 0,
+        "segments": [
+            {
+                "file": segment.name,
+                "base": segment.base,
+                "end": segment.end,
+                "size": segment.size,
+                "compacted": segment.compacted,
+                "records": segment.records,
+            }
+            for segment in report.segments
+        ],
+        "problems": [
+            {
+                "where": problem.where.value,
+                "file": problem.name,
+                "offset": problem.offset,
+                "position": problem.position,
+                "text": problem.text,
+            }
+            for problem in report.problems
+        ],
+    }
+
+
+def _print(report: CheckReport, owner: str | None) -> None:
+    if owner is not None:
+        click.echo(f"Note: {owner}; its last records may still be on their way.")
+    for segment in report.segments:
+        kind = "compacted" if segment.compacted else "plain"
+        click.echo(
+            f"{segment.name}  {kind:<9}  {segment.records:>10} records  {segment.size:>12} bytes  "
+            f"positions {segment.base} to {segment.end}"
+        )
+    if report.checkpoint is None:
+        click.echo("No checkpoint: a start replays the whole log.")
+    else:
+        click.echo(f"Checkpoint at position {report.checkpoint} with {report.checkpoint_records} records.")
+    if report.torn is not None:
+        click.echo(
+            f"Torn tail: {report.torn.dropped_bytes} bytes at position {report.torn.position} that were "
+            "never durable; the next start cuts them off."
+        )
+    for problem in report.problems:
+        click.echo(
+            f"DAMAGE in {problem.name} at offset {problem.offset} "
+            f"(position {problem.position}): {problem.text}"
+        )
+    if report.problems:
+        click.echo(
+            f"{len(report.problems)} problems. `holt journal repair {report.folder}` says what can be done."
+        )
+    else:
+        click.echo(f"{report.records} records, no damage.")
