@@ -352,3 +352,25 @@ def test_what_a_killed_process_left_in_the_page_cache_is_durable_once_recovered(
     disk.crash(Keep.NOTHING)
 
     assert recovered(disk)[0] == found
+
+
+@pytest.mark.parametrize("shift", range(-SYNC_SIZE, SYNC_SIZE, 7))
+def test_the_proof_of_durability_is_found_wherever_it_lies(shift: int) -> None:
+    options = JournalOptions(segment_bytes=4 << 20)
+    disk = FakeDisk()
+    journal = opened(disk, options)
+    first = journal.append(20, b"damaged later")
+    # The search goes in megabytes from the damage on: put the next commit's SYNC record across that border.
+    journal.append(20, bytes((1 << 20) - (journal.end - first) - 9 + shift))
+    journal.flush()
+    journal.append(20, b"behind")
+    journal.flush()
+    content = bytearray(disk.content(FIRST))
+    content[first + HEADER_SIZE + 10] ^= 1
+    last_seal = journal.end - SYNC_SIZE + HEADER_SIZE
+    content[last_seal:] = bytes(len(content) - last_seal)  # only the one across the border can tell
+    disk = disk.copy()
+    disk.replace(FIRST, bytes(content))
+
+    with pytest.raises(JournalCorrupt, match="was durable up to"):
+        recovered(disk, options)

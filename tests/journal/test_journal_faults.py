@@ -98,20 +98,24 @@ def test_without_syncs_a_power_cut_costs_records_but_never_the_start(checkpointe
     for seed in range(200):
         disk = FakeDisk(seed)
         journal = opened(disk, options)
+        live = array("Q")
         for number in range(30):
-            journal.append(20, b"%d" % number * 40)
+            position = journal.append(20, b"%d" % number * 40)
             journal.flush()
+            if checkpointed and number <= 20:
+                live.append(position)
             if checkpointed and number == 20:
-                assert journal.checkpoint([(40, b"%d" % number)], [])
+                assert journal.checkpoint([(40, b"%d" % number)], [live])
         assert journal.durable == journal.end
         disk.crash(Keep.SECTORS)
 
-        _, recovery = open_journal("", options, disk=disk)
+        again, recovery = open_journal("", options, disk=disk)
 
         first = 21 if checkpointed else 0
         assert [state for _, state in recovery.checkpoint] == ([b"20"] if checkpointed else [])
         found = [payload for _, _, payload in recovery.records]
         assert found == [b"%d" % number * 40 for number in range(first, first + len(found))]
+        assert again.read_many(live) == [(20, b"%d" % number * 40) for number in range(len(live))]
 
 
 def test_without_syncs_a_killed_process_loses_nothing() -> None:

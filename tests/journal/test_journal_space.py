@@ -187,3 +187,42 @@ def test_a_sealed_segment_gives_its_unused_space_back() -> None:
 
     assert len(disk.content(segment_name(0))) < 200
     journal.close()
+
+
+def test_a_power_cut_at_every_operation_of_a_checkpoint_leaves_the_old_state_or_the_new_one() -> None:
+    options = JournalOptions(segment_bytes=1024)
+    outcomes: set[bytes] = set()
+    operations = 0
+    while True:
+        for seed in range(12):
+            disk = FakeDisk(seed)
+            journal = opened(disk, options=options)
+            old = [journal.append(20, body(number)) for number in range(60)]
+            journal.flush()
+            journal.checkpoint([(40, b"old")], [array("Q", old)])
+            new = [journal.append(20, body(number)) for number in range(60, 120)]
+            journal.flush()
+            disk.cut_power_after(operations)
+            journal.checkpoint([(40, b"new")], [array("Q", old[::10]), array("Q", new[::10])])
+            finished = journal.stats().compactions > 0 and journal.stats().checkpoint_failures == 0
+            disk.crash(Keep.SECTORS)
+
+            again, recovery = open_journal("", options, disk=disk)
+
+            ((_, state),) = recovery.checkpoint
+            outcomes.add(state)
+            tail = [position for position, _, _ in recovery.records]
+            if state == b"old":
+                assert tail == new
+                expected = list(range(60))
+            else:
+                assert tail == []
+                expected = [*range(0, 120, 10)]
+            positions = old + new
+            assert again.read_many([positions[i] for i in expected]) == [(20, body(i)) for i in expected]
+        if finished:
+            break
+        operations += 1
+
+    assert outcomes == {b"old", b"new"}
+    assert operations > 20
