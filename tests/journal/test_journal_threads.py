@@ -282,3 +282,40 @@ async def test_no_thread_is_left_behind(tmp_path: Path) -> None:
         assert "holt-journal-writer" in names()
 
     assert names() == []
+
+
+async def test_records_nobody_waits_for_are_committed_with_the_next_that_somebody_does(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    options = JournalOptions(segment_bytes=64 << 10, idle_seconds=3600)
+    journal, recovery = open_journal(
+        tmp_path, options, defer=loop.call_soon, notify=loop.call_soon_threadsafe, later=loop.call_later
+    )
+    recovery.drain()
+
+    journal.append(20, b"an acknowledgment")
+    await asyncio.sleep(0.02)
+    commits_before = journal.stats().commits
+    journal.append(20, b"a publish")
+    assert await durable(journal) is None
+
+    assert commits_before == 0
+    assert journal.stats().commits == 1
+    assert journal.durable == journal.end
+    journal.close()
+
+
+async def test_records_nobody_waits_for_are_committed_after_a_while(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    options = JournalOptions(segment_bytes=64 << 10, idle_seconds=0.01)
+    journal, recovery = open_journal(
+        tmp_path, options, defer=loop.call_soon, notify=loop.call_soon_threadsafe, later=loop.call_later
+    )
+    recovery.drain()
+
+    journal.append(20, b"an acknowledgment")
+    async with asyncio.timeout(10):
+        while journal.durable != journal.end:
+            await asyncio.sleep(0.005)
+
+    assert journal.stats().commits == 1
+    journal.close()
