@@ -188,6 +188,7 @@ def _stalled_consumer(served: Served, messages: int, *, durable: bool) -> Figure
     engine.run(lambda: engine.confirmed >= messages)
     more = usage(served.pid).resident_bytes / 1e6 - before
     engine.close()
+    publishing.close()
     stalled.close()
     control.delete_queue("stalled")
     control.close()

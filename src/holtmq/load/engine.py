@@ -96,9 +96,8 @@ class Engine:
                 socks[sock].readable()
 
     def close(self) -> None:
+        """Let go of the sockets; they stay open."""
         self._selector.close()
-        for actor in self._actors:
-            actor.link.close()
 
     def drain(self) -> None:
         """Stop publishing, and wait until all that was sent is confirmed and consumed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -164,17 +165,18 @@ class Link:
 
     def close(self) -> None:
         """Say goodbye and go. The answer is not waited for: deliveries may stand before it."""
-        try:
+        with suppress(LoadError, OSError):  # a broker that is already gone needs no goodbye
             self.sock.settimeout(1.0)
             self._send(0, frames.CONNECTION_CLOSE, frames.u16(200), frames.short("done"), b"\0\0\0\0")
-        except OSError:
-            pass  # a broker that is already gone needs no goodbye
         self.sock.close()
 
     # -- frames ------------------------------------------------------------------------------------
 
     def _send(self, channel: int, key: int, *fields: bytes) -> None:
-        self.sock.sendall(frames.method(channel, key, *fields))
+        try:
+            self.sock.sendall(frames.method(channel, key, *fields))
+        except OSError as error:
+            raise LoadError(f"{self.address} closed the connection: {error}") from None
 
     def _call(self, channel: int, key: int, *fields: bytes) -> bytes:
         self._send(channel, key, *fields)

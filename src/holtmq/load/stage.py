@@ -5,12 +5,13 @@ Owns: what is declared, and removing it again. Must not touch: the traffic and i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from holtmq.load.actors import Consumer, Publisher
 from holtmq.load.blobs import Blob, layout
-from holtmq.load.link import Address, Link
+from holtmq.load.link import Address, Link, LoadError
 from holtmq.load.workloads import Mode, Workload
 
 _BINDINGS_QUEUE: Final = "holt-load-others"
@@ -26,32 +27,42 @@ class Stage:
     control: Link
     exchange: str = ""
     queues: list[str] = field(default_factory=list)
+    _links: list[Link] = field(default_factory=list)
 
     @classmethod
     def build(cls, address: Address, workload: Workload) -> Stage:
         stage = cls(address, workload, Link(address))
-        stage.clear()
-        stage.exchange = _EXCHANGE if workload.exchange_kind else ""
-        stage.queues = [f"holt-load-{number}" for number in range(workload.queues)]
-        if stage.exchange:
-            stage.control.declare_exchange(stage.exchange, workload.exchange_kind)
-        for queue in stage.queues:
-            stage.control.declare_queue(queue, durable=workload.durable, arguments=workload.queue_arguments)
-            if stage.exchange:
-                stage.control.bind(queue, stage.exchange, "load.*.used")
+        try:
+            stage.declare()
+        except BaseException:
+            stage.control.close()
+            raise
+        return stage
+
+    def declare(self) -> None:
+        """Set up everything the workload needs, on a clean ground."""
+        workload = self.workload
+        self.clear()
+        self.exchange = _EXCHANGE if workload.exchange_kind else ""
+        self.queues = [f"holt-load-{number}" for number in range(workload.queues)]
+        if self.exchange:
+            self.control.declare_exchange(self.exchange, workload.exchange_kind)
+        for queue in self.queues:
+            self.control.declare_queue(queue, durable=workload.durable, arguments=workload.queue_arguments)
+            if self.exchange:
+                self.control.bind(queue, self.exchange, "load.*.used")
         if workload.other_bindings:
-            stage.control.declare_queue(_BINDINGS_QUEUE, durable=False, arguments={})
+            self.control.declare_queue(_BINDINGS_QUEUE, durable=False, arguments={})
             for number in range(workload.other_bindings):
                 # Half of them share the first word with what is published, so that they are looked at.
                 first = "load" if number % 2 else f"other-{number}"
-                stage.control.bind(_BINDINGS_QUEUE, stage.exchange, f"{first}.*.unused-{number}")
-        return stage
+                self.control.bind(_BINDINGS_QUEUE, self.exchange, f"{first}.*.unused-{number}")
 
     def publishers(self) -> list[Publisher]:
         return [self._publisher() for _ in range(self.workload.publishers)]
 
     def _publisher(self) -> Publisher:
-        link = Link(self.address)
+        link = self._connect()
         if self.workload.window:
             link.confirm()
         return Publisher(
@@ -66,7 +77,7 @@ class Stage:
 
     def _consumer(self, queue: str, tag: str) -> Consumer:
         workload = self.workload
-        link = Link(self.address)
+        link = self._connect()
         if workload.prefetch:
             link.qos(workload.prefetch)
         early = link.consume(queue, tag, no_ack=not workload.prefetch)
@@ -80,6 +91,11 @@ class Stage:
         consumer.start(early)
         return consumer
 
+    def _connect(self) -> Link:
+        link = Link(self.address)
+        self._links.append(link)
+        return link
+
     def clear(self) -> None:
         """Remove what this or an interrupted round left."""
         for queue in (*(f"holt-load-{number}" for number in range(self.workload.queues)), _BINDINGS_QUEUE):
@@ -87,5 +103,9 @@ class Stage:
         self.control.delete_exchange(_EXCHANGE)
 
     def close(self) -> None:
-        self.clear()
+        """Close every connection and remove what was declared."""
+        for link in self._links:
+            link.close()
+        with suppress(LoadError):  # a broker that is gone; the next round on it clears first
+            self.clear()
         self.control.close()
