@@ -6,6 +6,7 @@ Must not touch: rules and protocols.
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import ssl
@@ -18,6 +19,10 @@ from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
+from holtmq.broker.partitioned_bodies import Cipher
+from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned_service import Settings as PartitionedSettings
+from holtmq.broker.queue_config import QueueConfig
 from holtmq.broker.recovery import recover, snapshot
 from holtmq.config import Config, SyncMode, TlsVerify
 from holtmq.journal import (
@@ -50,6 +55,7 @@ class Node:
         self.disk = disk  # where the journal lives, if not in the folder of the configuration
         self.journal: Journal
         self.broker: Broker
+        self.partitioned: PartitionedService
         self.amqp: AmqpServer
         self.amqp_port = 0
         self.amqp_tls_port = 0
@@ -61,6 +67,8 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeper: asyncio.Task[None] | None = None
+        self._retained_ms = 0  # when retention last ran
+        self._retention_planned = False
         self._stopping = False
 
     # -- starting and stopping -------------------------------------------------------------------
@@ -86,7 +94,8 @@ class Node:
             self.wake,
             self.refresh_clock,
         )
-        self.broker.flow.on_dirty = self.wake
+        self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
+        self.partitioned.line.at = self._at
         self.wake()
         self.amqp_port = await self.amqp.listen(config.host, config.port)
         if config.tls_cert is not None:
@@ -127,9 +136,10 @@ class Node:
         self.broker = Broker(
             self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
         )
+        self.partitioned = _partitioned(self.journal, config)
         self.refresh_clock()
         if recovery is not None:
-            self.recovered_records = recover(self.broker, recovery)
+            self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
             if recovery.torn is not None:
                 log.warning(
                     "torn tail cut off",
@@ -171,6 +181,9 @@ class Node:
         self._pulse_due = False
         self.broker.flow.turn()
         self.amqp.flush()
+        self.partitioned.turn(self.clock())
+        if self.partitioned.store.aging and not self._retention_planned:
+            self._plan_retention()
         self._arm_timer()
 
     def tick(self) -> None:
@@ -205,6 +218,10 @@ class Node:
         self._timer_at = due
         self._timer = self._loop.call_later(max(0.0, due - self.clock()), self.tick)
 
+    def _at(self, at: float, action: Callable[[], None]) -> None:
+        self.broker.flow.at(math.ceil(at * 1000), action)
+        self.wake()
+
     # -- housekeeping ----------------------------------------------------------------------------
 
     async def _keep_house(self) -> None:
@@ -218,7 +235,25 @@ class Node:
         journal = self.journal
         if journal.failed is None and journal.bytes_since_checkpoint >= self.config.journal.checkpoint_bytes:
             self.broker.flow.turn()
-            journal.checkpoint(*snapshot(self.broker))
+            journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
+
+    def _plan_retention(self) -> None:
+        self._retention_planned = True
+        queue = self.config.queue
+        wait_ms = min(queue.eviction_interval_ms, queue.retention_interval_ms)
+        self.broker.flow.at(int(self.clock() * 1000) + wait_ms, self._retain)
+
+    def _retain(self) -> None:
+        """Let partitioned queues forget what is too old; planned again while any queue does that."""
+        self._retention_planned = False
+        if self.journal.failed is not None:
+            return
+        now_ms = self.broker.flow.now_ms
+        due = now_ms - self._retained_ms >= self.config.queue.retention_interval_ms
+        if due:
+            self._retained_ms = now_ms
+        self.partitioned.retain(self.clock(), retention=due)
+        self.wake()
 
     def check_alarms(self) -> None:
         """Block publishers while memory or disk run short."""
@@ -259,6 +294,15 @@ class Node:
                 "listening beyond this machine without users: only guest exists, and it works from loopback only",
                 extra={"hosts": ",".join(sorted(set(wide)))},
             )
+
+
+def _partitioned(journal: Journal, config: Config) -> PartitionedService:
+    default = config.queue.default_subscription_mode.value
+    service = PartitionedService(journal, PartitionedSettings(config.subscriptions.lookback, default))
+    service.store.default_config = QueueConfig(dedup_window_seconds=config.queue.dedup_window_seconds)
+    if config.queue.encryption_key:
+        service.store.cipher = Cipher(bytes.fromhex(str(config.queue.encryption_key)), os.urandom)
+    return service
 
 
 def serve(config: Config) -> int:

@@ -28,6 +28,16 @@ class Kind(IntEnum):
     PURGED = 26  # a work queue was emptied but for these positions
     DELAY_STATE = 27  # checkpoint: what waits for its time
     PARTITIONED = 32  # events of partitioned queues
+    PARTITIONED_BODY = 33  # one message's body; the events it belongs to follow in the same batch
+    PARTITIONED_QUEUE = 34  # checkpoint: one partitioned queue
+    PARTITIONED_COUNTERS = 35  # checkpoint: numbers not to be used twice, and the switches
+    SWITCHED = 36  # maintenance was turned on or off
+    SPOOLED = 37  # where the bodies before it go once maintenance ends
+    UNSPOOLED = 38  # so many of the spool's oldest have gone there
+    SPOOL_STATE = 39  # checkpoint: the spool
+    STREAM = 40  # queries of stream processors and their state
+    KEYED = 41  # key-value rows, locks among them
+    TIMED = 42  # messages that wait for their time
 
 
 class Change(msgspec.Struct, tag=True, array_like=True, frozen=True):

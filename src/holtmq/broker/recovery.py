@@ -42,6 +42,7 @@ from holtmq.broker.changes import (
 from holtmq.broker.flow import decode_delayed, decode_mark, decode_returned, decode_settled
 from holtmq.broker.lane import Lane
 from holtmq.broker.message import TRANSIENT, Message, PlacedMessage
+from holtmq.broker.partitioned_store import PartitionedStore
 from holtmq.broker.policies import Policy, make_policy
 from holtmq.broker.priority import Levels
 from holtmq.broker.queue_arguments import parse_queue_arguments
@@ -168,7 +169,7 @@ class _Holding:
         queue.redelivered_upto = queue.delivered_upto = queue.delivered_recorded = self.delivered_upto
 
 
-def recover(broker: Broker, recovery: Recovery) -> int:
+def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | None = None) -> int:
     """Fold a journal into an empty broker; how many records there were."""
     holdings: dict[int, _Holding] = {}
     delayed: dict[int, int] = {}
@@ -220,7 +221,9 @@ def recover(broker: Broker, recovery: Recovery) -> int:
                 seq, broker.last_queue_id = counters.seq, counters.last_queue_id
             case Kind.DELAY_STATE:
                 delayed = _delay_decoder.decode(payload).due_ms
-            case _:  # PAGED, and kinds that other parts of the broker fold
+            case _ if kind >= Kind.PARTITIONED and partitioned is not None:
+                partitioned.fold(position, kind, payload)
+            case _:  # PAGED
                 pass
     broker.flow.seq = seq
     for holding in holdings.values():
@@ -313,7 +316,9 @@ def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
 # -- checkpoints -------------------------------------------------------------------------------------
 
 
-def snapshot(broker: Broker) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
+def snapshot(
+    broker: Broker, partitioned: PartitionedStore | None = None
+) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
     """Records that stand for all state of now, and the sorted positions that it refers to."""
     records: list[tuple[int, bytes]] = [
         (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
@@ -329,6 +334,10 @@ def snapshot(broker: Broker) -> tuple[list[tuple[int, bytes]], list[array[int]]]
     live.append(array("Q", sorted(delayed)))
     due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
     records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
+    if partitioned is not None:
+        more, kept = partitioned.snapshot()
+        records += more
+        live += kept
     return records, [positions for positions in live if positions]
 
 

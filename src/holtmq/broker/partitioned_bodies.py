@@ -1,0 +1,171 @@
+"""The body of a partitioned message: as a journal record, in memory, and the newest ones at hand.
+
+Owns: the record's layout, sealing (AES-256-GCM) when a queue asks for it, the bounded cache. Must not
+touch: queues, clocks. The payload is the client's JSON as it came and goes out as it is.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from holtmq.broker.errors import BrokerError
+
+ID_MAX: Final = 0xFFFF  # bytes of a transaction id, and of a producer's name
+_HEAD: Final = Struct("<BHHH")  # flags, lengths of transaction id, trace id and producer
+_FACTS: Final = Struct("<HHIB")  # lengths of exchange, routing key and headers; priority
+_SEALED, _FROM_AMQP = 1, 2
+_NONCE: Final = 12
+_COST: Final = 400  # bytes an entry takes beside its payload, roughly
+_pack: Final = _HEAD.pack
+
+
+class UnreadableBody(BrokerError):
+    """A sealed body and no key that opens it."""
+
+
+class AmqpFacts(NamedTuple):
+    """What a message that came through an exchange keeps of its envelope."""
+
+    exchange: str
+    routing_key: str
+    header: bytes  # the content header's property bytes, as they arrived
+    priority: int = 0
+
+
+class Body:
+    """One message's content. ``rendered`` is the edge's: its wire form, made once for all groups."""
+
+    __slots__ = ("facts", "payload", "producer", "rendered", "trace_id", "transaction_id")
+
+    def __init__(
+        self,
+        transaction_id: str,
+        payload: bytes,
+        trace_id: str | None = None,
+        producer: str | None = None,
+        facts: AmqpFacts | None = None,
+    ) -> None:
+        self.transaction_id = transaction_id
+        self.payload = payload
+        self.trace_id = trace_id
+        self.producer = producer
+        self.facts = facts
+        self.rendered: bytes | None = None
+
+
+class Cipher:
+    """Seals payloads. The transaction id is authenticated with them, so bodies cannot be swapped."""
+
+    __slots__ = ("_key", "_random")
+
+    def __init__(self, key: bytes, random: Callable[[int], bytes]) -> None:
+        self._key = AESGCM(key)
+        self._random = random
+
+    def seal(self, payload: bytes, transaction_id: bytes) -> bytes:
+        nonce = self._random(_NONCE)
+        return nonce + self._key.encrypt(nonce, payload, transaction_id)
+
+    def open(self, sealed: bytes, transaction_id: bytes) -> bytes:
+        try:
+            return self._key.decrypt(sealed[:_NONCE], sealed[_NONCE:], transaction_id)
+        except InvalidTag:
+            raise UnreadableBody("the message was sealed with another key") from None
+
+
+def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
+    """The record; sealed when a cipher is given."""
+    name = body.transaction_id.encode()
+    payload = body.payload
+    if cipher is None and body.facts is None and body.trace_id is None and body.producer is None:
+        return b"".join((_pack(0, len(name), 0, 0), name, payload))
+    trace = (body.trace_id or "").encode()
+    producer = (body.producer or "").encode()
+    flags, facts = 0, b""
+    if body.facts is not None:
+        flags |= _FROM_AMQP
+        exchange, key = body.facts.exchange.encode(), body.facts.routing_key.encode()
+        header = body.facts.header
+        lengths = _FACTS.pack(len(exchange), len(key), len(header), body.facts.priority)
+        facts = b"".join((lengths, exchange, key, header))
+    if cipher is not None:
+        flags |= _SEALED
+        payload = cipher.seal(payload, name)
+    return b"".join(
+        (_pack(flags, len(name), len(trace), len(producer)), name, trace, producer, facts, payload)
+    )
+
+
+def decode_body(record: bytes, cipher: Cipher | None) -> Body:
+    """What ``encode_body`` wrote."""
+    flags, name_size, trace_size, producer_size = _HEAD.unpack_from(record)
+    at = _HEAD.size + name_size
+    name = record[_HEAD.size : at]
+    trace = record[at : at + trace_size].decode() if trace_size else None
+    at += trace_size
+    producer = record[at : at + producer_size].decode() if producer_size else None
+    at += producer_size
+    facts: AmqpFacts | None = None
+    if flags & _FROM_AMQP:
+        exchange_size, key_size, header_size, priority = _FACTS.unpack_from(record, at)
+        at += _FACTS.size
+        ends = (at + exchange_size, at + exchange_size + key_size)
+        facts = AmqpFacts(
+            record[at : ends[0]].decode(),
+            record[ends[0] : ends[1]].decode(),
+            record[ends[1] : ends[1] + header_size],
+            priority,
+        )
+        at = ends[1] + header_size
+    payload = record[at:]
+    if flags & _SEALED:
+        if cipher is None:
+            raise UnreadableBody("the message is sealed and this node has no queue.encryption_key")
+        payload = cipher.open(payload, name)
+    return Body(name.decode(), payload, trace, producer, facts)
+
+
+def transaction_id_of(record: bytes) -> str:
+    """The id alone; needs no key."""
+    size: int = _HEAD.unpack_from(record)[1]
+    return record[_HEAD.size : _HEAD.size + size].decode()
+
+
+def is_sealed(record: bytes) -> bool:
+    return bool(record[0] & _SEALED)
+
+
+class BodyCache:
+    """The newest bodies by journal position, within a bound; the oldest leave first, a push at a time."""
+
+    __slots__ = ("_bodies", "_limit", "_runs", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bodies: dict[int, Body] = {}
+        self._runs: deque[tuple[Sequence[int], int]] = deque()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def get(self, position: int) -> Body | None:
+        return self._bodies.get(position)
+
+    def add(self, positions: Sequence[int], bodies: Sequence[Body]) -> None:
+        # Twice the payload: the edge keeps its rendering beside it.
+        size = sum([_COST + 2 * len(body.payload) for body in bodies])
+        if size > self._limit:
+            return
+        self._bodies.update(zip(positions, bodies, strict=True))
+        self._runs.append((positions, size))
+        self.size += size
+        while self.size > self._limit:
+            gone, freed = self._runs.popleft()
+            self.size -= freed
+            for position in gone:
+                self._bodies.pop(position, None)

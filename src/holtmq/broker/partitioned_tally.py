@@ -1,0 +1,70 @@
+"""Counters of the partitioned queues: they only go up, rates are derived by whoever reads them.
+
+Owns: one set of counters per queue name. Must not touch: clocks, wire names.
+"""
+
+
+class QueueTally:
+    """What happened on one queue since the node started."""
+
+    __slots__ = (
+        "ack_failed",
+        "ack_requests",
+        "ack_success",
+        "lag_max_us",
+        "lag_sum_us",
+        "pop_empty",
+        "pop_messages",
+        "pop_requests",
+        "push_messages",
+        "push_requests",
+        "transactions",
+    )
+
+    def __init__(self) -> None:
+        self.push_requests = self.push_messages = 0
+        self.pop_requests = self.pop_messages = self.pop_empty = 0
+        self.ack_requests = self.ack_success = self.ack_failed = 0
+        self.transactions = 0
+        self.lag_sum_us = self.lag_max_us = 0  # age of the oldest message of each delivery
+
+    def popped(self, count: int, lag_us: int) -> None:
+        self.pop_requests += 1
+        self.pop_messages += count
+        self.lag_sum_us += lag_us
+        if lag_us > self.lag_max_us:
+            self.lag_max_us = lag_us
+
+    def acked(self, success: int, failed: int) -> None:
+        self.ack_requests += 1
+        self.ack_success += success
+        self.ack_failed += failed
+
+
+class Tally:
+    """The counters of all queues; a deleted queue's go with it."""
+
+    __slots__ = ("dead_letters", "queues")
+
+    def __init__(self) -> None:
+        self.queues: dict[str, QueueTally] = {}
+        self.dead_letters = 0
+
+    def of(self, queue: str) -> QueueTally:
+        found = self.queues.get(queue)
+        if found is None:
+            found = self.queues[queue] = QueueTally()
+        return found
+
+    def forget(self, queue: str) -> None:
+        self.queues.pop(queue, None)
+
+    def total(self) -> QueueTally:
+        """All queues together."""
+        total = QueueTally()
+        for tally in self.queues.values():
+            for name in QueueTally.__slots__:
+                if name != "lag_max_us":
+                    setattr(total, name, getattr(total, name) + getattr(tally, name))
+            total.lag_max_us = max(total.lag_max_us, tally.lag_max_us)
+        return total
