@@ -137,6 +137,7 @@ class Node:
             self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
         )
         self.partitioned = _partitioned(self.journal, config)
+        streams = self.broker.attach(self.partitioned)
         self.refresh_clock()
         if recovery is not None:
             self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
@@ -149,6 +150,7 @@ class Node:
             self.broker.put_vhost(DEFAULT_VHOST)
             self.broker.put_user(User(DEFAULT_USER, _GUEST_HASH, (ADMINISTRATOR,)))
             self.broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
+        streams.follow()
 
     async def stop(self, grace: float = 3.0) -> None:
         """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""

@@ -318,6 +318,7 @@ class Channel:
             exclusive=method.exclusive,
             prefetch=self.prefetch,
             priority=priority,
+            arguments=method.arguments,
         )
         self.broker.consume(queue, consumer, method.exclusive)
         self.consumers[tag] = consumer

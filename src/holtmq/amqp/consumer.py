@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message
 from holtmq.broker.work_queue import WorkQueue
+from holtmq.wire.tables import FieldTable
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
@@ -51,8 +52,10 @@ class Consumer(Holder):
         exclusive: bool,
         prefetch: int,
         priority: int,
+        arguments: FieldTable | None = None,
     ) -> None:
         super().__init__()
+        self.arguments = arguments or {}
         self.channel = channel
         self.tag = tag
         raw = tag.encode("utf-8", "surrogateescape")

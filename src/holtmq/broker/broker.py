@@ -34,9 +34,12 @@ from holtmq.broker.errors import AccessRefused, Conflict, NotFound
 from holtmq.broker.flow import Flow, encode_settled
 from holtmq.broker.leases import Ledger
 from holtmq.broker.message import Message
+from holtmq.broker.partitioned_service import PartitionedService
 from holtmq.broker.policies import PolicyBook, alternate_exchange, effective, make_policy
-from holtmq.broker.queue_arguments import QueueDeclaration, QueueOptions, parse_queue_arguments
+from holtmq.broker.queue_arguments import QueueDeclaration, QueueOptions, QueueType, parse_queue_arguments
 from holtmq.broker.routes import Route
+from holtmq.broker.stream_queue import StreamQueue
+from holtmq.broker.streams import Streams
 from holtmq.broker.vhost import QueueBinding, QueueExchange, VHost, refuse_default, refuse_reserved
 from holtmq.broker.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal
@@ -58,6 +61,7 @@ class Broker:
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
         self.last_queue_id = 0
+        self.streams: Streams | None = None
 
     # -- vhosts and users ------------------------------------------------------------------------
 
@@ -286,18 +290,22 @@ class Broker:
             name, vhost.name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
         )
         self.last_queue_id += 1
-        queue = WorkQueue(
-            name,
-            vhost.name,
-            self.last_queue_id,
-            options,
-            durable=durable,
-            auto_delete=auto_delete,
-            owner=owner if exclusive else None,
-            arguments=arguments,
-            max_levels=self.max_priority,
-            now_ms=self.flow.now_ms,
-        )
+        queue: WorkQueue
+        if options.queue_type is QueueType.STREAM:
+            queue = self._streams().make(name, vhost.name, self.last_queue_id, options, arguments)
+        else:
+            queue = WorkQueue(
+                name,
+                vhost.name,
+                self.last_queue_id,
+                options,
+                durable=durable,
+                auto_delete=auto_delete,
+                owner=owner if exclusive else None,
+                arguments=arguments,
+                max_levels=self.max_priority,
+                now_ms=self.flow.now_ms,
+            )
         self.add_queue(vhost, queue)
         if queue.persisted:
             packed = pack_table(arguments)  # type: ignore[arg-type]
@@ -335,6 +343,20 @@ class Broker:
         self._remove_queue(vhost, queue)
         return count, queue.persisted
 
+    def attach(self, partitioned: PartitionedService) -> Streams:
+        """Give AMQP its face of the partitioned queues; before recovery."""
+        self.streams = Streams(self, partitioned)
+        return self.streams
+
+    def _streams(self) -> Streams:
+        if self.streams is None:
+            raise Conflict("this broker has no partitioned queues: x-queue-type 'stream' cannot be served")
+        return self.streams
+
+    def remove_queue(self, queue: WorkQueue) -> None:
+        """A queue goes for a reason of its own."""
+        self._remove_queue(self.vhosts[queue.vhost], queue)
+
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
         if queue.outcasts:  # rejected in this very turn: they outlive their queue
             self.flow.cast_out(queue)
@@ -349,6 +371,8 @@ class Broker:
             return  # nobody asked for this removal in words: a restart will have the queue again
         if queue.persisted:
             self.record(QueueDeleted(queue.id))
+        if isinstance(queue, StreamQueue):
+            self._streams().delete(queue)
         self._delete_unused_sources(vhost, removed)
 
     def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:

@@ -208,11 +208,12 @@ class Flow:
                 index = len(self._batch)
                 self._batch.append((Kind.MESSAGE, encode_message(message, ids)))
             self._placements.append((message, queues, index))
-            return bool(ids)
-        if ids:
-            message.position = self.journal.append(Kind.MESSAGE, encode_message(message, ids))
-        self.place(message, queues)
-        return bool(ids)
+        else:
+            if ids:
+                message.position = self.journal.append(Kind.MESSAGE, encode_message(message, ids))
+            self.place(message, queues)
+        # A partitioned queue writes every message down, persistent or not.
+        return bool(ids) or any(queue.is_stream for queue in queues)
 
     def _enforce_limits(self, queue: WorkQueue) -> None:
         options = queue.options
@@ -361,7 +362,7 @@ class Flow:
             return
         if queue.settled:
             journal.append(Kind.SETTLED, _take_settled(queue))
-        if queue.delivered_upto > queue.delivered_recorded and queue.unacked:
+        if queue.delivered_upto > queue.delivered_recorded and (queue.unacked or queue.returned):
             queue.delivered_recorded = queue.delivered_upto
             journal.append(Kind.DELIVERED, _MARK.pack(queue.id, queue.delivered_upto))
         store.spill(self.pager, queue.bytes)

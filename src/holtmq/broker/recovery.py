@@ -45,7 +45,7 @@ from holtmq.broker.message import TRANSIENT, Message, PlacedMessage
 from holtmq.broker.partitioned_store import PartitionedStore
 from holtmq.broker.policies import Policy, make_policy
 from holtmq.broker.priority import Levels
-from holtmq.broker.queue_arguments import parse_queue_arguments
+from holtmq.broker.queue_arguments import QueueType, parse_queue_arguments
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal.interface import Recovery
 
@@ -297,17 +297,22 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
     arguments = unpack_table(change.arguments)
-    queue = WorkQueue(
-        change.name,
-        change.vhost,
-        change.id,
-        parse_queue_arguments(change.name, change.vhost, arguments, auto_delete=change.auto_delete),
-        durable=True,
-        auto_delete=change.auto_delete,
-        arguments=dict(arguments),
-        max_levels=broker.max_priority,
-        now_ms=broker.flow.now_ms,
-    )
+    options = parse_queue_arguments(change.name, change.vhost, arguments, auto_delete=change.auto_delete)
+    queue: WorkQueue
+    if options.queue_type is QueueType.STREAM and broker.streams is not None:
+        queue = broker.streams.make(change.name, change.vhost, change.id, options, dict(arguments))
+    else:
+        queue = WorkQueue(
+            change.name,
+            change.vhost,
+            change.id,
+            options,
+            durable=True,
+            auto_delete=change.auto_delete,
+            arguments=dict(arguments),
+            max_levels=broker.max_priority,
+            now_ms=broker.flow.now_ms,
+        )
     broker.add_queue(broker.vhosts[change.vhost], queue)
     broker.last_queue_id = max(broker.last_queue_id, change.id)
     return queue

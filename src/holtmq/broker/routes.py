@@ -41,10 +41,12 @@ class Route:
             result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
         )
         # Otherwise each message has its own say: headers, a delay, or a queue that may refuse it.
-        self.simple = not result.depends_on_message and not any(q.refuses_when_full for q in result.queues)
+        self.simple = not result.depends_on_message and not any(
+            q.refuses_when_full or q.is_stream for q in result.queues
+        )
 
 
 def durable_ids(queues: tuple[WorkQueue, ...] | list[WorkQueue]) -> bytes:
     """The journal's names of those queues that survive a restart."""
-    ids = [queue.id for queue in queues if queue.persisted]
+    ids = [queue.id for queue in queues if queue.persisted and not queue.is_stream]
     return struct.pack(f">{len(ids)}I", *ids)

@@ -49,6 +49,8 @@ class Consumer(Protocol):
 class WorkQueue:
     """Competing consumers over messages in arrival (or priority) order."""
 
+    is_stream = False  # a partitioned queue under an AMQP name journals its messages itself
+
     __slots__ = (
         "_next_turn",
         "active",
@@ -215,19 +217,18 @@ class WorkQueue:
 
     def _share_out(self, takers: list[tuple[Consumer, int]], messages: list[Message], pager: Pager) -> None:
         stride = len(takers)
-        spare: list[Message] = []
         for at, (consumer, _) in enumerate(takers):
             part = messages[at::stride]
-            room = consumer.room()  # again: two takers may share one channel's limit
+            room = max(consumer.room(), 0)  # again: two takers may share one channel's limit
+            if part[:room]:
+                consumer.deliver(self, part[:room])
+                self._next_turn += len(part[:room])
             if room < len(part):
-                spare += part[max(room, 0) :]
-                part = part[: max(room, 0)]
-            if part:
-                consumer.deliver(self, part)
-        self._next_turn += len(messages) - len(spare)
-        if spare:
-            self.unacked -= len(spare)
-            self.restore(spare, pager)
+                # All that is left goes back, not just this part: a later taker must not overtake it.
+                spare = part[room:] + [m for after in range(at + 1, stride) for m in messages[after::stride]]
+                self.unacked -= len(spare)
+                self.restore(spare, pager)
+                return
 
     def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
         """Remove up to ``limit`` live messages from the head; expired ones become outcasts."""

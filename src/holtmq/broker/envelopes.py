@@ -1,0 +1,87 @@
+"""One message in two worlds: an AMQP body with properties, and a JSON payload with a transaction id.
+
+Owns: the translation both ways, without loss. Must not touch: queues, offsets' meaning, clocks.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.message import Message, make_address
+from holtmq.broker.partitioned_bodies import AmqpFacts, Body
+from holtmq.wire.properties import (
+    PROPERTIES_AT,
+    Properties,
+    encode_header,
+    encode_properties,
+    raw_headers,
+    with_headers,
+)
+from holtmq.wire.tables import FieldTable
+
+_BASE64: Final = b'{"$base64":'
+_json = msgspec.json
+
+
+def to_payload(body: bytes) -> bytes:
+    """An AMQP body as JSON: itself when it is JSON, else as a string, else in base64.
+
+    A body that is a bare JSON string, or looks like our base64 form, is taken as text: so the way
+    back needs no mark of its own.
+    """
+    if body and body[:1] != b'"' and not body.startswith(_BASE64):
+        try:
+            _json.decode(body)
+            return body
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    try:
+        return _json.encode(body.decode())
+    except UnicodeDecodeError:
+        return _BASE64 + b'"' + base64.b64encode(body) + b'"}'
+
+
+def to_body(payload: bytes) -> bytes:
+    """What ``to_payload`` made, undone. A payload that never was an AMQP body is its own body."""
+    if payload[:1] == b'"':
+        return _json.decode(payload, type=str).encode()
+    if payload.startswith(_BASE64):
+        try:
+            return base64.b64decode(payload[len(_BASE64) + 1 : -2], validate=True)
+        except binascii.Error:
+            return payload
+    return payload
+
+
+def body_of(message: Message, transaction_id: str) -> Body:
+    """A published message as a partitioned queue keeps it."""
+    facts = AmqpFacts(message.exchange, message.routing_key, message.header[PROPERTIES_AT:], message.priority)
+    return Body(transaction_id, to_payload(message.body), facts=facts)
+
+
+def message_of(queue: str, partition: str, offset: int, created_us: int, stored: Body) -> Message:
+    """A stored message as an AMQP consumer gets it; header ``x-stream-offset`` says where it is."""
+    extra: FieldTable = {"x-stream-offset": offset, "x-partition": partition}
+    if stored.facts is None:
+        body = stored.payload
+        address = make_address("", queue)
+        properties = encode_properties(
+            Properties(
+                content_type="application/json",
+                delivery_mode=2,
+                message_id=stored.transaction_id if len(stored.transaction_id.encode()) < 256 else None,
+                headers=extra,
+            )
+        )
+        priority = 0
+    else:
+        body = to_body(stored.payload)
+        address = make_address(stored.facts.exchange, stored.facts.routing_key)
+        raw = stored.facts.header
+        properties = with_headers(raw, {**raw_headers(raw), **extra}, drop_expiration=False)
+        priority = stored.facts.priority
+    return Message(
+        offset, address, encode_header(len(body), properties), body, created_us // 1000, 0, priority, True
+    )

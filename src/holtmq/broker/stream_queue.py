@@ -1,0 +1,383 @@
+"""A partitioned queue as AMQP sees it: exchanges route into it, consumers read it or join a group.
+
+Owns: what each AMQP consumer has read and holds of a partitioned queue. Must not touch: the journal;
+``PartitionedService`` writes. A work queue in name and place, so that topology needs no second kind.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Final, Protocol
+
+from holtmq.broker.acknowledgment import AckStatus
+from holtmq.broker.envelopes import body_of, message_of
+from holtmq.broker.errors import Conflict
+from holtmq.broker.lane import Lane, Pager
+from holtmq.broker.leases import Lease
+from holtmq.broker.message import Message
+from holtmq.broker.partitioned_queue import PartitionedQueue
+from holtmq.broker.partitioned_requests import AckRequest, PopRequest, PushItem
+from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.pushing import DEFAULT_PARTITION
+from holtmq.broker.queue_arguments import QueueOptions
+from holtmq.broker.subscriptions import StartMode, StartRequest
+from holtmq.broker.work_queue import Consumer, WorkQueue
+from holtmq.wire.properties import PROPERTIES_AT, raw_headers
+
+_READ_AT_ONCE: Final = 256
+_GROUP_PARTITIONS: Final = 64
+_FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease has no clock: it dies with its holder
+_UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+class StreamConsumer(Consumer, Protocol):
+    """A consumer that says where it wants to start."""
+
+    @property
+    def arguments(self) -> Mapping[str, object]: ...
+
+
+class _Store(Lane):
+    """What looks like the place of waiting messages: a push goes to the log, nothing ever waits here."""
+
+    __slots__ = ("_count", "_push")
+
+    def __init__(self, push: Callable[[Message], None], count: Callable[[], int]) -> None:
+        super().__init__()
+        self._push = push
+        self._count = count
+
+    def push(self, message: Message) -> None:
+        self._push(message)
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def spill(self, pager: Pager, bytes_held: int) -> None:
+        """Nothing is held."""
+
+
+class StreamQueue(WorkQueue):
+    """See the module."""
+
+    __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "stored_as")
+
+    is_stream = True
+
+    def __init__(
+        self,
+        name: str,
+        vhost: str,
+        queue_id: int,
+        options: QueueOptions,
+        service: PartitionedService,
+        now: Callable[[], float],
+        new_id: Callable[[], str],
+        arguments: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
+        self.stored_as = stored_name(vhost, name)
+        self.lane = None
+        self.store = _Store(self._append, self._count)
+        self._service = service
+        self._now = now
+        self._new_id = new_id
+        self._readers: dict[StreamConsumer, _Reader | _Member] = {}
+        self._held: dict[int, tuple[_Member, int, int]] = {}  # id of a message -> member, partition, offset
+
+    @property
+    def log(self) -> PartitionedQueue | None:
+        """The queue behind this name; None before its first message."""
+        return self._service.store.queues.get(self.stored_as)
+
+    # -- arriving --------------------------------------------------------------------------------
+
+    def _append(self, message: Message) -> None:
+        headers = raw_headers(message.header[PROPERTIES_AT:])
+        wanted = headers.get("x-partition")
+        partition = wanted if isinstance(wanted, str) and wanted else message.routing_key
+        body = body_of(message, self._new_id())
+        self._service.push([PushItem(self.stored_as, partition or DEFAULT_PARTITION, body)], self._now())
+
+    def _count(self) -> int:
+        log = self.log
+        return 0 if log is None else log.log.live
+
+    def is_full(self, *_: int) -> bool:
+        """Retention bounds a partitioned queue, not its readers."""
+        return False
+
+    # -- leaving ---------------------------------------------------------------------------------
+
+    def dispatch(self, now_ms: int, pager: Pager) -> None:
+        """Give every reader what lies before it, every group member what it may claim."""
+        for consumer, reader in list(self._readers.items()):
+            while (room := min(consumer.room(), _READ_AT_ONCE)) > 0:
+                messages = reader.next(room)
+                if not messages:
+                    break
+                self.unacked += len(messages)
+                consumer.deliver(self, messages)
+
+    def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
+        """``basic.get`` has no place to stand in a log."""
+        raise Conflict(
+            f"queue '{self.name}' in vhost '{self.vhost}' is a stream: consume from it, do not get"
+        )
+
+    def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
+        """Retention is the partitioned queue's own."""
+
+    def purge(self, outstanding: Iterable[Message] = ()) -> int:
+        """A log is not purged: its readers stand at offsets."""
+        raise Conflict(f"queue '{self.name}' in vhost '{self.vhost}' is a stream: it cannot be purged")
+
+    # -- leases end ------------------------------------------------------------------------------
+
+    def settle(self, message: Message) -> None:
+        """Acknowledged: a group's cursor moves; a plain reader only gets room."""
+        self.unacked -= 1
+        self._verdict(message, AckStatus.COMPLETED)
+
+    def settle_all(self, messages: list[Message]) -> None:
+        """Handed out to somebody who does not acknowledge."""
+        for message in messages:
+            self.settle(message)
+
+    def reject(self, message: Message) -> None:
+        """Refused for good: the group's dead letters. To a plain reader it means no more than an ack."""
+        self.unacked -= 1
+        self._verdict(message, AckStatus.DEAD_LETTER)
+
+    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
+        """Given back: the group hands the message out again. A plain reader has passed it."""
+        for lease in leases:
+            self.unacked -= 1
+            self._verdict(lease.message, AckStatus.RETRY)
+        return []
+
+    def take_out(self, message: Message) -> bool:
+        """Nothing waits here that could be withdrawn."""
+        return False
+
+    def withdraw(self, message: Message) -> bool:
+        """A late acknowledgment after a cancel: the lease is over."""
+        return False
+
+    def is_redelivered(self, message: Message) -> bool:
+        """A log does not count who has read it; a group does."""
+        held = self._held.get(id(message))
+        return held is not None and held[0].redelivers(held[1])
+
+    def _verdict(self, message: Message, status: AckStatus) -> None:
+        held = self._held.pop(id(message), None)
+        if held is not None:
+            member, partition, offset = held
+            member.verdict(partition, offset, status)
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Start reading where the consumer's arguments say, or join its group."""
+        stream_consumer: StreamConsumer = consumer  # type: ignore[assignment]
+        arguments = stream_consumer.arguments
+        group = arguments.get("x-consumer-group")
+        if group is not None and (not isinstance(group, str) or not group):
+            raise Conflict(
+                f"invalid arg 'x-consumer-group' for queue '{self.name}': expected a name, got {group!r}"
+            )
+        start = arguments.get("x-stream-offset")
+        if isinstance(group, str):
+            self._readers[stream_consumer] = _Member(
+                self, group, _group_start(self.name, start), self._new_id()
+            )
+        else:
+            self._readers[stream_consumer] = _Reader(self, self._start_offset(start))
+        self.consumers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Stop reading; a member's claims go back to its group."""
+        self.consumers.remove(consumer)
+        reader = self._readers.pop(consumer)  # type: ignore[call-overload]
+        if isinstance(reader, _Member):
+            reader.leave()
+        if not self.consumers:
+            self.exclusive_consumer = False
+
+    def hold(self, member: "_Member", partition: int, message: Message) -> None:
+        """A member has this message until a verdict."""
+        self._held[id(message)] = (member, partition, message.seq)
+
+    def forget(self, member: "_Member") -> None:
+        """A member has left."""
+        self._held = {key: held for key, held in self._held.items() if held[0] is not member}
+
+    @property
+    def service(self) -> PartitionedService:
+        return self._service
+
+    def now(self) -> float:
+        """Seconds since the epoch, as the broker has them."""
+        return self._now()
+
+    def _start_offset(self, start: object) -> int:
+        log = self.log
+        first, end = (0, 0) if log is None else (log.log.first_offset, log.log.next_offset)
+        match start:
+            case None | "next":
+                return end
+            case "first":
+                return first
+            case "last":
+                return max(first, end - 1)
+            case bool():
+                pass
+            case int() if start >= 0:
+                return start
+            case datetime():
+                return 0 if log is None else log.log.offset_at(int(start.timestamp() * 1_000_000))
+            case str() if (seconds := _interval(start)) is not None:
+                return 0 if log is None else log.log.offset_at(int((self._now() - seconds) * 1_000_000))
+        raise Conflict(_bad_offset(self.name, start))
+
+
+class _Reader:
+    """Reads a log from an offset on; nobody else notices."""
+
+    def __init__(self, queue: StreamQueue, offset: int) -> None:
+        self._queue = queue
+        self._offset = offset
+
+    def next(self, limit: int) -> list[Message]:
+        queue = self._queue
+        log = queue.log
+        if log is None or self._offset >= log.log.next_offset:
+            return []
+        offsets = list(islice(log.log.live_offsets(self._offset, log.log.next_offset), limit))
+        self._offset = offsets[-1] + 1 if offsets else log.log.next_offset
+        rows = log.log.refs(offsets)
+        bodies = queue.service.store.bodies([position for _, position, _ in rows])
+        return [
+            message_of(queue.name, log.partitions[log.log.partition(offset)].name, offset, created_us, body)
+            for (offset, _, created_us), body in zip(rows, bodies, strict=True)
+        ]
+
+
+class _Claimed:
+    """One partition in a member's hands: offsets in order, and what was said about some of them."""
+
+    __slots__ = ("attempt", "lease_id", "transactions", "verdicts", "waiting")
+
+    def __init__(self, lease_id: str, attempt: int) -> None:
+        self.lease_id = lease_id
+        self.attempt = attempt
+        self.waiting: deque[int] = deque()
+        self.transactions: dict[int, str] = {}
+        self.verdicts: dict[int, AckStatus] = {}
+
+
+class _Member:
+    """A consumer in a consumer group: claims partitions, settles them from the front."""
+
+    def __init__(self, queue: StreamQueue, group: str, start: StartRequest, name: str) -> None:
+        self._queue = queue
+        self._group = group
+        self._start = start
+        self._name = name
+        self._claims = 0
+        self._claimed: dict[int, _Claimed] = {}
+
+    def next(self, limit: int) -> list[Message]:
+        queue = self._queue
+        self._claims += 1
+        lease_id = f"{self._name}-{self._claims}"
+        popped = queue.service.pop(
+            PopRequest(
+                lease_id,
+                queue.stored_as,
+                group=self._group,
+                limit=limit,
+                most_partitions=_GROUP_PARTITIONS,
+                lease_seconds=_FOR_EVER,
+                start=self._start,
+            ),
+            queue.now(),
+        )
+        messages: list[Message] = []
+        for run in popped.runs if popped is not None else ():
+            partition = run.delivery.partition
+            claimed = self._claimed[partition] = _Claimed(lease_id, run.delivery.attempt)
+            for (offset, _, created_us), body in zip(run.rows, run.bodies, strict=True):
+                message = message_of(queue.name, run.delivery.name, offset, created_us, body)
+                claimed.waiting.append(offset)
+                claimed.transactions[offset] = body.transaction_id
+                queue.hold(self, partition, message)
+                messages.append(message)
+        return messages
+
+    def redelivers(self, partition: int) -> bool:
+        claimed = self._claimed.get(partition)
+        return claimed is not None and claimed.attempt > 1
+
+    def verdict(self, partition: int, offset: int, status: AckStatus) -> None:
+        """Settle what lies settled at the front: a group's cursor cannot jump over a message in work."""
+        claimed = self._claimed.get(partition)
+        if claimed is None or offset not in claimed.transactions:
+            return  # that claim is over: the message is, or will be, with somebody else
+        claimed.verdicts[offset] = status
+        acks: list[AckRequest] = []
+        log = self._queue.log
+        if log is None:
+            return
+        given_back = False
+        while claimed.waiting and claimed.waiting[0] in claimed.verdicts and not given_back:
+            front = claimed.waiting.popleft()
+            said = claimed.verdicts.pop(front)
+            given_back = said is AckStatus.RETRY
+            transaction = claimed.transactions.pop(front)
+            acks.append(AckRequest(log.number, partition, self._group, transaction, said, claimed.lease_id))
+        if given_back or not claimed.waiting:
+            del self._claimed[partition]
+        if acks:
+            self._queue.service.ack(acks, self._queue.now())
+
+    def leave(self) -> None:
+        """Give back every claim, without a mark against it."""
+        log = self._queue.log
+        claimed, self._claimed = self._claimed, {}
+        self._queue.forget(self)
+        if log is not None:
+            for partition in claimed:
+                log.release(self._group, partition)
+
+
+def stored_name(vhost: str, name: str) -> str:
+    """What a stream is called among partitioned queues: by its own name in the default vhost."""
+    return name if vhost == "/" else f"{vhost}/{name}"
+
+
+def _interval(text: str) -> int | None:
+    parts = re.fullmatch(r"([0-9]{1,9})([YMDhms])", text)
+    return int(parts[1]) * _UNITS[parts[2]] if parts else None
+
+
+def _group_start(queue: str, start: object) -> StartRequest:
+    match start:
+        case None:
+            return StartRequest(explicit=False)
+        case "first":
+            return StartRequest(StartMode.ALL)
+        case "next" | "last":
+            return StartRequest(StartMode.NEW)
+        case datetime():
+            return StartRequest(StartMode.TIMESTAMP, int(start.timestamp() * 1_000_000))
+    raise Conflict(_bad_offset(queue, start) + " (a group starts at first, next or a timestamp)")
+
+
+def _bad_offset(queue: str, start: object) -> str:
+    return (
+        f"invalid arg 'x-stream-offset' for queue '{queue}': {start!r} is none of first, last, next, "
+        "an offset, a timestamp or an interval such as 1h"
+    )

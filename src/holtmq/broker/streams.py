@@ -1,0 +1,106 @@
+"""Partitioned queues among the queues of a vhost: made, found, woken and removed together.
+
+Owns: the pairing of each partitioned queue with its AMQP name. Must not touch: what either side does
+with messages. A partitioned queue made over HTTP shows up in the default vhost under its own name.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.partitioned_events import (
+    NO_QUEUE,
+    QueueConfigured,
+    QueueDeleted,
+    QueueEvent,
+    SubscriptionsForgotten,
+)
+from holtmq.broker.partitioned_queue import PartitionedQueue
+from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.queue_arguments import QueueOptions
+from holtmq.broker.stream_queue import StreamQueue
+
+if TYPE_CHECKING:
+    from holtmq.broker.broker import Broker
+
+_DEFAULT_VHOST: Final = "/"
+_ARGUMENTS: Final[dict[str, object]] = {"x-queue-type": "stream"}
+
+
+class Streams:
+    """See the module. ``follow`` begins once recovery is over."""
+
+    def __init__(self, broker: "Broker", service: PartitionedService) -> None:
+        self._broker = broker
+        self._service = service
+        self._by_stored_name: dict[str, StreamQueue] = {}
+        self._following = False
+        # Message ids of what AMQP publishes: unique over restarts without a stored counter.
+        self._id_prefix = secrets.token_hex(8)
+        self._last_id = 0
+        heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
+
+        def hear(queue: PartitionedQueue, event: QueueEvent) -> None:
+            if heard is not None:
+                heard(queue, event)
+            self._hear(queue, event)
+
+        service.store.on_event = hear
+
+    def make(
+        self, name: str, vhost: str, queue_id: int, options: QueueOptions, arguments: dict[str, object]
+    ) -> StreamQueue:
+        """The AMQP face of a partitioned queue, which need not exist yet."""
+        queue = StreamQueue(name, vhost, queue_id, options, self._service, self._now, self._new_id, arguments)
+        self._by_stored_name[queue.stored_as] = queue
+        return queue
+
+    def delete(self, queue: StreamQueue) -> None:
+        """The name is gone from its vhost: so is the log behind it."""
+        self._by_stored_name.pop(queue.stored_as, None)
+        log = queue.log
+        if log is not None:
+            forgotten = [
+                (NO_QUEUE, SubscriptionsForgotten(group, log.name))
+                for group in {
+                    group
+                    for group, scope, _ in self._service.store.subscriptions.records()
+                    if scope.queue == log.name
+                }
+            ]
+            self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
+            self._service.forget_joined()
+
+    def follow(self) -> None:
+        """Recovery is over: give every partitioned queue without one an AMQP name, and listen."""
+        self._following = True
+        for queue in list(self._service.store.queues.values()):
+            self._name(queue)
+
+    def _hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
+        if not self._following:
+            return
+        if isinstance(event, QueueConfigured):
+            self._name(queue)
+        found = self._by_stored_name.get(queue.name)
+        if found is None:
+            return
+        if isinstance(event, QueueDeleted):
+            if not found.deleted:
+                self._broker.remove_queue(found)
+        elif found.consumers:
+            self._broker.flow.touch(found)
+
+    def _name(self, queue: PartitionedQueue) -> None:
+        vhost = self._broker.vhosts.get(_DEFAULT_VHOST)
+        if vhost is None or queue.name in self._by_stored_name or queue.name in vhost.queues:
+            return
+        if len(queue.name.encode()) <= 255 and not queue.name.startswith("amq."):
+            self._broker.declare_queue(vhost, queue.name, durable=True, arguments=_ARGUMENTS)
+
+    def _now(self) -> float:
+        return self._broker.flow.now_ms / 1000
+
+    def _new_id(self) -> str:
+        self._last_id += 1
+        return f"{self._id_prefix}-{self._last_id}"

@@ -1,0 +1,187 @@
+"""Partitioned queues through the AMQP door: streams, exchanges bound to them, consumer groups."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+from holtmq.testing import TestBroker
+
+STREAM = {"x-queue-type": "stream"}
+DEADLINE = 10.0
+
+
+@pytest.fixture
+def stream_broker() -> Iterator[TestBroker]:
+    with TestBroker(durable=True) as broker:
+        yield broker
+
+
+def connect(broker: TestBroker) -> tuple[pika.BlockingConnection, BlockingChannel]:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    return connection, connection.channel()
+
+
+def bound_stream(broker: TestBroker) -> tuple[pika.BlockingConnection, BlockingChannel]:
+    connection, channel = connect(broker)
+    channel.queue_declare("s", durable=True, arguments=STREAM)
+    channel.exchange_declare("events", "topic", durable=True)
+    channel.queue_bind("s", "events", "#")
+    channel.confirm_delivery()
+    return connection, channel
+
+
+def read(
+    connection: pika.BlockingConnection, count: int, arguments: dict[str, Any], settle: str = "ack"
+) -> list[tuple[Any, Any, bytes]]:
+    """Consume until ``count`` messages have come, and make sure that no more do."""
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=100)
+    got: list[tuple[Any, Any, bytes]] = []
+
+    def take(_: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
+        got.append((method, properties, body))
+        if settle == "ack":
+            channel.basic_ack(method.delivery_tag)
+        elif settle == "reject":
+            channel.basic_reject(method.delivery_tag, requeue=False)
+
+    channel.basic_consume("s", take, arguments=arguments)
+    until = time.monotonic() + DEADLINE
+    while len(got) < count and time.monotonic() < until:
+        connection.process_data_events(0.02)
+    connection.process_data_events(0.1)
+    channel.close()
+    return got
+
+
+def test_a_stream_is_read_from_any_offset_by_anybody(stream_broker: TestBroker) -> None:
+    connection, channel = bound_stream(stream_broker)
+    for n in range(10):
+        channel.basic_publish("events", f"k{n % 3}", b'{"n":%d}' % n)
+
+    everything = read(connection, 10, {"x-stream-offset": "first"})
+    again = read(connection, 10, {"x-stream-offset": "first"})
+    tail = read(connection, 3, {"x-stream-offset": 7})
+    last = read(connection, 1, {"x-stream-offset": "last"})
+
+    assert [body for _, _, body in everything] == [b'{"n":%d}' % n for n in range(10)]
+    assert [p.headers["x-stream-offset"] for _, p, _ in everything] == list(range(10))
+    assert len(again) == 10
+    assert [body for _, _, body in tail] == [b'{"n":7}', b'{"n":8}', b'{"n":9}']
+    assert [body for _, _, body in last] == [b'{"n":9}']
+    connection.close()
+
+
+def test_bodies_and_properties_come_back_as_they_went_in(stream_broker: TestBroker) -> None:
+    connection, channel = bound_stream(stream_broker)
+    bodies = [b"\xff\x00raw", b"plain text", b'"a json string"', b'{"$base64":"x"}', b"", b"[1, 2]"]
+    for body in bodies:
+        properties = pika.BasicProperties(headers={"a": 1}, content_type="x/y", priority=3, message_id="m")
+        channel.basic_publish("events", "key", body, properties)
+
+    got = read(connection, len(bodies), {"x-stream-offset": "first"})
+
+    assert [body for _, _, body in got] == bodies
+    for method, properties, _ in got:
+        assert (method.exchange, method.routing_key) == ("events", "key")
+        assert (properties.content_type, properties.priority, properties.message_id) == ("x/y", 3, "m")
+        assert properties.headers["a"] == 1
+        assert properties.headers["x-partition"] == "key"
+    connection.close()
+
+
+def test_a_group_gets_again_what_it_did_not_acknowledge_and_goes_on_after_a_restart(
+    stream_broker: TestBroker,
+) -> None:
+    connection, channel = bound_stream(stream_broker)
+    for n in range(5):
+        channel.basic_publish("events", "k", b"%d" % n)
+    group = {"x-consumer-group": "g", "x-stream-offset": "first"}
+
+    unsettled = read(connection, 5, group, settle="nothing")
+    settled = read(connection, 5, group)
+    nothing = read(connection, 0, group)
+    connection.close()
+    stream_broker.restart()
+    connection, channel = connect(stream_broker)
+    channel.confirm_delivery()
+    channel.basic_publish("events", "k", b"5")
+    later = read(connection, 1, group)
+
+    assert [body for _, _, body in unsettled] == [b"%d" % n for n in range(5)]
+    assert [(m.redelivered, body) for m, _, body in settled] == [(True, b"%d" % n) for n in range(5)]
+    assert nothing == []
+    assert [body for _, _, body in later] == [b"5"]
+    connection.close()
+
+
+def test_a_message_a_group_member_rejects_is_not_handed_out_again(stream_broker: TestBroker) -> None:
+    connection, channel = bound_stream(stream_broker)
+    channel.basic_publish("events", "k", b"poison")
+    group = {"x-consumer-group": "g", "x-stream-offset": "first"}
+
+    rejected = read(connection, 1, group, settle="reject")
+    after = read(connection, 0, group)
+
+    assert [body for _, _, body in rejected] == [b"poison"]
+    assert after == []
+    connection.close()
+
+
+def test_two_members_of_a_group_never_hold_the_same_message(stream_broker: TestBroker) -> None:
+    connection, channel = bound_stream(stream_broker)
+    for n in range(20):
+        channel.basic_publish("events", f"p{n % 4}", b"%d" % n)
+    got: list[bytes] = []
+    for _ in range(2):
+        member = connection.channel()
+        member.basic_qos(prefetch_count=3)
+        member.basic_consume(
+            "s",
+            lambda ch, method, _, body: (got.append(body), ch.basic_ack(method.delivery_tag)),
+            arguments={"x-consumer-group": "g", "x-stream-offset": "first"},
+        )
+
+    until = time.monotonic() + DEADLINE
+    while len(got) < 20 and time.monotonic() < until:
+        connection.process_data_events(0.02)
+    connection.process_data_events(0.1)
+
+    assert sorted(got, key=int) == [b"%d" % n for n in range(20)]
+    for partition in range(4):
+        mine = [int(body) for body in got if int(body) % 4 == partition]
+        assert mine == sorted(mine)
+    connection.close()
+
+
+@pytest.mark.parametrize("offset", ["soon", -1, True, "10 hours"])
+def test_a_start_that_makes_no_sense_is_refused_with_the_choices(
+    stream_broker: TestBroker, offset: object
+) -> None:
+    connection, channel = connect(stream_broker)
+    channel.queue_declare("s", durable=True, arguments=STREAM)
+
+    with pytest.raises(ChannelClosedByBroker) as refusal:
+        channel.basic_consume("s", lambda *_: None, arguments={"x-stream-offset": offset})
+
+    assert refusal.value.reply_code == 406
+    assert "first, last, next" in refusal.value.reply_text
+    connection.close()
+
+
+def test_a_deleted_stream_is_gone_with_its_messages(stream_broker: TestBroker) -> None:
+    connection, channel = bound_stream(stream_broker)
+    channel.basic_publish("events", "k", b"1")
+
+    channel.queue_delete("s")
+    channel.queue_declare("s", durable=True, arguments=STREAM)
+
+    assert read(connection, 0, {"x-stream-offset": "first"}) == []
+    connection.close()
