@@ -64,6 +64,8 @@ class DurableImage:
                 self._by_name.pop(event.name, None)
             case What.WRITING:
                 self._by_number[event.file].wrote(event.start, event.stop)
+            case What.WRITTEN:
+                pass
             case What.SYNCED:
                 self.syncs += 1
                 self._by_number[event.file].unsynced.clear()

@@ -25,6 +25,7 @@ class What(Enum):
     REPLACED = "P"  # renamed over a file that was there
     REMOVED = "D"
     WRITING = "W"
+    WRITTEN = "w"
     SYNCED = "S"
     NAMES_SYNCED = "N"
 
@@ -108,6 +109,7 @@ class WatchedFile:
     def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
         self._note(Event(What.WRITING, self._number, offset, offset + sum(map(len, parts))))
         self._inner.pwrite(parts, offset)
+        self._note(Event(What.WRITTEN, self._number))
 
     def sync(self) -> None:
         self._inner.sync()

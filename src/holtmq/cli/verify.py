@@ -1,0 +1,89 @@
+"""``holt verify``: does this broker, on this disk, keep its promises?
+
+Owns: the options, the progress bar, the exit status. Must not touch: the verification, which is in
+``holtmq.verify``.
+"""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--rounds", default=50, show_default=True, type=click.IntRange(1), help="Deaths to survive.")
+@click.option("--seed", default=None, type=int, help="Repeat the plan of an earlier run.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="A folder on the disk to verify; the current one if not given. A temporary folder is made in it.",
+)
+@click.option(
+    "--round-seconds",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(0.01, 60),
+    help="Mean time from a recovery to the next kill at a random moment.",
+)
+@click.option(
+    "--journal-sync",
+    type=click.Choice(["always", "never"]),
+    default="always",
+    show_default=True,
+    help="As the setting of the same name; never must fail at a power cut.",
+)
+@click.option("--stop-at-failure", is_flag=True, help="End with the first broken promise.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON on standard output.")
+def verify(
+    rounds: int,
+    seed: int | None,
+    folder: Path | None,
+    round_seconds: float,
+    journal_sync: str,
+    stop_at_failure: bool,
+    as_json: bool,
+) -> None:
+    """Prove durability on your own disk.
+
+    Starts a broker in a temporary folder, publishes with confirms, acknowledges and runs transactions
+    against it, and ends it without mercy, round after round: killed (the operating system lives on), or
+    with its power cut (simulated: what had not been synced is taken back). After each recovery everything
+    it holds is compared with a record kept outside. Exit status 0: every promise was kept.
+    """
+    import asyncio
+    import secrets
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from holtmq.verify.judge import Judge, Options
+    from holtmq.verify.report import Report, show
+
+    seed = secrets.randbelow(1_000_000) if seed is None else seed
+    console = Console(stderr=as_json)
+    progress = Progress(
+        TextColumn("verifying"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[found]}"),
+        console=console,
+        transient=True,
+    )
+    task = progress.add_task("rounds", total=rounds, found="")
+
+    def after_round(report: Report) -> None:
+        broken = "" if report.passed else "  [red]broken promises[/]"
+        found = f"{report.confirmed:,} confirmed, {report.lost} lost{broken}"
+        progress.update(task, completed=report.rounds, found=found)
+
+    options = Options(rounds, seed, folder, round_seconds, sync=journal_sync, stop_at_failure=stop_at_failure)
+    with progress:
+        report = asyncio.run(Judge(options, after_round).run())
+    if as_json:
+        click.echo(report.as_json().decode())
+    else:
+        if report.file_system in ("tmpfs", "ramfs"):
+            console.print("[yellow]This folder is in memory: its syncs prove nothing about a disk.[/]")
+        show(report, console)
+    raise SystemExit(0 if report.passed else 1)

@@ -1,0 +1,178 @@
+"""The outside record: what the broker has promised, kept by somebody else, and compared with what it kept.
+
+Owns: the fate of every message ever sent, and the verdict. Must not touch: the broker, its folder, its word.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from zlib import crc32
+
+
+class Fate(Enum):
+    """What a message may do next."""
+
+    SENT = auto()  # not confirmed: it may be there or not
+    KEPT = auto()  # confirmed, or seen after a recovery: it must be there
+    LEAVING = auto()  # its ack was sent, with no proof that it is durable: it may be there or not
+    GONE = auto()  # it must never be seen again
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message."""
+
+    queue: str
+    publisher: str
+    number: int
+    fate: Fate = Fate.SENT
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a comparison brought to light. All of them must be empty."""
+
+    lost: list[str] = field(default_factory=list)
+    undone: list[str] = field(default_factory=list)
+    disordered: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    torn: list[str] = field(default_factory=list)
+
+    def add(self, other: "Findings") -> None:
+        """Take another comparison's findings in."""
+        self.lost += other.lost
+        self.undone += other.undone
+        self.disordered += other.disordered
+        self.damaged += other.damaged
+        self.torn += other.torn
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every promise was kept."""
+        return not (self.lost or self.undone or self.disordered or self.damaged or self.torn)
+
+
+class Record:
+    """Every message by its name, which is also how its body begins."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        # The one transaction without an answer: what it acks, and what it publishes.
+        self._transaction: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        self._numbers: dict[str, int] = {}
+        self.confirmed = 0
+        self.acked = 0
+        self.committed = 0
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def next_name(self, queue: str, publisher: str) -> str:
+        """Note that a message is about to be sent; its name."""
+        number = self._numbers[publisher] = self._numbers.get(publisher, 0) + 1
+        name = f"{publisher}.{number}"
+        self._entries[name] = Entry(queue, publisher, number)
+        return name
+
+    def confirm(self, name: str) -> None:
+        """The broker has confirmed it."""
+        entry = self._entries[name]
+        if entry.fate is Fate.SENT:  # a consumer may have been faster than the confirm
+            entry.fate = Fate.KEPT
+        self.confirmed += 1
+
+    def leave(self, name: str) -> None:
+        """An ack is about to be sent."""
+        self._entries[name].fate = Fate.LEAVING
+
+    def ack_is_durable(self, names: Iterable[str]) -> None:
+        """A later promise of the broker proves that these acks are durable."""
+        for name in names:
+            self._entries[name].fate = Fate.GONE
+            self.acked += 1
+
+    def move(self, sources: Sequence[str], queues: Sequence[str]) -> list[tuple[str, str]]:
+        """A transaction is about to be committed that acks ``sources`` and copies each to every queue.
+
+        Returns queue and name of each copy, in order.
+        """
+        copies: list[tuple[str, str]] = []
+        for source in sources:
+            entry = self._entries[source]
+            entry.fate = Fate.LEAVING
+            for queue in queues:
+                name = f"{source}>{queue}"
+                self._entries[name] = Entry(queue, entry.publisher, entry.number)
+                copies.append((queue, name))
+        self._transaction = tuple(sources), tuple(name for _, name in copies)
+        return copies
+
+    def moved(self) -> None:
+        """The broker has answered that the transaction is committed."""
+        sources, copies = self._transaction
+        for source in sources:
+            self._entries[source].fate = Fate.GONE
+        for name in copies:
+            self._entries[name].fate = Fate.KEPT
+        self._transaction = (), ()
+        self.committed += 1
+
+    def purged(self, queue: str) -> int:
+        """The broker has answered that the queue is empty."""
+        gone = [entry for entry in self._entries.values() if entry.queue == queue and entry.fate is Fate.KEPT]
+        for entry in gone:
+            entry.fate = Fate.GONE
+        return len(gone)
+
+    # -- the comparison --------------------------------------------------------------------------
+
+    def compare(self, found: dict[str, list[bytes]]) -> Findings:
+        """Compare with everything that waits after a recovery; then take what was seen as the new truth."""
+        findings = Findings()
+        seen: set[str] = set()
+        for queue, bodies in found.items():
+            self._look_at_queue(queue, bodies, seen, findings)
+        sources, copies = self._transaction
+        done = {name in seen for name in copies} | {source not in seen for source in sources}
+        if len(done) > 1:  # some of it happened and some did not
+            findings.torn.append(sources[0])
+        self._transaction = (), ()
+        for name, entry in self._entries.items():
+            if entry.queue not in found:
+                continue
+            if name in seen:
+                # Recovery makes durable what it brings back, so whatever is seen has to stay from now on.
+                entry.fate = Fate.KEPT
+            else:
+                if entry.fate is Fate.KEPT:
+                    findings.lost.append(name)
+                entry.fate = Fate.GONE
+        return findings
+
+    def _look_at_queue(self, queue: str, bodies: list[bytes], seen: set[str], findings: Findings) -> None:
+        last: dict[str, int] = {}
+        for body in bodies:
+            name = name_of(body)
+            entry = self._entries.get(name) if name is not None else None
+            if name is None or entry is None or entry.queue != queue or name in seen:
+                findings.damaged.append(name or repr(body[:40]))
+                continue
+            seen.add(name)
+            if entry.fate is Fate.GONE:
+                findings.undone.append(name)
+            if entry.number < last.get(entry.publisher, 0):
+                findings.disordered.append(name)
+            last[entry.publisher] = entry.number
+
+
+def make_body(name: str, padding: int) -> bytes:
+    """A body that names itself and shows whether it is whole."""
+    text = f"{name}|{'.' * padding}|".encode()
+    return text + b"%08x" % crc32(text)
+
+
+def name_of(body: bytes) -> str | None:
+    """The name in a body; None when it is damaged."""
+    text, checksum = body[:-8], body[-8:]
+    if b"%08x" % crc32(text) != checksum:
+        return None
+    return text.partition(b"|")[0].decode()

@@ -1,0 +1,100 @@
+"""The process under judgement: a broker whose disk tells the judge, through a pipe, what it syncs.
+
+Owns: the pipe, and dying at a boundary when told to. Must not touch: how the broker works; it is the same
+``Node`` that ``holt serve`` runs, on a disk that is watched.
+
+Run as ``python -m holtmq.verify.subject FOLDER NEWS_FD SEGMENT_BYTES SYNC [BOUNDARY COUNT]``; commands come
+in on standard input: ``die BOUNDARY COUNT``.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from holtmq.config import Amqp, Config, Data, Http, Journal, Limits, SyncMode
+from holtmq.journal import JournalError
+from holtmq.journal.disk import OsDisk
+from holtmq.node import Node
+from holtmq.verify.watched_disk import Event, WatchedDisk, What
+
+_CHECKPOINT_SECONDS: Final = 0.05
+
+
+class Fuse:
+    """Tells the judge what happens on the disk, and ends the process at a chosen moment of it."""
+
+    def __init__(self, news: int) -> None:
+        self._news = news
+        self._what: What | None = None
+        self._left = 0
+
+    def light(self, what: What, count: int) -> None:
+        """Die right after the judge was told of the ``count``-th such event from now."""
+        self._left, self._what = count, what
+
+    def note(self, event: Event) -> None:
+        """Called by the disk, in whatever thread is writing."""
+        os.write(self._news, event.encode())
+        if event.what is self._what:
+            self._left -= 1
+            if self._left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> int:
+    """Run until killed."""
+    folder, news, segment_bytes, sync, *boundary = arguments
+    fuse = Fuse(int(news))
+    if boundary:
+        fuse.light(What(boundary[0]), int(boundary[1]))
+    config = Config(
+        data=Data(dir=Path(folder)),
+        amqp=Amqp(host=("127.0.0.1",), port=0),
+        http=Http(host=("127.0.0.1",), port=0),
+        journal=Journal(
+            segment_bytes=int(segment_bytes), checkpoint_bytes=4 * int(segment_bytes), sync=SyncMode(sync)
+        ),
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+    )
+    threading.Thread(target=_obey, args=(fuse,), name="commands", daemon=True).start()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(Node(config, disk=WatchedDisk(OsDisk(folder), fuse.note))))
+
+
+async def _serve(node: Node) -> int:
+    began = time.perf_counter()
+    try:
+        await node.start()
+    except (JournalError, OSError) as error:
+        print(f"refused {error}", flush=True)
+        return 1
+    seconds = time.perf_counter() - began
+    print(f"ready {node.amqp_port} {node.http_port} {seconds:.6f} {node.recovered_records}", flush=True)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    while not stop.is_set():
+        # Rounds are shorter than the broker's own interval, and a crash in a checkpoint is worth seeing.
+        node.checkpoint_if_due()
+        try:
+            await asyncio.wait_for(stop.wait(), _CHECKPOINT_SECONDS)
+        except TimeoutError:
+            continue
+    await node.stop()
+    return 0
+
+
+def _obey(fuse: Fuse) -> None:
+    for line in sys.stdin:
+        _, what, count = line.split()
+        fuse.light(What(what), int(count))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""The durability check passes on the broker we have, and fails on brokers that break their word."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holtmq.cli import main
+from holtmq.verify.judge import Judge, Options
+from holtmq.verify.report import Report
+
+BROKEN = Path(__file__).with_name("broken_subject.py")
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+
+
+async def judge(tmp_path: Path, rounds: int, fault: str = "", **options: object) -> Report:
+    command = (sys.executable, str(BROKEN), fault) if fault else Options().command
+    chosen = Options(
+        rounds=rounds,
+        seed=11,
+        folder=tmp_path,
+        round_seconds=0.2,
+        command=command,
+        **options,  # type: ignore[arg-type]
+    )
+    return await Judge(chosen).run()
+
+
+async def test_the_broker_survives_kills_and_power_cuts(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=6)
+
+    assert report.passed, report
+    assert report.rounds == 6
+    assert (report.kills, report.power_cuts) == (2, 4)
+    assert min(report.confirmed, report.transactions, report.acks) > 0
+    assert report.fsyncs_per_second > 0
+    assert 0 < report.confirm_ms.p50 <= report.confirm_ms.p99
+    assert report.recovery_ms.p50 > 0
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_broker_that_confirms_before_it_syncs_is_caught(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="early", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.lost > 0
+    assert any(example.startswith("lost: ") for example in report.examples)
+
+
+async def test_a_broker_that_forgets_acks_is_caught(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="acks", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.undone_acks > 0
+
+
+async def test_a_broker_that_tears_transactions_is_caught(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="torn", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.torn_transactions > 0
+
+
+async def test_a_journal_that_never_syncs_fails_at_a_power_cut(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, sync="never", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.lost > 0
+
+
+async def test_a_broker_that_does_not_start_is_a_failure_with_a_reason(tmp_path: Path) -> None:
+    options = Options(rounds=2, folder=tmp_path, command=(sys.executable, "-c", "raise SystemExit('no')"))
+
+    report = await Judge(options).run()
+
+    assert not report.passed
+    assert report.examples == ["the broker did not start: status 1 no"]
+
+
+def test_the_command_prints_a_report_and_its_status_says_pass(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        main, ["verify", "--rounds", "2", "--seed", "3", "--folder", str(tmp_path), "--json"]
+    )
+
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert (report["passed"], report["rounds"], report["seed"], report["lost"]) == (True, 2, 3, 0)
+
+
+def test_the_command_fails_when_a_promise_is_broken(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        main,
+        [
+            "verify",
+            "--rounds",
+            "60",
+            "--seed",
+            "3",
+            "--folder",
+            str(tmp_path),
+            "--journal-sync",
+            "never",
+            "--stop-at-failure",
+        ],
+    )
+
+    assert result.exit_code == 1
+    assert "FAILED" in result.output
