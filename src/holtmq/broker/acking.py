@@ -117,7 +117,14 @@ def _decide_partition(
     budget = Budget(group.leases.retries.get(partition, 0), queue.config.retry_limit)
     settlement = settle(named, cursor, lease.end if lease is not None else None, budget, release)
     answers = _answer(settlement, accepted, lease, queue.config.files_dead_letters, outcomes)
-    return _event(queue, group, partition, settlement, budget, lease, answers, micros(now))
+    error = _head_error(named) if settlement.failed else None
+    return _event(queue, group, partition, settlement, budget, lease, answers, micros(now), error)
+
+
+def _head_error(named: Mapping[int, Named]) -> str | None:
+    head = min(position for position, item in named.items() if item.status is AckStatus.FAILED)
+    text = named[head].error
+    return text[:ERROR_MAX] if text else None
 
 
 def _late(group: Group, lease_id: str, partition: int, position: int) -> AckOutcome:
@@ -157,6 +164,7 @@ def _event(
     lease: Lease | None,
     answers: Mapping[int, AckOutcome],
     at_us: int,
+    error: str | None,
 ) -> Acked:
     filed: tuple[Filed, ...] = ()
     if settlement.filed and queue.config.files_dead_letters:
@@ -173,4 +181,5 @@ def _event(
         filed,
         lease.id if lease is not None else "",
         answers,
+        error,
     )

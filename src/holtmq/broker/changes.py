@@ -38,6 +38,10 @@ class Kind(IntEnum):
     STREAM = 40  # queries of stream processors and their state
     KEYED = 41  # key-value rows, locks among them
     TIMED = 42  # messages that wait for their time
+    STAGED = 43  # rows of an outside writer's batch, the bodies before it; nobody sees them yet
+    STAGE_COMMITTED = 44  # a staged batch became messages
+    STAGING_STATE = 45  # checkpoint: what is staged, and which batches were committed
+    DELIVERY_STATE = 46  # checkpoint: the newest deliveries of one partitioned queue
 
 
 class Change(msgspec.Struct, tag=True, array_like=True, frozen=True):

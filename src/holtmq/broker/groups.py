@@ -137,7 +137,7 @@ class Group:
         offsets = where.offsets[first - where.first : end - where.first]
         if not lease_id:
             return Delivery(partition, where.name, None, first, offsets, 1)
-        lease = self.leases.lend(partition, lease_id, oldest, end, now + ttl)
+        lease = self.leases.lend(partition, lease_id, oldest, end, now + ttl, now)
         lease.conflated = self.conflates
         self.ready.wake_at(partition, lease.expires_at)
         return Delivery(partition, where.name, lease, first, offsets, lease.attempt)

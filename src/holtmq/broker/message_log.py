@@ -190,6 +190,23 @@ class MessageLog:
                         yield chunk_start + row
             offset = until
 
+    def stretches(self, start: int, stop: int) -> Iterator["Stretch"]:
+        """(first offset, positions, creation times, partitions) of each stretch; ``GONE`` among them."""
+        offset = max(start, self._base << CHUNK_SHIFT)
+        stop = min(stop, self.next_offset)
+        while offset < stop:
+            chunk = self._chunks[(offset >> CHUNK_SHIFT) - self._base]
+            row = offset & _MASK
+            until = min(stop, (offset & ~_MASK) + CHUNK_ROWS)
+            if chunk is not None and chunk.live:
+                end = row + until - offset
+                yield offset, chunk.positions[row:end], chunk.created[row:end], chunk.partitions[row:end]
+            offset = until
+
+    def count_live(self, start: int, stop: int) -> int:
+        """How many messages of the range are still stored."""
+        return sum(len(parts) - parts.count(GONE) for _, _, _, parts in self.stretches(start, stop))
+
     def fingerprint_runs(self, start: int) -> Iterator[tuple[int, "array[int]"]]:
         """(first offset, fingerprints) of each stored chunk from ``start`` on."""
         for number, chunk in enumerate(self._chunks, self._base):
@@ -266,6 +283,7 @@ class MessageLog:
         return chunk
 
 
+Stretch = tuple[int, "array[int]", "array[int]", "array[int]"]
 LogState = tuple[int, int, int, list[int], list[tuple[bytes, ...]]]
 
 

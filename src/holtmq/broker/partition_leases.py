@@ -25,6 +25,7 @@ class Lease:
     attempt: int  # how often this head has been handed out, from 1
     conflated: bool = False  # only the last position was delivered, standing for all
     transactions: dict[str, int] | None = None  # delivered transaction id -> position
+    lent_at: float = 0.0
 
     @property
     def size(self) -> int:
@@ -83,12 +84,14 @@ class PartitionLeases:
 
     # -- live ------------------------------------------------------------------------------------
 
-    def lend(self, partition: int, lease_id: str, first: int, end: int, expires_at: float) -> Lease:
+    def lend(
+        self, partition: int, lease_id: str, first: int, end: int, expires_at: float, now: float = 0.0
+    ) -> Lease:
         """Hand out positions; the caller has checked that nobody holds the partition."""
         self.end(partition)  # an expired lease nobody swept yet
         attempt = self.attempts.get(partition, 0) + 1
         self.attempts[partition] = attempt
-        lease = Lease(lease_id, partition, first, end, expires_at, attempt)
+        lease = Lease(lease_id, partition, first, end, expires_at, attempt, lent_at=now)
         self._live[partition] = lease
         self._by_id.setdefault(lease_id, []).append(partition)
         return lease

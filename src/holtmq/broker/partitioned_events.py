@@ -75,6 +75,7 @@ class Acked:
     # For the live lease only, which no restart survives; never encoded.
     lease_id: str = field(default="", compare=False)
     answers: Mapping[int, AckOutcome] | None = field(default=None, compare=False)
+    error: str | None = field(default=None, compare=False)  # why the head failed that comes again
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from holtmq.broker.dead_letter_store import DeadLetter, DeadLetterStore
 from holtmq.broker.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
+from holtmq.broker.delivery_log import DeliveryLog
 from holtmq.broker.errors import NotFound
 from holtmq.broker.groups import Delivery, Group, micros
 from holtmq.broker.message_log import GONE, MessageLog, Partition
@@ -77,6 +78,7 @@ class PartitionedQueue:
         self.groups: dict[str, Group] = {}
         self.next_group = 0
         self.dead_letters = DeadLetterStore()
+        self.deliveries = DeliveryLog()
         self.dedup = DedupIndex(self.log, max_dedup_entries)
         self.fingerprint = fingerprint
         self.progress = 0  # grows whenever something may have made room: acks, trims, seeks, deletions
@@ -232,6 +234,14 @@ class PartitionedQueue:
     def _acked(self, event: Acked) -> None:
         group, index = self._numbered[event.group], event.partition
         where = self.partitions[index]
+        old = group.cursor(index)
+        self.deliveries.settled(
+            event,
+            where.first if old is None else old,
+            group.leases.retries.get(index, 0),
+            group.leases.lease(index, float("-inf")),
+            self.dead_letters.next_number,
+        )
         for filed in event.dead_letters:
             offset = where.offsets[filed.position - where.first]
             ((_, journal_position, created_us),) = self.log.refs((offset,))
@@ -249,7 +259,6 @@ class PartitionedQueue:
                     filed.error,
                 )
             )
-        old = group.cursor(index)
         group.leases.settle(
             index,
             where.first if old is None else old,

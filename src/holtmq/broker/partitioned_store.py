@@ -124,6 +124,10 @@ class PartitionedStore:
                 self._sides[kind].fold(position, kind, payload)
         return positions
 
+    def apply_stored(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
+        """For a side whose record carries events of its own: its messages' bodies lie at ``positions``."""
+        self._apply(changes, positions)
+
     def _apply(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
         at = 0
         tell = self.on_event
