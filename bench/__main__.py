@@ -32,7 +32,7 @@ def main(
     quick: bool, names: tuple[str, ...], seconds: float, rounds: int, with_micro: bool, results: Path
 ) -> None:
     """HoltMQ and RabbitMQ side by side, on this machine, now."""
-    console = Console(width=150)
+    console = Console(width=170)
     chosen = [WORKLOADS[name] for name in names or WORKLOADS]
     warm_up = 1.0
     if quick:
@@ -44,6 +44,7 @@ def main(
         rounds=rounds,
         seconds=seconds,
         warm_up=warm_up,
+        pika_messages=0 if names else 5_000 if quick else 50_000,
         console=console,
         command="python -m bench" + flags,
     )

@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import pika_clients
 from bench.rabbitmq import free_port, rabbitmq
 from rich.console import Console
 
 from holtmq.load.comparison import Outcome, Target, compare
 from holtmq.load.link import Address, Link, LoadError
 from holtmq.load.report import Report, as_table, new_report
-from holtmq.load.workloads import Workload
+from holtmq.load.workloads import Mode, Workload
 
 _START_SECONDS = 30.0
 
@@ -74,6 +75,7 @@ def run(
     rounds: int,
     seconds: float,
     warm_up: float,
+    pika_messages: int,
     console: Console,
     command: str,
 ) -> Report:
@@ -83,8 +85,16 @@ def run(
         outcomes: list[Outcome] = []
         for workload in workloads:
             console.print(f"[dim]{workload.name}: {workload.about}[/dim]")
-            outcomes.append(compare(targets, workload, rounds=rounds, seconds=seconds, warm_up=warm_up))
+            # A backlog of a million takes RabbitMQ minutes, and is long enough to be measured once.
+            times = 1 if workload.mode is Mode.DEEP else rounds
+            outcomes.append(compare(targets, workload, rounds=times, seconds=seconds, warm_up=warm_up))
         console.print(as_table(outcomes))
+        for figures in pika_clients.run(targets, pika_messages) if pika_messages else ():
+            cpu = figures.cpu_us_per_message
+            console.print(
+                f"pika, {figures.work}: {figures.broker} {figures.rate:,.0f} msg/s"
+                + (f", {cpu:.0f} µs broker CPU each" if cpu is not None else "")
+            )
         return new_report(
             [target.label for target in targets],
             outcomes,

@@ -15,7 +15,7 @@ FRAME_MAX = 131_072
 
 
 def parse(data: bytes) -> list[object]:
-    out = []
+    out: list[object] = []
     while data:
         size, _, parsed = pamqp.frame.unmarshal(data)
         out.append(parsed)

@@ -108,7 +108,7 @@ def amqp(
                 )
             )
     # A table cut to a pipe's assumed 80 columns would lose the ratios it was made for.
-    Console(width=None if sys.stdout.isatty() else 160).print(as_table(outcomes))
+    Console(width=None if sys.stdout.isatty() else 170).print(as_table(outcomes))
     report = new_report(
         [target.label for target in targets],
         outcomes,
