@@ -1,0 +1,116 @@
+"""Fixtures of the end-to-end tests: real nodes listening on real sockets.
+
+Owns: one shared in-memory broker per test process, and brokers of one's own for tests that need
+other settings, a disk or a restart.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from e2e_support import LiveBroker, OtherBroker, ProcessBroker, RawPeer, file_config, memory_config
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[LiveBroker | OtherBroker]:
+    """A broker that all tests share; they use names of their own.
+
+    E2E_AMQP_PORT runs them against another broker: how to find out whether a test asks for too much.
+    """
+    other = os.environ.get("E2E_AMQP_PORT")
+    shared = OtherBroker(int(other)) if other else LiveBroker(memory_config())
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., LiveBroker]]:
+    """Start a broker with other settings: ``start_broker(disk=True, heartbeat=1)``."""
+    started: list[LiveBroker] = []
+
+    def start(*, disk: bool = False, clock: Callable[[], float] | None = None, **amqp: object) -> LiveBroker:
+        config = file_config(tmp_path / "data", **amqp) if disk else memory_config(**amqp)
+        one = LiveBroker(config, clock) if clock else LiveBroker(config)
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+@pytest.fixture
+def broker_process(tmp_path: Path) -> Iterator[ProcessBroker]:
+    """``holt serve`` as a process, with its data in a folder of the test."""
+    process = ProcessBroker(tmp_path)
+    yield process
+    process.stop()
+
+
+Connect = Callable[..., pika.BlockingConnection]
+
+
+@pytest.fixture
+def connect(broker: LiveBroker) -> Iterator[Connect]:
+    """Open pika connections that are closed after the test."""
+    opened: list[pika.BlockingConnection] = []
+
+    def open_one(
+        port: int | None = None, user: str = "guest", password: str = "guest", **parameters: object
+    ) -> pika.BlockingConnection:
+        connection = pika.BlockingConnection(
+            pika.ConnectionParameters(
+                "127.0.0.1",
+                port or broker.amqp_port,
+                credentials=pika.PlainCredentials(user, password),
+                **parameters,
+            )
+        )
+        opened.append(connection)
+        return connection
+
+    yield open_one
+    for connection in opened:
+        if connection.is_open:
+            connection.close()
+
+
+@pytest.fixture
+def connection(connect: Connect) -> pika.BlockingConnection:
+    """One pika connection to the shared broker."""
+    return connect()
+
+
+@pytest.fixture
+def channel(connection: pika.BlockingConnection) -> BlockingChannel:
+    """One pika channel on the shared broker."""
+    return connection.channel()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name nobody else uses."""
+    return f"{request.node.originalname[5:45]}-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def raw(broker: LiveBroker) -> Iterator[Callable[..., RawPeer]]:
+    """Open raw peers: ``raw()`` is through the handshake with channel 1 open, ``raw(bare=True)`` is not."""
+    peers: list[RawPeer] = []
+
+    def open_one(*, bare: bool = False, port: int | None = None, **options: object) -> RawPeer:
+        peer = RawPeer(port or broker.amqp_port)
+        peers.append(peer)
+        return peer if bare else peer.open(**options)  # type: ignore[arg-type]
+
+    yield open_one
+    for peer in peers:
+        peer.socket.close()
