@@ -3,7 +3,6 @@
 Owns: the exchange and queue methods and their permissions. Must not touch: messages and leases.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holtmq.amqp.codes import ReplyCode
@@ -136,27 +135,26 @@ class Topology:
         self._answer(ExchangeDeclareOk(), lasting, method.no_wait)
 
     def _queue_declare(self, method: QueueDeclare) -> None:
-        vhost = self._connection.vhost
-        method = replace(method, queue=_one_line(method.queue))
-        if method.queue == DIRECT_REPLY_TO or method.queue.startswith(DIRECT_REPLY_TO + "."):
-            found = vhost.queues.get(method.queue)
-            if method.queue != DIRECT_REPLY_TO and found is None:
-                raise ChannelFault(ReplyCode.NOT_FOUND, f"no queue '{method.queue}' in vhost '{vhost.name}'")
-            self._answer(QueueDeclareOk(method.queue, 0, 1), False, method.no_wait)
+        vhost, name = self._connection.vhost, _one_line(method.queue)
+        if name == DIRECT_REPLY_TO or name.startswith(DIRECT_REPLY_TO + "."):
+            found = vhost.queues.get(name)
+            if name != DIRECT_REPLY_TO and found is None:
+                raise ChannelFault(ReplyCode.NOT_FOUND, f"no queue '{name}' in vhost '{vhost.name}'")
+            self._answer(QueueDeclareOk(name, 0, 1), False, method.no_wait)
             return
         lasting = False
         if method.passive:
-            queue = vhost.queue(method.queue, self._connection)
+            queue = vhost.queue(name, self._connection)
         else:
-            if method.queue:
-                self._check(Action.CONFIGURE, method.queue)
+            if name:
+                self._check(Action.CONFIGURE, name)
             dead_letters = method.arguments.get("x-dead-letter-exchange")
-            if isinstance(dead_letters, str) and method.queue:
-                self._check(Action.READ, method.queue)
+            if isinstance(dead_letters, str) and name:
+                self._check(Action.READ, name)
                 self._check(Action.WRITE, dead_letters)
             queue, lasting = self._broker.declare_queue(
                 vhost,
-                method.queue,
+                name,
                 durable=method.durable,
                 exclusive=method.exclusive,
                 auto_delete=method.auto_delete,

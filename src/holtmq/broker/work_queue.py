@@ -212,6 +212,7 @@ class WorkQueue:
                     self.delivered_upto = newest
             if len(takers) == 1:
                 takers[0][0].deliver(self, messages)
+                self._next_turn += len(messages)  # one message at a time must go round, too
                 continue
             self._share_out(takers, messages, pager)
 
