@@ -32,7 +32,9 @@ from holtmq.broker.partitioned_streams import StreamStates
 from holtmq.broker.partitioned_tally import Tally
 from holtmq.broker.partitioned_waiting import WaitingLine
 from holtmq.broker.pushing import PushDecision, decide_push
+from holtmq.broker.range_reads import DeliveryCheckpoints
 from holtmq.broker.retention import decide_retention
+from holtmq.broker.staging import Staging
 from holtmq.broker.subscriptions import Scope
 from holtmq.journal.interface import Journal
 
@@ -56,6 +58,8 @@ class PartitionedService:
         self.store = PartitionedStore(journal)
         self.spool = Spool(self.store)
         self.streams = StreamStates(self.store)
+        self.staging = Staging(self.store, self.spool)
+        DeliveryCheckpoints(self.store)
         self.tally = Tally()
         self.line = WaitingLine(self.store.queues, self.pop)
         self.store.on_event = self.line.hear

@@ -20,8 +20,8 @@ from holtmq.broker.errors import Conflict, LimitReached
 from holtmq.broker.message_log import from_bytes, to_bytes
 from holtmq.broker.partitioned_bodies import Body, encode_body
 from holtmq.broker.partitioned_events import decode_all, encode
-from holtmq.broker.partitioned_service import PartitionedService
-from holtmq.broker.partitioned_store import Change, Extra, Side
+from holtmq.broker.partitioned_spool import Spool
+from holtmq.broker.partitioned_store import Change, Extra, PartitionedStore, Side
 from holtmq.broker.pushing import decide_push
 
 ORPHAN_SECONDS: Final = 3600.0
@@ -104,9 +104,9 @@ class Staging(Side):
 
     kinds = (int(Kind.STAGED), int(Kind.STAGE_COMMITTED), int(Kind.STAGING_STATE))
 
-    def __init__(self, service: PartitionedService) -> None:
-        self._service = service
-        self._store = service.store
+    def __init__(self, store: PartitionedStore, spool: Spool) -> None:
+        self._store = store
+        self._spool = spool
         self._committed: dict[str, tuple[int, int]] = {}  # writer -> (last batch, µs)
         self._batches: dict[tuple[str, int], dict[_Key, _Attempt]] = {}
         self._store.add_side(self)
@@ -153,7 +153,7 @@ class Staging(Side):
         last = self._committed.get(writer)
         if last is not None and batch <= last[0]:
             return Committed(0, 0, True)
-        if self._service.spool.holds:
+        if self._spool.holds:
             raise Conflict("Pushes are suspended by maintenance")
         rows, positions = self._gather(writer, batch, winners)
         changes, order, duplicates = self._decide(rows, positions, now)
@@ -193,7 +193,7 @@ class Staging(Side):
             have = 0 if found is None else found.rows
             if have != winner.rows:
                 raise Conflict(
-                    f"task {winner.task} (attempt {winner.attempt}) of batch {batch} staged {winner.rows} rows "
+                    f"attempt {winner.attempt} of task {winner.task} staged {winner.rows} rows for batch {batch} "
                     f"and {have} of them are here: stage them again"
                 )
             if found is None:
