@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import ssl
+import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +18,7 @@ from typing import Final
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
+from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned_bodies import Cipher
@@ -25,6 +27,8 @@ from holtmq.broker.partitioned_service import Settings as PartitionedSettings
 from holtmq.broker.queue_config import QueueConfig
 from holtmq.broker.recovery import recover, snapshot
 from holtmq.config import Config, SyncMode, TlsVerify
+from holtmq.http.context import Context
+from holtmq.http.server import HttpServer
 from holtmq.journal import (
     Journal,
     JournalError,
@@ -57,6 +61,7 @@ class Node:
         self.broker: Broker
         self.partitioned: PartitionedService
         self.amqp: AmqpServer
+        self.http: HttpServer
         self.amqp_port = 0
         self.amqp_tls_port = 0
         self.http_port = 0
@@ -102,12 +107,15 @@ class Node:
             self.amqp_tls_port = await self.amqp.listen(
                 config.host, config.tls_port, _tls_context(self.config)
             )
+        self.http = HttpServer(self._http_context())
+        self.http_port = await self.http.listen(self.config.http.host, self.config.http.port)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         self._warn_if_open()
         log.info(
             "ready",
             extra={
                 "amqp_port": self.amqp_port,
+                "http_port": self.http_port,
                 "seconds": round(self._loop.time() - began, 3),
                 "records": self.recovered_records,
             },
@@ -152,12 +160,26 @@ class Node:
             self.broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
         streams.follow()
 
+    def _http_context(self) -> Context:
+        auth = self.config.auth
+        return Context(
+            self.config,
+            self.partitioned,
+            self.broker,
+            self.journal,
+            self.clock,
+            self.health,
+            self.wake,
+            TokenVerifier(auth) if auth.jwt_enabled else None,
+            self.started_at,
+        )
+
     async def stop(self, grace: float = 3.0) -> None:
         """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
         if self._stopping:
             return
         self._stopping = True
-        await self.amqp.stop(grace)
+        await asyncio.gather(self.amqp.stop(grace), self.http.stop(grace))
         if self._housekeeper is not None:
             self._housekeeper.cancel()
             await asyncio.gather(self._housekeeper, return_exceptions=True)
@@ -315,6 +337,8 @@ def serve(config: Config) -> int:
 
     # What exists now stays; messages and leases are not tracked at all. The default threshold of 700
     # allocations would walk the young objects of every few socket reads.
+    # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
+    sys.setswitchinterval(0.0005)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

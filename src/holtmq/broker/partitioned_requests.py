@@ -72,13 +72,19 @@ class Popped:
 
 
 class Waiter:
-    """A pop that waits. ``deliver`` is called once, on the loop's thread, unless it was withdrawn."""
+    """A pop that waits. Either ``deliver`` is called, once, or ``give_up`` when the node stops."""
 
-    __slots__ = ("deliver", "done", "request")
+    __slots__ = ("deliver", "done", "give_up", "request")
 
-    def __init__(self, request: PopRequest, deliver: Callable[[Popped], None]) -> None:
+    def __init__(
+        self,
+        request: PopRequest,
+        deliver: Callable[[Popped], None],
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
         self.request = request
         self.deliver = deliver
+        self.give_up = give_up
         self.done = False
 
 

@@ -244,7 +244,6 @@ class PartitionedService:
                 store.subscriptions,
                 queue,
                 group,
-                micros(now),
                 partition=scope.partition,
                 made=made,
                 conflates=request.conflates,

@@ -1,0 +1,104 @@
+"""The ASGI application: every route that is not hot, from one table.
+
+Owns: routing, tokens, body limits, CORS, and the turning of replies and errors into answers. Must not
+touch: what endpoints do.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holtmq.http.context import Context
+from holtmq.http.endpoints import Call, Endpoint, Reply
+from holtmq.http.errors import Refusal, answer_for
+from holtmq.http.protocol import CORS
+from holtmq.http.wire import Query, segment
+
+_CORS: Final = {name.decode(): value.decode() for name, value in CORS}
+_PREFLIGHT: Final = {**_CORS, "access-control-max-age": "86400"}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def make_app(context: Context, endpoints: Sequence[Endpoint]) -> ASGIApp:
+    """The application over these endpoints; of two that match, the earlier one is taken."""
+    routes = [
+        Route(endpoint.path, _bind(context, endpoint), methods=[endpoint.method])
+        for endpoint in endpoints
+        if endpoint.handler is not None
+    ]
+    router = Router(routes, redirect_slashes=False, default=_unknown)
+    methods: dict[str, list[str]] = {}
+    for endpoint in endpoints:
+        methods.setdefault(endpoint.path, []).append(endpoint.method)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["method"] == "OPTIONS":
+            await Response(status_code=204, headers=_PREFLIGHT)(scope, receive, send)
+            return
+        # Routed undecoded: %2F inside a name is not a separator. Names are decoded piece by piece.
+        scope["path"] = scope["raw_path"].decode("latin-1")
+        await router(scope, receive, send)
+
+    return app
+
+
+def _bind(context: Context, endpoint: Endpoint):  # type: ignore[no-untyped-def]
+    handler = endpoint.handler
+    assert handler is not None
+
+    async def run(request: Request) -> Response:
+        try:
+            subject = await _admit(context, endpoint, request)
+            body = await _read(request, context.config.http.max_body_bytes)
+            path = {name: segment(value) for name, value in request.path_params.items()}
+            call = Call(context, path, Query(request.scope["query_string"]), body, subject)
+            result = await handler(call)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            status, answer = answer_for(error)
+            return Response(answer, status, _CORS, "application/json")
+        if not isinstance(result, Reply):
+            return Response(_encode(result), 200, _CORS, "application/json")
+        if result.content_type != "application/json":
+            assert isinstance(result.body, bytes)
+            return Response(result.body, result.status, {**_CORS, "content-type": result.content_type})
+        if result.status == 204:
+            return Response(None, 204, _CORS)
+        return Response(_encode(result.body), result.status, _CORS, "application/json")
+
+    return run
+
+
+async def _admit(context: Context, endpoint: Endpoint, request: Request) -> str | None:
+    verifier = context.verifier
+    if verifier is None or endpoint.role is None or verifier.is_open(request.scope["path"]):
+        return None
+    identity = await verifier.authenticate(request.headers.get("authorization"), context.clock())
+    identity.require(endpoint.role)
+    return identity.subject
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    if request.method in ("GET", "DELETE") and "content-length" not in request.headers:
+        return b""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise Refusal(413, f"The request body is larger than {limit} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    body = {"error": "not found", "code": "no_such_route", "path": scope["path"]}
+    await Response(_encode(body), 404, _CORS, "application/json")(scope, receive, send)

@@ -1,0 +1,126 @@
+"""``POST /api/v1/push``: from request bytes to stored messages.
+
+Owns: reading push items (also those inside transactions and stream cycles) and the texts of what is wrong
+with them. Must not touch: how they are stored.
+"""
+
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from holtmq.broker.partitioned_bodies import ID_MAX, Body
+from holtmq.broker.partitioned_requests import PushItem
+from holtmq.broker.pushing import DEFAULT_PARTITION
+from holtmq.http.context import Context
+from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
+from holtmq.http.protocol import Exchange
+from holtmq.http.rendering import buffered_results, push_results
+from holtmq.http.wire import is_uuid
+
+_NULL: Final = msgspec.Raw(b"null")
+NAME_MAX: Final = 1024  # characters of a queue's, partition's or group's name
+
+
+class PushItemIn(msgspec.Struct, rename="camel"):
+    """One item as it comes. A ``producerSub`` in it is a stranger and ignored, always."""
+
+    queue: str
+    payload: msgspec.Raw = _NULL
+    partition: str | None = None
+    transaction_id: str | None = None
+    trace_id: str | None = None
+
+
+class PushIn(msgspec.Struct):
+    items: list[PushItemIn]
+
+
+_decode: Final = msgspec.json.Decoder(PushIn).decode
+_TYPED: Final = (
+    ("queue", "Queue must be a string"),
+    ("partition", "Partition must be a string"),
+    ("transactionId", "TransactionId must be a string"),
+    ("traceId", "TraceId must be a string"),
+)
+
+
+def check_text(body: bytes) -> None:
+    """msgspec does not look into payloads that it skips: bytes that are no text must not get stored."""
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise invalid_json(error) from None
+
+
+def read_item(item: PushItemIn, subject: str | None) -> PushItem:
+    """An item as the service takes it, stamped with who sent it."""
+    queue, partition = item.queue, item.partition or DEFAULT_PARTITION
+    if not queue:
+        raise Refusal(400, "queue is required")
+    if len(queue) > NAME_MAX or len(partition) > NAME_MAX:
+        raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
+    transaction_id = item.transaction_id or str(uuid4())
+    if len(transaction_id) > ID_MAX >> 2 and len(transaction_id.encode()) > ID_MAX:
+        raise Refusal(400, f"transactionId is longer than {ID_MAX} bytes")
+    trace_id = item.trace_id
+    if trace_id is not None and not is_uuid(trace_id):
+        trace_id = None
+    return PushItem(queue, partition, Body(transaction_id, bytes(item.payload), trace_id, subject))
+
+
+def explain_items(items: object) -> Refusal | None:
+    """What is wrong with push items that could not be read; None when it is not their shape."""
+    if not isinstance(items, list):
+        return Refusal(400, "items array is required")
+    for item in items:
+        if not isinstance(item, dict):
+            return Refusal(400, "Each item must be an object")
+        if "queue" not in item:
+            return Refusal(400, "queue is required")
+        for name, text in _TYPED:
+            value = item.get(name)
+            if not isinstance(value, str) and (value is not None or name == "queue"):
+                return Refusal(400, text)
+    return None
+
+
+def _explain(body: bytes, error: Exception) -> Refusal:
+    if not body.strip():
+        return Refusal(400, EMPTY_BODY)
+    try:
+        document = msgspec.json.decode(body)
+    except msgspec.DecodeError as damage:
+        return invalid_json(damage)
+    if not isinstance(document, dict):
+        return Refusal(400, "items array is required")
+    return explain_items(document.get("items")) or invalid_json(error)
+
+
+class PushApi:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._service = context.service
+        self._journal = context.journal
+        self._clock = context.clock
+        self._max_batch = context.config.http.max_batch
+
+    def push(self, exchange: Exchange) -> None:
+        body = exchange.body
+        try:
+            incoming = _decode(body).items
+        except msgspec.MsgspecError as error:
+            raise _explain(body, error) from None
+        check_text(body)
+        if not incoming:
+            exchange.answer(201, b"[]")
+            return
+        if len(incoming) > self._max_batch:
+            raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
+        subject = exchange.subject
+        items = [read_item(item, subject) for item in incoming]
+        results = self._service.push(items, self._clock())
+        answer = buffered_results(items) if results is None else push_results(items, results)
+        exchange.answer_when_durable(self._journal, 201, answer)

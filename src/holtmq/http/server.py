@@ -1,0 +1,82 @@
+"""The HTTP listener in the node's own loop.
+
+Owns: sockets, the start and the graceful stop. Must not touch: signals (the node's), routes, rules.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from uvicorn.config import Config as UvicornConfig
+from uvicorn.server import ServerState
+
+from holtmq.http.app import make_app
+from holtmq.http.context import Context
+from holtmq.http.hot import HotRoutes
+from holtmq.http.protocol import FastProtocol
+from holtmq.http.routes import ENDPOINTS
+
+log = logging.getLogger(__name__)
+
+_KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections: else a request meets a closing socket
+
+
+class HttpServer:
+    """See the module. ``listen`` once, ``stop`` once."""
+
+    def __init__(self, context: Context) -> None:
+        self._hot = HotRoutes(context)
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+        self._uvicorn = UvicornConfig(
+            make_app(context, ENDPOINTS),
+            http=FastProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+        self._uvicorn.load()
+
+        class Protocol(FastProtocol):
+            find_route = staticmethod(self._hot.find)
+            max_body = context.config.http.max_body_bytes
+
+        self._protocol = Protocol
+
+    async def listen(self, hosts: Sequence[str], port: int) -> int:
+        """Open the listeners, all on one port; which one."""
+        loop = asyncio.get_running_loop()
+        for host in hosts:
+            try:
+                server = await loop.create_server(self._connect, host, port, backlog=2048)
+            except OSError:
+                if ":" in host and self._servers:  # no IPv6 on this machine
+                    log.warning("not listening", extra={"host": host, "port": port})
+                    continue
+                raise
+            self._servers.append(server)
+            port = port or server.sockets[0].getsockname()[1]
+        return port
+
+    def _connect(self) -> asyncio.Protocol:
+        return self._protocol(self._uvicorn, self._state, {})
+
+    async def stop(self, grace: float) -> None:
+        """Take no more, answer whoever waits, let what runs finish for ``grace`` seconds."""
+        for server in self._servers:
+            server.close()
+        self._hot.pops.stop()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        deadline = asyncio.get_running_loop().time() + grace
+        while self._state.connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        for task in list(self._state.tasks):
+            task.cancel()
+        await asyncio.gather(*self._state.tasks, return_exceptions=True)
