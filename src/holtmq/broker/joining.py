@@ -41,7 +41,8 @@ def decide_subscription(
     wider = subscriptions.lookup(group, where)
     if wider is not None and not request.explicit:
         return None
-    if wider is None and queue is not None and group in queue.groups:
+    reader = None if queue is None else queue.groups.get(group)
+    if wider is None and reader is not None and reader.start_us is not None:
         request = StartRequest(StartMode.ALL)
     return subscriptions.decide(group, scope, request, now, lookback)
 
@@ -50,7 +51,6 @@ def decide_join(
     subscriptions: Subscriptions,
     queue: PartitionedQueue,
     group: str,
-    now_us: int,
     *,
     partition: str = "",
     made: Subscribed | None = None,
@@ -69,17 +69,17 @@ def decide_join(
         if started or reader.start_us is not None:
             return None
     record = subscriptions.lookup(group, Scope(queue.name, partition, queue.namespace, queue.task))
-    start_us = 0 if group == QUEUE_MODE or record is None else _start_us(queue, record, now_us)
+    start_us = 0 if group == QUEUE_MODE or record is None else _start_us(queue, record, made is not None)
     number = queue.next_group if reader is None else reader.number
     only = partition if partition and group != QUEUE_MODE else None
     return GroupStarted(group, number, start_us, only, conflates if reader is None else reader.conflates)
 
 
-def _start_us(queue: PartitionedQueue, record: Subscription, now_us: int) -> int:
+def _start_us(queue: PartitionedQueue, record: Subscription, just_made: bool) -> int:
     if record.mode is not StartMode.NEW:
         return record.timestamp_us
     after_newest = queue.log.last_created_us + 1
-    if record.created_us == record.timestamp_us == now_us:
+    if just_made and record.created_us == record.timestamp_us:
         return after_newest  # no look-back: exactly what is pushed from here on, whatever the clock did
     return min(record.timestamp_us, after_newest)
 

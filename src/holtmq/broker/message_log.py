@@ -144,8 +144,8 @@ class MessageLog:
         return self._row(offset).created[offset & _MASK]
 
     def partition(self, offset: int) -> int:
-        """Partition index, or ``GONE``."""
-        chunk = self._chunk(offset)
+        """Partition index, or ``GONE`` for what is not stored (any more, or yet)."""
+        chunk = self._chunk(offset) if offset < self.next_offset else None
         return GONE if chunk is None else chunk.partitions[offset & _MASK]
 
     def fingerprint(self, offset: int) -> int:

@@ -18,24 +18,27 @@ OptionValue = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Options of one queue; None marks one whose mere being set changes the rules."""
+    """Options of one queue; None marks one whose mere being set changes the rules.
 
-    lease_seconds: float = 300
+    Seconds are ``int | float`` so that a whole number is echoed, and restored, as it was given.
+    """
+
+    lease_seconds: int | float = 300
     retry_limit: int = 3
-    delayed_processing: float = 0
-    window_buffer: float = 0
-    max_wait_seconds: float = 0
+    delayed_processing: int | float = 0
+    window_buffer: int | float = 0
+    max_wait_seconds: int | float = 0
     retention_enabled: bool = False
-    retention_seconds: float = 0
-    completed_retention_seconds: float = 0
+    retention_seconds: int | float = 0
+    completed_retention_seconds: int | float = 0
     encryption_enabled: bool = False
     dead_letter_queue: bool | None = None
     dlq_after_max_retries: bool | None = None
     priority: int = 0
     retry_delay_ms: int | None = None
     max_size: int = 0
-    ttl_seconds: float | None = None
-    dedup_window_seconds: float = 3600
+    ttl_seconds: int | float | None = None
+    dedup_window_seconds: int | float = 3600
 
     @property
     def lease_length(self) -> float:
