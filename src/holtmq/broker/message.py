@@ -100,21 +100,14 @@ def decode_message(payload: bytes, position: int) -> tuple[Message, bytes]:
 _ONE_ID: Final = struct.Struct(">I")
 
 
-class PlacedMessage:
-    """What recovery needs of a journalled message, without its bytes."""
-
-    __slots__ = ("body_size", "expires_ms", "priority", "queue_ids", "seq")
-
-    def __init__(self, payload: bytes) -> None:
-        self.seq: int
-        self.expires_ms: int
-        self.priority: int
-        self.seq, _, self.expires_ms, self.priority, _, queues, header_size = _HEAD.unpack_from(payload)
-        at = _HEAD.size + 4 * queues
-        self.queue_ids: tuple[int, ...] = (
-            _ONE_ID.unpack_from(payload, _HEAD.size)
-            if queues == 1
-            else struct.unpack_from(f">{queues}I", payload, _HEAD.size)
-        )
-        key_at = at + 1 + payload[at]
-        self.body_size = len(payload) - (key_at + 1 + payload[key_at]) - header_size
+def placed(payload: bytes) -> tuple[int, int, int, tuple[int, ...], int]:
+    """What recovery needs of a journalled message: seq, expiry, priority, queue ids, body size."""
+    seq, _, expires_ms, priority, _, queues, header_size = _HEAD.unpack_from(payload)
+    at = _HEAD.size + 4 * queues
+    ids = (
+        _ONE_ID.unpack_from(payload, _HEAD.size)
+        if queues == 1
+        else struct.unpack_from(f">{queues}I", payload, _HEAD.size)
+    )
+    key_at = at + 1 + payload[at]
+    return seq, expires_ms, priority, ids, len(payload) - (key_at + 1 + payload[key_at]) - header_size

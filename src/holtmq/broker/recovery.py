@@ -41,7 +41,7 @@ from holtmq.broker.changes import (
 )
 from holtmq.broker.flow import decode_delayed, decode_mark, decode_returned, decode_settled
 from holtmq.broker.lane import Lane
-from holtmq.broker.message import TRANSIENT, Message, PlacedMessage
+from holtmq.broker.message import TRANSIENT, Message, placed
 from holtmq.broker.partitioned_store import PartitionedStore
 from holtmq.broker.policies import Policy, make_policy
 from holtmq.broker.priority import Levels
@@ -82,15 +82,27 @@ _state_decoder = msgspec.msgpack.Decoder(QueueState)
 _counters_decoder = msgspec.msgpack.Decoder(Counters)
 _delay_decoder = msgspec.msgpack.Decoder(DelayState)
 _encode = msgspec.msgpack.Encoder().encode
+_MESSAGE: Final = int(Kind.MESSAGE)
 
 
 class _Holding:
     """A queue while the journal is read: 8 bytes a message, settled ones forgotten as they pass."""
 
-    __slots__ = ("bytes", "delivered_upto", "expiring", "gone", "heads", "levels", "queue", "returned")
+    __slots__ = (
+        "bytes",
+        "delivered_upto",
+        "expiring",
+        "gone",
+        "has_levels",
+        "heads",
+        "levels",
+        "queue",
+        "returned",
+    )
 
     def __init__(self, queue: WorkQueue) -> None:
         self.queue = queue
+        self.has_levels = isinstance(queue.store, Levels)
         self.levels: dict[int, array[int]] = {}
         self.heads: dict[int, int] = {}
         self.gone: set[int] = set()  # settled, but not at the head of a level
@@ -116,15 +128,15 @@ class _Holding:
         store = self.queue.store
         return store.level_of(priority) if isinstance(store, Levels) else 0
 
-    def add(self, position: int, placed: PlacedMessage) -> None:
-        level = self._level(placed.priority)
+    def add(self, position: int, priority: int, expires_ms: int, body_size: int) -> None:
+        level = self._level(priority) if self.has_levels else 0
         positions = self.levels.get(level)
         if positions is None:
             positions = self.levels[level] = array("Q")
             self.heads[level] = 0
         positions.append(position)
-        self.bytes += placed.body_size
-        if placed.expires_ms:
+        self.bytes += body_size
+        if expires_ms:
             self.expiring = True
 
     def settle(self, settled: array[int], size: int) -> None:
@@ -177,15 +189,16 @@ def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | 
     seq = 0  # highest in use; transient messages leave theirs only in marks and counts
     for position, kind, payload in _all_records(recovery):
         count += 1
+        if kind == _MESSAGE:  # a restart reads millions of these, so they come before the match
+            placed_seq, expires_ms, priority, queue_ids, body_size = placed(payload)
+            if placed_seq > seq:
+                seq = placed_seq
+            for queue_id in queue_ids:
+                holding = holdings.get(queue_id)
+                if holding is not None:
+                    holding.add(position, priority, expires_ms, body_size)
+            continue
         match kind:
-            case Kind.MESSAGE:
-                placed = PlacedMessage(payload)
-                if placed.seq > seq:
-                    seq = placed.seq
-                for queue_id in placed.queue_ids:
-                    holding = holdings.get(queue_id)
-                    if holding is not None:
-                        holding.add(position, placed)
             case Kind.SETTLED:
                 queue_id, size, positions = decode_settled(payload)
                 if queue_id in holdings:
