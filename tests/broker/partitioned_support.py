@@ -23,7 +23,7 @@ from holtmq.broker.partitioned_events import (
 )
 from holtmq.broker.partitioned_queue import PartitionedQueue
 from holtmq.broker.pushing import PushDecision, decide_push
-from holtmq.broker.queue_config import OptionValue, QueueConfig
+from holtmq.broker.queue_config import QueueConfig
 from holtmq.broker.subscriptions import Scope, Subscriptions, read_start
 
 

@@ -327,3 +327,17 @@ def test_a_look_back_never_reaches_before_the_epoch() -> None:
 
     assert event is not None
     assert (event.timestamp_us, event.created_us) == (0, micros(1.0))
+
+
+def test_an_earlier_start_on_one_partition_reaches_a_line_already_built() -> None:
+    node = node_with()
+    node.push("p", "a")
+    node.now += 60
+    assert node.pop("g", mode="new") == []
+    node.push("r", "b")
+
+    claimed = node.pop("g", partition="p", mode="all")
+    node.queue.release("g", 0)
+
+    assert ids(claimed) == ["a"]
+    assert sorted(ids(node.pop("g", batch=5, partitions=5))) == ["a", "b"]

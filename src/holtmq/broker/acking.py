@@ -14,6 +14,7 @@ from holtmq.broker.acknowledgment import (
     AckOutcome,
     AckStatus,
     AckVerdict,
+    Answers,
     Budget,
     Named,
     Settlement,
@@ -129,8 +130,8 @@ def _head_error(named: Mapping[int, Named]) -> str | None:
 
 def _late(group: Group, lease_id: str, partition: int, position: int) -> AckOutcome:
     """An ack under a lease that is over: the repeat of the call that ended it gets its answer again."""
-    answers = group.released_answers(lease_id, partition) or {}
-    answer = answers.get(position)
+    answers = group.released_answers(lease_id, partition)
+    answer = None if answers is None else answers.at(position)
     return INVALID_LEASE if answer is None else replace(answer, repeated=True)
 
 
@@ -140,19 +141,19 @@ def _answer(
     lease: Lease | None,
     files: bool,
     outcomes: list[AckOutcome],
-) -> dict[int, AckOutcome]:
+) -> Answers:
     released = settlement.released and lease is not None
-    if settlement.cursor > max(position for _, position in accepted) and not settlement.filed:
+    positions = [position for _, position in accepted]
+    first, end = min(positions), max(positions) + 1
+    if settlement.cursor >= end and not settlement.filed:
         same = AckOutcome(AckVerdict.ACKNOWLEDGED, released)  # the hot case: all clean, one object for all
-        answers = {position: same for _, position in accepted}
-    else:
-        answers = {
-            position: AckOutcome(verdict_at(position, settlement, files), released)
-            for _, position in accepted
-        }
+        for place, _ in accepted:
+            outcomes[place] = same
+        return Answers(first, end, same, {})
+    each = {position: AckOutcome(verdict_at(position, settlement, files), released) for position in positions}
     for place, position in accepted:
-        outcomes[place] = answers[position]
-    return answers
+        outcomes[place] = each[position]
+    return Answers(first, end, None, each)
 
 
 def _event(
@@ -162,7 +163,7 @@ def _event(
     settlement: Settlement,
     budget: Budget,
     lease: Lease | None,
-    answers: Mapping[int, AckOutcome],
+    answers: Answers,
     at_us: int,
     error: str | None,
 ) -> Acked:

@@ -86,6 +86,21 @@ class AckOutcome:
         return self.verdict is AckVerdict.FILED
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one call was told about a partition, kept for its repeat: usually one answer for a whole span."""
+
+    first: int
+    end: int
+    same: AckOutcome | None
+    each: Mapping[int, AckOutcome]  # used when they differ
+
+    def at(self, position: int) -> AckOutcome | None:
+        if self.same is None:
+            return self.each.get(position)
+        return self.same if self.first <= position < self.end else None
+
+
 class Named(NamedTuple):
     """What one call says about one position."""
 

@@ -6,11 +6,11 @@ decisions (acks are decided elsewhere and applied here), clocks.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from holtmq.broker.acknowledgment import AckOutcome
+from holtmq.broker.acknowledgment import Answers
 from holtmq.broker.message_log import MessageLog, Partition
 from holtmq.broker.partition_leases import UNSET, Lease, PartitionLeases
 from holtmq.broker.queue_config import US, QueueConfig
@@ -71,7 +71,7 @@ class Group:
         self._partitions = partitions
         self._log = log
         self._start_offset: int | None = None
-        self._releases: dict[tuple[str, int], Mapping[int, AckOutcome]] = {}
+        self._releases: dict[tuple[str, int], Answers] = {}
 
     # -- where it stands -------------------------------------------------------------------------
 
@@ -222,12 +222,12 @@ class Group:
 
     # -- repeated acks ---------------------------------------------------------------------------
 
-    def remember_release(self, lease_id: str, partition: int, answers: Mapping[int, AckOutcome]) -> None:
+    def remember_release(self, lease_id: str, partition: int, answers: Answers) -> None:
         self._releases[lease_id, partition] = answers
         if len(self._releases) > RELEASES_MAX:
             del self._releases[next(iter(self._releases))]
 
-    def released_answers(self, lease_id: str, partition: int) -> Mapping[int, AckOutcome] | None:
+    def released_answers(self, lease_id: str, partition: int) -> Answers | None:
         """What the ack that released this lease was told, for a client that lost the answer."""
         return self._releases.get((lease_id, partition))
 

@@ -5,7 +5,7 @@ msgpack. Must not touch: state; applying is the queue's. State is the fold of th
 """
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError  # noqa: N812
@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.acknowledgment import AckOutcome
+from holtmq.broker.acknowledgment import Answers
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.message_log import from_bytes, to_bytes
 from holtmq.broker.queue_config import QueueConfig
@@ -74,7 +74,7 @@ class Acked:
     dead_letters: tuple[Filed, ...] = ()
     # For the live lease only, which no restart survives; never encoded.
     lease_id: str = field(default="", compare=False)
-    answers: Mapping[int, AckOutcome] | None = field(default=None, compare=False)
+    answers: Answers | None = field(default=None, compare=False)
     error: str | None = field(default=None, compare=False)  # why the head failed that comes again
 
 

@@ -295,6 +295,8 @@ class PartitionedQueue:
             self.groups[event.name] = self._numbered[event.group] = group
             self.next_group = max(self.next_group, event.group + 1)
         group.start(event.start_us, event.partition)
+        if event.partition in self.indexes:
+            group.offer(self.indexes[event.partition])
         self.room = None  # more may be waiting now than was counted
         self._woken.add(group.name)
 
