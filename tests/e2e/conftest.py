@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 import pika
@@ -16,31 +17,40 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from e2e_support import LiveBroker, OtherBroker, ProcessBroker, RawPeer, file_config, memory_config
+from e2e_support import OtherBroker, ProcessBroker, RawPeer
+
+from holtmq.config import Amqp, Config, Limits
+from holtmq.testing import TestBroker
+
+NO_ALARMS = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[LiveBroker | OtherBroker]:
+def broker() -> Iterator[TestBroker | OtherBroker]:
     """A broker that all tests share; they use names of their own.
 
     E2E_AMQP_PORT runs them against another broker: how to find out whether a test asks for too much.
     """
     other = os.environ.get("E2E_AMQP_PORT")
-    shared = OtherBroker(int(other)) if other else LiveBroker(memory_config())
-    yield shared
-    shared.stop()
+    if other:
+        yield OtherBroker(int(other))
+        return
+    with TestBroker(clock="real") as shared:
+        yield shared
 
 
 @pytest.fixture
-def start_broker(tmp_path: Path) -> Iterator[Callable[..., LiveBroker]]:
-    """Start a broker with other settings: ``start_broker(disk=True, heartbeat=1)``."""
-    started: list[LiveBroker] = []
+def start_broker() -> Iterator[Callable[..., TestBroker]]:
+    """Start a broker with other settings: ``start_broker(heartbeat=1)``. Its data survives a restart."""
+    started: list[TestBroker] = []
 
-    def start(*, disk: bool = False, clock: Callable[[], float] | None = None, **amqp: object) -> LiveBroker:
-        config = file_config(tmp_path / "data", **amqp) if disk else memory_config(**amqp)
-        one = LiveBroker(config, clock) if clock else LiveBroker(config)
+    def start(
+        *, clock: Literal["virtual", "real"] = "real", folder: Path | None = None, **amqp: object
+    ) -> TestBroker:
+        settings = Amqp(**{"tls_port": 0, **amqp})  # type: ignore[arg-type]
+        one = TestBroker(folder, clock=clock, config=Config(amqp=settings, limits=NO_ALARMS))
         started.append(one)
-        return one
+        return one.start()
 
     yield start
     for one in started:
@@ -59,7 +69,7 @@ Connect = Callable[..., pika.BlockingConnection]
 
 
 @pytest.fixture
-def connect(broker: LiveBroker) -> Iterator[Connect]:
+def connect(broker: TestBroker) -> Iterator[Connect]:
     """Open pika connections that are closed after the test."""
     opened: list[pika.BlockingConnection] = []
 
@@ -102,7 +112,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def raw(broker: LiveBroker) -> Iterator[Callable[..., RawPeer]]:
+def raw(broker: TestBroker) -> Iterator[Callable[..., RawPeer]]:
     """Open raw peers: ``raw()`` is through the handshake with channel 1 open, ``raw(bare=True)`` is not."""
     peers: list[RawPeer] = []
 

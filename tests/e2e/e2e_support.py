@@ -3,7 +3,6 @@
 Owns: starting and stopping nodes on ports of the system's choosing. Must not touch: what is asserted.
 """
 
-import asyncio
 import os
 import re
 import select
@@ -11,16 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pika
 import pytest
-import uvloop
 from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.amqp.codec import decode_method, encode_method
@@ -39,8 +35,6 @@ from holtmq.amqp.methods import (
     ConnectionTuneOk,
     Method,
 )
-from holtmq.config import Amqp, Config, Data
-from holtmq.node import Node
 from holtmq.wire.properties import Properties, encode_properties
 
 T = TypeVar("T")
@@ -58,98 +52,6 @@ def eventually(probe: Callable[[], T], what: str = "", deadline: float = DEADLIN
             return answer
         assert time.monotonic() < end, f"never came true: {what or probe}"
         time.sleep(0.005)
-
-
-class LiveBroker:
-    """A node on its own loop in a thread, listening on a free port."""
-
-    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
-        self.config = config
-        self._clock = clock
-        self._thread: threading.Thread
-        self._loop: asyncio.AbstractEventLoop
-        self.node: Node
-        self.start()
-
-    def start(self) -> None:
-        """Recover and listen; returns when clients may come."""
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="broker", daemon=True)
-        self._thread.start()
-        ready.result(DEADLINE)
-        # The same port after a restart, so that clients find it again.
-        amqp = {f: getattr(self.config.amqp, f) for f in self.config.amqp.__struct_fields__}
-        amqp["port"] = self.node.amqp_port
-        self.config = Config(
-            **{f: getattr(self.config, f) for f in self.config.__struct_fields__ if f != "amqp"},
-            amqp=Amqp(**amqp),
-        )
-
-    def _run(self, ready: "Future[None]") -> None:
-        async def main() -> None:
-            self._loop = asyncio.get_running_loop()
-            self._stop = asyncio.Event()
-            self.node = Node(self.config, clock=self._clock)
-            try:
-                await self.node.start()
-            except BaseException as error:
-                ready.set_exception(error)
-                return
-            ready.set_result(None)
-            await self._stop.wait()
-            await self.node.stop()
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-
-    def stop(self) -> None:
-        """A clean stop."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(DEADLINE)
-            assert not self._thread.is_alive(), "the broker did not stop"
-
-    def restart(self) -> None:
-        """Stop and start again over the same data."""
-        self.stop()
-        self.start()
-
-    def do(self, action: Callable[[Node], T]) -> T:
-        """Run something on the broker's own loop."""
-
-        async def call() -> T:
-            self.node.refresh_clock()
-            result = action(self.node)
-            self.node.wake()
-            return result
-
-        return self.run(call())
-
-    def run(self, work: Coroutine[None, None, T]) -> T:
-        """Await something on the broker's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE)
-
-    @property
-    def amqp_port(self) -> int:
-        """Where AMQP clients connect."""
-        return self.node.amqp_port
-
-    @property
-    def amqp_url(self) -> str:
-        """For clients that take a URL."""
-        return f"amqp://guest:guest@127.0.0.1:{self.amqp_port}/"
-
-
-def memory_config(**amqp: object) -> Config:
-    """No files, any port, loopback."""
-    settings: dict[str, object] = {"host": ("127.0.0.1",), "port": 0, "tls_port": 0, **amqp}
-    return Config(data=Data(memory=True), amqp=Amqp(**settings))  # type: ignore[arg-type]
-
-
-def file_config(folder: Path, **amqp: object) -> Config:
-    """A journal in a folder."""
-    settings: dict[str, object] = {"host": ("127.0.0.1",), "port": 0, "tls_port": 0, **amqp}
-    return Config(data=Data(dir=folder), amqp=Amqp(**settings))  # type: ignore[arg-type]
 
 
 class OtherBroker:

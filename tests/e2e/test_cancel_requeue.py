@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pika
 import pytest
-from e2e_support import Consuming, LiveBroker, RawPeer, depth, drain, get, get_soon, publish, pump
+from e2e_support import Consuming, RawPeer, depth, drain, get, get_soon, publish, pump
 from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.amqp.methods import BasicConsume, BasicConsumeOk, BasicDeliver
+from holtmq.testing import TestBroker
 
 Connect = Callable[..., pika.BlockingConnection]
 pytestmark = pytest.mark.e2e
@@ -219,7 +220,7 @@ def test_x_cancel_requeue_false_leaves_messages_with_the_channel(channel: Blocki
 
 
 def test_the_broker_wide_setting_gives_rabbitmqs_behaviour(
-    start_broker: Callable[..., LiveBroker], connect: Connect, name: str
+    start_broker: Callable[..., TestBroker], connect: Connect, name: str
 ) -> None:
     other = start_broker(cancel_requeue=False)
     channel = connect(other.amqp_port).channel()

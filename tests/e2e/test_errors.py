@@ -6,7 +6,7 @@ The texts were compared with RabbitMQ 3.10, reply by reply; docs/amqp.md lists w
 from collections.abc import Callable
 
 import pytest
-from e2e_support import LiveBroker, RawPeer
+from e2e_support import RawPeer
 
 from holtmq.amqp.methods import (
     BasicAck,
@@ -52,11 +52,12 @@ from holtmq.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
+from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties
 
 pytestmark = pytest.mark.e2e
 Raw = Callable[..., RawPeer]
-LOCKED = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{0}' in vhost '/'. It could be original"
+LOCKED = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{0}' in vhost '/'. It could"
 DEFAULT_EXCHANGE = "ACCESS_REFUSED - operation not permitted on the default exchange"
 
 
@@ -662,7 +663,7 @@ def test_a_frame_without_its_end_octet_ends_the_connection(raw: Raw) -> None:
 
 
 def test_a_message_beyond_the_largest_size_is_refused_by_its_header(
-    start_broker: Callable[..., LiveBroker], raw: Raw
+    start_broker: Callable[..., TestBroker], raw: Raw
 ) -> None:
     peer = raw(port=start_broker(max_message_bytes=1000).amqp_port)
 
