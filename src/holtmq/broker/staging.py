@@ -193,8 +193,8 @@ class Staging(Side):
             have = 0 if found is None else found.rows
             if have != winner.rows:
                 raise Conflict(
-                    f"attempt {winner.attempt} of task {winner.task} staged {winner.rows} rows for batch {batch} "
-                    f"and {have} of them are here: stage them again"
+                    f"task {winner.task} staged {winner.rows} rows for batch {batch} in attempt "
+                    f"{winner.attempt}, and {have} of them are here: stage them again"
                 )
             if found is None:
                 continue

@@ -65,6 +65,8 @@ def _bind(context: Context, endpoint: Endpoint):  # type: ignore[no-untyped-def]
         except Exception as error:
             status, answer = answer_for(error)
             return Response(answer, status, _CORS, "application/json")
+        if isinstance(result, Response):  # a stream
+            return result
         if not isinstance(result, Reply):
             return Response(_encode(result), 200, _CORS, "application/json")
         if result.content_type != "application/json":

@@ -246,7 +246,7 @@ def decode_envelope(header: bytes) -> _Decoded:
 
 
 def text_of(value: object) -> str:
-    """A header's value as text: JSON's words for true, false and null, ISO times, others as Python has them."""
+    """A header's value as text: true, false and null as in JSON, times in ISO, others as Python has them."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -5,10 +5,12 @@ Owns: the order. Must not touch: what endpoints do.
 
 from typing import Final
 
-from holtmq.http import hot, queues_api
+from holtmq.http import hot, queues_api, range_api, staging_api
 from holtmq.http.endpoints import Endpoint
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *hot.ENDPOINTS,
     *queues_api.ENDPOINTS,
+    *range_api.ENDPOINTS,
+    *staging_api.ENDPOINTS,
 )

@@ -1,0 +1,116 @@
+"""Batches that are written by many and published once: the wire of ``/api/v1/staging``.
+
+Owns: the wire names. Must not touch: how staging works. A writer is whoever numbers its batches upward; Spark
+uses its query id.
+"""
+
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.staging import Winner
+from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.errors import Refusal
+from holtmq.http.range_api import arrow
+
+_NAME_MAX: Final = 255
+
+
+class TaskIn(msgspec.Struct):
+    """The attempt of a task that counts, and how many rows it staged."""
+
+    task: int
+    attempt: int
+    rows: int
+
+
+class CommitIn(msgspec.Struct):
+    tasks: list[TaskIn]
+
+
+async def stage(call: Call) -> object:
+    """Keep rows; nobody sees them before the commit."""
+    writer, batch = _batch(call)
+    task, attempt = _number(call, "task"), _number(call, "attempt")
+    part = call.query.number("part", 0)
+    defaults = {name: call.query.text(name) for name in ("queue", "partition")}
+    ids = f"{writer}:{batch}:{task}.{attempt}:{part}"
+    staged = arrow().staged_rows(call.body, defaults, ids)
+    total = call.service.staging.stage(writer, batch, task, attempt, part, staged, call.now)
+    await call.durable()
+    return {"rows": total}
+
+
+async def commit(call: Call) -> object:
+    """Publish a batch, once: a repeat answers ``repeated`` and changes nothing."""
+    writer, batch = _batch(call)
+    winners = [Winner(task.task, task.attempt, task.rows) for task in call.json(CommitIn).tasks]
+    if call.service.spool.holds:
+        raise Refusal(503, "Pushes are suspended by maintenance")
+    try:
+        done = call.service.staging.commit(writer, batch, winners, call.now)
+    except Conflict as error:
+        raise Refusal(409, str(error)) from None
+    call.context.wake()
+    await call.durable()
+    return {"rows": done.rows, "duplicates": done.duplicates, "repeated": done.repeated}
+
+
+async def abort(call: Call) -> object:
+    """Forget what was staged for a batch."""
+    writer, batch = _batch(call)
+    return {"dropped": call.service.staging.abort(writer, batch)}
+
+
+async def writer_state(call: Call) -> object:
+    """The last batch of a writer that was published; null when there is none."""
+    writer = call.path["writer"]
+    return {"writer": writer, "lastBatch": call.service.staging.last_batch(writer)}
+
+
+def _batch(call: Call) -> tuple[str, int]:
+    writer = call.path["writer"]
+    if len(writer) > _NAME_MAX:
+        raise Refusal(400, f"a writer's name has at most {_NAME_MAX} characters")
+    return writer, _number(call, "batch")
+
+
+def _number(call: Call, name: str) -> int:
+    text = call.path[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise Refusal(400, f"{name} must be a number, not {text[:32]!r}")
+    return int(text)
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "PUT",
+        "/api/v1/staging/{writer}/{batch}/{task}/{attempt}",
+        WRITE,
+        "staging",
+        "Stage rows of a batch (Arrow IPC); the same part again replaces it",
+        stage,
+        query=("part", "queue", "partition"),
+        statuses=(200, 400, 413, 429, 501),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/staging/{writer}/{batch}/commit",
+        WRITE,
+        "staging",
+        "Publish a staged batch in one step, once",
+        commit,
+        body=CommitIn,
+        statuses=(200, 400, 409, 429, 503),
+    ),
+    Endpoint("DELETE", "/api/v1/staging/{writer}/{batch}", WRITE, "staging", "Forget a staged batch", abort),
+    Endpoint(
+        "GET",
+        "/api/v1/staging/{writer}",
+        READ,
+        "staging",
+        "The last published batch of a writer",
+        writer_state,
+    ),
+)
