@@ -7,6 +7,7 @@ other settings, a disk or a restart.
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -89,8 +90,9 @@ def connect(broker: TestBroker) -> Iterator[Connect]:
 
     yield open_one
     for connection in opened:
-        if connection.is_open:
-            connection.close()
+        with suppress(pika.exceptions.AMQPError):  # its broker may have been killed
+            if connection.is_open:
+                connection.close()
 
 
 @pytest.fixture

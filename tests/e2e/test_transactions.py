@@ -1,0 +1,166 @@
+"""tx.select, commit, rollback: publishes and settlements together or not at all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pika
+import pytest
+from e2e_support import Consuming, depth, drain, get, get_soon, publish, pump
+from pika.adapters.blocking_connection import BlockingChannel
+
+from holtmq.testing import TestBroker
+
+pytestmark = pytest.mark.e2e
+Connect = Callable[..., pika.BlockingConnection]
+
+
+@pytest.fixture
+def tx(connection: pika.BlockingConnection) -> BlockingChannel:
+    """A transactional channel."""
+    channel = connection.channel()
+    channel.tx_select()
+    return channel
+
+
+def test_nothing_is_published_before_the_commit(
+    tx: BlockingChannel, channel: BlockingChannel, name: str
+) -> None:
+    channel.queue_declare(name, exclusive=True)
+    publish(tx, name, "1", "2")
+    tx.queue_declare(name, exclusive=True)  # the broker has read the publishes
+    assert depth(channel, name) == 0
+
+    tx.tx_commit()
+
+    assert drain(channel, name) == [b"1", b"2"]
+
+
+def test_a_rollback_forgets_the_publishes(tx: BlockingChannel, channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, exclusive=True)
+    publish(tx, name, "forgotten")
+    tx.tx_rollback()
+    publish(tx, name, "kept")
+
+    tx.tx_commit()
+
+    assert drain(channel, name) == [b"kept"]
+
+
+def test_acks_count_when_they_are_committed(tx: BlockingChannel, channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, exclusive=True)
+    publish(channel, name, "1", "2")
+    depth(channel, name)
+    first = get_soon(tx, name, auto_ack=False)
+    tx.basic_ack(first.tag)
+    tx.tx_commit()
+    second = get_soon(tx, name, auto_ack=False)
+    tx.basic_ack(second.tag)
+
+    tx.close()  # not committed: the second ack never happened
+
+    delivery = get_soon(channel, name)
+    assert (delivery.body, delivery.redelivered) == (b"2", True)
+    assert get(channel, name) is None
+
+
+def test_after_a_rollback_the_messages_are_still_unacked(
+    tx: BlockingChannel, channel: BlockingChannel, name: str
+) -> None:
+    channel.queue_declare(name, exclusive=True)
+    publish(channel, name, "1", "2")
+    depth(channel, name)
+    tags = [get_soon(tx, name, auto_ack=False).tag for _ in range(2)]
+    tx.basic_ack(tags[1], multiple=True)
+
+    tx.tx_rollback()
+
+    assert depth(channel, name) == 0
+    tx.basic_nack(tags[0], requeue=True)
+    tx.basic_ack(tags[1])
+    tx.tx_commit()
+    assert drain(channel, name) == [b"1"]
+
+
+def test_rejections_are_dead_lettered_at_the_commit(
+    tx: BlockingChannel, channel: BlockingChannel, name: str
+) -> None:
+    dead = name + ".dead"
+    channel.queue_declare(dead, exclusive=True)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    channel.queue_declare(name, exclusive=True, arguments=arguments)
+    publish(channel, name, "x")
+    depth(channel, name)
+    tx.basic_reject(get_soon(tx, name, auto_ack=False).tag, requeue=False)
+    tx.queue_declare(name, passive=True)
+    assert depth(channel, dead) == 0
+
+    tx.tx_commit()
+
+    assert get_soon(channel, dead).body == b"x"
+
+
+def test_an_unroutable_mandatory_message_returns_at_the_commit(tx: BlockingChannel) -> None:
+    returned: list[Any] = []
+    tx.add_on_return_callback(lambda *parts: returned.append(parts[3]))
+    tx.basic_publish("", "nowhere", b"back", mandatory=True)
+    tx.queue_declare("", exclusive=True)
+    assert not returned
+
+    tx.tx_commit()
+
+    pump(tx, lambda: returned)
+    assert returned == [b"back"]
+
+
+def test_a_queue_deleted_before_the_commit_is_no_error(
+    tx: BlockingChannel, channel: BlockingChannel, name: str
+) -> None:
+    channel.queue_declare(name)
+    channel.queue_declare(name + ".2", exclusive=True)
+    publish(tx, name, "lost")
+    publish(tx, name + ".2", "kept")
+    tx.queue_declare(name + ".2", passive=True)
+    channel.queue_delete(name)
+    channel.queue_declare(name, exclusive=True)
+
+    tx.tx_commit()
+
+    assert drain(channel, name + ".2") == [b"kept"]
+    assert drain(channel, name) == [b"lost"]  # routed at the commit: the new queue of that name has it
+
+
+def test_a_consumer_with_prefetch_goes_on_after_a_commit(
+    tx: BlockingChannel, channel: BlockingChannel, name: str
+) -> None:
+    channel.queue_declare(name, exclusive=True)
+    publish(channel, name, "1", "2", "3")
+    tx.basic_qos(prefetch_count=1)
+    consumer = Consuming(tx, name)
+
+    for n in range(3):
+        tx.basic_ack(consumer.wait(n + 1)[n].tag)
+        tx.tx_commit()
+
+    assert depth(channel, name) == 0
+
+
+def test_a_commit_is_whole_after_a_power_cut(
+    start_broker: Callable[..., TestBroker], connect: Connect, name: str
+) -> None:
+    broker = start_broker()
+    channel = connect(broker.amqp_port).channel()
+    channel.queue_declare(name, durable=True)
+    channel.queue_declare(name + ".out", durable=True)
+    channel.tx_select()
+    publish(channel, name, "in", delivery_mode=2)
+    channel.tx_commit()
+    channel.basic_ack(get_soon(channel, name, auto_ack=False).tag)
+    publish(channel, name + ".out", "a", "b", delivery_mode=2)
+    channel.tx_commit()
+    publish(channel, name + ".out", "not committed", delivery_mode=2)
+
+    broker.crash_and_restart()
+
+    channel = connect(broker.amqp_port).channel()
+    assert drain(channel, name) == []
+    assert drain(channel, name + ".out") == [b"a", b"b"]
