@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e bench run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak bench run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ test: setup-test ## Install what the tests need, then run all of them
 
 e2e: setup-test ## Run only the tests with real clients against a real broker
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/e2e $(ARGS)
+
+soak: setup ## Run the simulation for MINUTES (10), from a new seed on: make soak MINUTES=60
+	@$(BIN)/python -m holtmq.testing.soak --first $$(date +%s) --minutes $${MINUTES:-10} $(ARGS)
 
 bench: setup-test ## Measure: prints ratios, writes to bench/results
 	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }

@@ -118,6 +118,13 @@ def test_a_transaction_without_an_answer_happened_or_did_not(
     assert bool(findings.torn) == torn
 
 
+def test_a_source_that_was_never_durable_may_vanish_with_its_transaction(record: Record) -> None:
+    name = send(record, confirmed=False)
+    record.move([name], ("out", "audit"))
+
+    assert record.compare({"q": [], "out": [], "audit": []}).is_clean
+
+
 def test_a_committed_transaction_must_have_happened(record: Record) -> None:
     name = send(record)
     record.move([name], ("out", "audit"))

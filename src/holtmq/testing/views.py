@@ -97,7 +97,12 @@ class ConnectionView:
 
 def ready_messages(broker: Broker, queue: WorkQueue) -> list[StoredMessage]:
     """What waits in a queue, next one first."""
-    return [_stored(queue, message) for lane in _lanes(queue) for message in _waiting(broker, lane)]
+    return [_stored(queue, message) for message in raw_messages(broker, queue)]
+
+
+def raw_messages(broker: Broker, queue: WorkQueue) -> list[Message]:
+    """The same as the broker holds them, properties undecoded."""
+    return [message for lane in _lanes(queue) for message in _waiting(broker, lane)]
 
 
 def leases(broker: Broker, connections: Iterator[Connection]) -> list[LeaseView]:

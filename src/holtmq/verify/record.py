@@ -26,6 +26,7 @@ class Entry:
     publisher: str
     number: int
     fate: Fate = Fate.SENT
+    confirmed: bool = False
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Record:
     def confirm(self, name: str) -> None:
         """The broker has confirmed it."""
         entry = self._entries[name]
+        entry.confirmed = True
         if entry.fate is Fate.SENT:  # a consumer may have been faster than the confirm
             entry.fate = Fate.KEPT
         self.confirmed += 1
@@ -123,6 +125,10 @@ class Record:
             entry.fate = Fate.GONE
         return len(gone)
 
+    def must_be_there(self) -> set[str]:
+        """Names of all that is promised."""
+        return {name for name, entry in self._entries.items() if entry.fate is Fate.KEPT}
+
     # -- the comparison --------------------------------------------------------------------------
 
     def compare(self, found: dict[str, list[bytes]]) -> Findings:
@@ -132,7 +138,9 @@ class Record:
         for queue, bodies in found.items():
             self._look_at_queue(queue, bodies, seen, findings)
         sources, copies = self._transaction
-        done = {name in seen for name in copies} | {source not in seen for source in sources}
+        done = {name in seen for name in copies}
+        # A source that was delivered before it was durable may be gone for that reason alone.
+        done |= {s not in seen for s in sources if s in seen or self._entries[s].confirmed}
         if len(done) > 1:  # some of it happened and some did not
             findings.torn.append(sources[0])
         self._transaction = (), ()
@@ -141,7 +149,7 @@ class Record:
                 continue
             if name in seen:
                 # Recovery makes durable what it brings back, so whatever is seen has to stay from now on.
-                entry.fate = Fate.KEPT
+                entry.fate, entry.confirmed = Fate.KEPT, True
             else:
                 if entry.fate is Fate.KEPT:
                     findings.lost.append(name)

@@ -1,0 +1,153 @@
+"""Simulated histories keep every promise, repeat exactly, and find planted bugs quickly."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from holtmq.amqp.channel import Channel
+from holtmq.broker.flow import Flow
+from holtmq.broker.leases import Ledger
+from holtmq.broker.recovery import _Holding
+from holtmq.broker.work_queue import WorkQueue
+from holtmq.journal.file_journal import FileJournal
+from holtmq.testing import soak
+from holtmq.testing.simulation import BrokenPromise, simulate
+
+SEEDS = int(os.environ.get("HOLT_SIMULATION_SEEDS", "400"))
+_WORKERS = 4
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Every fault that was asked for is logged as critical, thousands of times."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def first_broken_promise(seconds: float = 60) -> str:
+    """What the first seed that finds the bug says; fails after a minute."""
+    began = time.monotonic()
+    seed = 0
+    while time.monotonic() - began < seconds:
+        try:
+            simulate(seed)
+        except BrokenPromise as broken:
+            return str(broken)
+        seed += 1
+    pytest.fail(f"not found in {seed} histories")
+
+
+@pytest.mark.parametrize("part", range(_WORKERS))
+def test_every_history_keeps_every_promise(part: int) -> None:
+    for seed in range(part, SEEDS, _WORKERS):
+        simulate(seed)
+
+
+def test_a_seed_is_the_same_history_every_time_and_in_every_process() -> None:
+    here = [simulate(seed).digest for seed in range(10)]
+    script = (
+        "import logging; logging.disable(50); from holtmq.testing.simulation import simulate;"
+        "print(*[simulate(seed).digest for seed in range(10)])"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    there = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    ).stdout.split()
+
+    assert here == there
+    assert len(set(here)) == 10
+
+
+def test_confirming_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(journal: FileJournal, callback: object) -> None:
+        callback(None)  # type: ignore[operator]
+
+    monkeypatch.setattr(FileJournal, "on_durable", hasty)
+
+    assert "lost=['" in first_broken_promise()
+
+
+def test_a_lease_that_is_not_released_on_channel_close_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(channel: Channel) -> None:
+        channel.closing = True
+        for consumer in channel.consumers.values():
+            consumer.queue.remove_consumer(consumer)
+        channel.consumers = {}
+        channel.ledger.end_all()
+        channel.broker.sessions.discard(channel.ledger)
+
+    monkeypatch.setattr(Channel, "close", forgetful)
+
+    assert "1 unacked, holders have 0" in first_broken_promise()
+
+
+def test_an_ack_that_recovery_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Holding, "settle", lambda *_: None)
+
+    assert "after a crash" in first_broken_promise()
+
+
+def test_a_transaction_written_in_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_pieces(journal: FileJournal, records: list[tuple[int, bytes]]) -> list[int]:
+        return [journal.append(kind, payload) for kind, payload in records]
+
+    monkeypatch.setattr(FileJournal, "append_batch", in_pieces)
+
+    assert "torn=['" in first_broken_promise()
+
+
+def test_messages_put_back_at_the_wrong_end_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def behind(queue: WorkQueue, messages: list[object], *_: object) -> None:
+        for message in messages:
+            queue.push(message)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(WorkQueue, "restore", behind)
+
+    promise = first_broken_promise()
+    assert "delivered after a later message" in promise or "disordered=['" in promise
+
+
+def test_an_ack_that_is_never_journalled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn_queue = Flow._turn_queue
+
+    def lossy(flow: Flow, queue: WorkQueue) -> None:
+        queue.settled.clear()
+        turn_queue(flow, queue)
+
+    monkeypatch.setattr(Flow, "_turn_queue", lossy)
+
+    assert "undone=['" in first_broken_promise()
+
+
+def test_a_multiple_ack_that_misses_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_upto = Ledger.end_upto
+    monkeypatch.setattr(Ledger, "end_upto", lambda ledger, number: end_upto(ledger, number)[:-1])
+
+    assert "unacked, holders have" in first_broken_promise()
+
+
+def test_soak_counts_histories_and_shows_one_on_request() -> None:
+    many = CliRunner().invoke(soak.main, ["--seeds", "5", "--first", "7"])
+    one = CliRunner().invoke(soak.main, ["--seed", "3"])
+
+    assert (many.exit_code, one.exit_code) == (0, 0)
+    assert "seeds 7 to 11: every promise kept" in many.output
+    assert "_publishes" in one.output
+    assert "History(seed=3" in one.output
+
+
+def test_soak_names_the_seed_of_a_broken_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Holding, "settle", lambda *_: None)
+
+    result = CliRunner().invoke(soak.main, ["--seeds", "1000"])
+
+    assert result.exit_code == 1
+    assert "--seed" in result.output
