@@ -1,0 +1,602 @@
+"""Connections: handshake, logins, vhosts, permissions, heartbeats, alarms, TLS, goodbyes."""
+
+import ssl
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from e2e_support import (
+    DEADLINE,
+    PROTOCOL_HEADER,
+    Consuming,
+    RawPeer,
+    drain,
+    eventually,
+    get_soon,
+    publish,
+    pump,
+)
+
+from holtmq import __version__
+from holtmq.amqp.methods import (
+    BasicConsume,
+    BasicConsumeOk,
+    BasicDeliver,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUnblocked,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+    QueueDeclare,
+    QueueDeclareOk,
+)
+from holtmq.auth.passwords import hash_password
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.users import User
+from holtmq.testing import TestBroker
+
+pytestmark = pytest.mark.e2e
+Connect = Callable[..., pika.BlockingConnection]
+Raw = Callable[..., RawPeer]
+Start = Callable[..., TestBroker]
+POLITE = {"capabilities": {"authentication_failure_close": True}}
+AMQPLAIN = b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest"
+
+
+# -- handshake -----------------------------------------------------------------------------------
+
+
+def test_the_server_says_what_it_is_and_what_it_can(raw: Raw) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+
+    start = peer.expect(ConnectionStart)
+
+    assert (start.version_major, start.version_minor) == (0, 9)
+    assert set(start.mechanisms.split()) == {b"PLAIN", b"AMQPLAIN"}
+    assert start.locales == b"en_US"
+    properties = start.server_properties
+    assert (properties["product"], properties["version"]) == ("HoltMQ", __version__)
+    assert properties["capabilities"] == {
+        "publisher_confirms": True,
+        "exchange_exchange_bindings": True,
+        "basic.nack": True,
+        "consumer_cancel_notify": True,
+        "connection.blocked": True,
+        "consumer_priorities": True,
+        "authentication_failure_close": True,
+        "per_consumer_qos": True,
+        "direct_reply_to": True,
+    }
+
+
+def test_the_product_name_can_be_set_for_programs_that_look_at_it(start_broker: Start, raw: Raw) -> None:
+    broker = start_broker(product="RabbitMQ", product_version="4.0.1")
+    peer = raw(bare=True, port=broker.amqp_port)
+    peer.socket.sendall(PROTOCOL_HEADER)
+
+    properties = peer.expect(ConnectionStart).server_properties
+
+    assert (properties["product"], properties["version"]) == ("RabbitMQ", "4.0.1")
+
+
+def test_tuning_offers_rabbitmqs_limits(raw: Raw) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+
+    peer.send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
+
+    assert peer.expect(ConnectionTune) == ConnectionTune(2047, 131072, 60)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"AMQP\0\0\x08\0",
+        b"AMQP\0\x01\0\0",
+        b"AMQP\x03\x01\0\0",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\0\0\0\0\0",
+    ],
+    ids=["0-8", "1.0", "1.0 sasl", "http", "tls"],
+)
+def test_another_protocol_is_answered_with_ours(raw: Raw, header: bytes) -> None:
+    peer = raw(bare=True)
+
+    peer.socket.sendall(header)
+
+    answer = b""
+    while data := peer.socket.recv(100):
+        answer += data
+    assert answer == PROTOCOL_HEADER
+
+
+def test_a_handshake_sent_byte_by_byte_works(raw: Raw) -> None:
+    peer = raw(bare=True)
+    for at in range(8):
+        peer.socket.sendall(PROTOCOL_HEADER[at : at + 1])
+
+    peer.expect(ConnectionStart)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [
+        ("PLAIN", b"\0guest\0guest"),
+        ("AMQPLAIN", AMQPLAIN),
+    ],
+)
+def test_both_password_mechanisms_log_in(raw: Raw, mechanism: str, response: bytes) -> None:
+    raw(mechanism=mechanism, response=response)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [
+        ("PLAIN", b"\0guest\0wrong"),
+        ("PLAIN", b"\0nobody\0guest"),
+        ("AMQPLAIN", AMQPLAIN.replace(b"guest\x08", b"guesT\x08")),
+        ("EXTERNAL", b""),
+    ],
+)
+def test_a_refused_login_says_so_to_clients_that_understand(
+    raw: Raw, mechanism: str, response: bytes
+) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+
+    peer.send(0, ConnectionStartOk(POLITE, mechanism, response))
+
+    close = peer.expect_close()
+    assert (close.reply_code, close.reply_text) == (
+        403,
+        f"ACCESS_REFUSED - Login was refused using authentication mechanism {mechanism}. "
+        "For details see the broker logfile.",
+    )
+    assert peer.read() is None
+
+
+def test_a_refused_login_just_ends_for_clients_that_do_not(raw: Raw) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+
+    peer.send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0wrong"))
+
+    assert peer.read() is None
+
+
+def test_pika_sees_a_wrong_password_as_an_authentication_error(connect: Connect) -> None:
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError, match="ACCESS_REFUSED"):
+        connect(password="wrong")
+
+
+@pytest.mark.parametrize(
+    ("tune", "text"),
+    [
+        (ConnectionTuneOk(2047, 131073, 0), "negotiated frame_max = 131073 is higher than the maximum"),
+        (ConnectionTuneOk(2047, 100, 0), "negotiated frame_max = 100 is lower than the minimum"),
+        (ConnectionTuneOk(2048, 131072, 0), "negotiated channel_max = 2048 is higher than the maximum"),
+    ],
+)
+def test_tuning_beyond_the_offer_is_refused(raw: Raw, tune: ConnectionTuneOk, text: str) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+    peer.send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
+    peer.expect(ConnectionTune)
+
+    peer.send(0, tune)
+
+    close = peer.expect_close()
+    assert close.reply_code == 530
+    assert text in close.reply_text
+
+
+def test_a_client_that_never_finishes_its_handshake_is_cut_off(start_broker: Start, raw: Raw) -> None:
+    peer = raw(bare=True, port=start_broker(handshake_timeout=0.1).amqp_port)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+
+    assert peer.read() is None
+
+
+def test_connections_beyond_the_limit_are_refused(start_broker: Start, raw: Raw) -> None:
+    port = start_broker(max_connections=2).amqp_port
+    first = raw(port=port)
+    raw(port=port)
+
+    third = raw(bare=True, port=port)
+    assert third.read() is None
+
+    first.socket.close()
+
+    def there_is_room() -> bool:
+        peer = raw(bare=True, port=port)
+        peer.socket.sendall(PROTOCOL_HEADER)
+        return peer.read() is not None
+
+    eventually(there_is_room)
+
+
+def test_a_secret_can_be_updated(raw: Raw) -> None:
+    peer = raw()
+
+    peer.send(0, ConnectionUpdateSecret(b"guest", "rotation"))
+
+    peer.expect(ConnectionUpdateSecretOk)
+
+
+def test_a_client_that_says_goodbye_gets_its_answer(raw: Raw) -> None:
+    peer = raw()
+
+    peer.send(0, ConnectionClose(200, "bye"))
+
+    peer.expect(ConnectionCloseOk)
+    assert peer.read() is None
+
+
+def test_a_stopping_broker_says_goodbye_with_320(start_broker: Start, raw: Raw) -> None:
+    broker = start_broker()
+    peer = raw(port=broker.amqp_port)
+
+    broker.stop()
+
+    close = peer.expect(ConnectionClose)
+    assert close.reply_code == 320
+    assert close.reply_text.startswith("CONNECTION_FORCED - broker forced connection closure")
+
+
+# -- vhosts, users, permissions ------------------------------------------------------------------
+
+
+def user(
+    broker: TestBroker, name: str, vhost: str = "/", patterns: tuple[str, str, str] | None = None
+) -> None:
+    """A user whose password is "secret"."""
+
+    def add(node: Any) -> None:
+        if vhost not in node.broker.vhosts:
+            node.broker.put_vhost(vhost)
+        node.broker.put_user(User(name, hash_password("secret")))
+        if patterns is not None:
+            node.broker.set_permissions(name, vhost, Permissions(*patterns))
+
+    broker.call(add)
+
+
+def test_an_unknown_vhost_is_refused(raw: Raw) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+    peer.send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
+    peer.expect(ConnectionTune)
+    peer.send(0, ConnectionTuneOk(0, 0, 0))
+
+    peer.send(0, ConnectionOpen("nope"))
+
+    close = peer.expect_close()
+    assert close == ConnectionClose(530, "NOT_ALLOWED - vhost nope not found", 10, 40)
+
+
+def test_a_vhost_without_permissions_is_refused(broker: TestBroker, connect: Connect, name: str) -> None:
+    user(broker, name, vhost=name)
+
+    with pytest.raises(
+        pika.exceptions.ProbableAccessDeniedError, match=f"access to vhost '{name}' refused for user"
+    ):
+        connect(user=name, password="secret", virtual_host=name)
+
+
+def test_vhosts_are_apart(broker: TestBroker, connect: Connect, name: str) -> None:
+    user(broker, name, name, (".*", ".*", ".*"))
+    inside = connect(user=name, password="secret", virtual_host=name).channel()
+    outside = connect().channel()
+    for channel in (inside, outside):
+        channel.queue_declare(name, exclusive=True)
+
+    publish(inside, name, "inside")
+
+    assert drain(outside, name) == []
+    assert drain(inside, name) == [b"inside"]
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=f"no queue 'nope' in vhost '{name}'"):
+        inside.queue_declare("nope", passive=True)
+
+
+@pytest.mark.parametrize(
+    ("action", "what", "which"),
+    [
+        (lambda c: c.queue_declare("other"), "configure", "other"),
+        (lambda c: c.queue_delete("other"), "configure", "other"),
+        (lambda c: c.exchange_declare("other"), "configure", "other"),
+        (lambda c: c.exchange_delete("other"), "configure", "other"),
+        (lambda c: c.basic_get("other"), "read", "other"),
+        (lambda c: c.basic_consume("other", print), "read", "other"),
+        (lambda c: c.queue_purge("other"), "read", "other"),
+        (lambda c: c.queue_bind("other", "mine.x"), "write", "other"),
+        (lambda c: c.queue_bind("mine.q", "amq.topic"), "read", "amq.topic"),
+        (lambda c: (c.confirm_delivery(), c.basic_publish("amq.topic", "k", b"")), "write", "amq.topic"),
+        (lambda c: (c.confirm_delivery(), c.basic_publish("", "other", b"")), "write", "amq.default"),
+        (lambda c: c.exchange_bind("mine.x", "amq.topic"), "read", "amq.topic"),
+        (lambda c: c.exchange_bind("amq.topic", "mine.x"), "write", "amq.topic"),
+        (
+            lambda c: c.queue_declare("mine.d", arguments={"x-dead-letter-exchange": "other"}),
+            "write",
+            "other",
+        ),
+        (
+            lambda c: c.exchange_declare("mine.a", arguments={"alternate-exchange": "other"}),
+            "write",
+            "other",
+        ),
+    ],
+)
+def test_what_is_not_permitted_is_refused(
+    broker: TestBroker, connect: Connect, name: str, action: Callable[[Any], object], what: str, which: str
+) -> None:
+    user(broker, name, name, ("^mine", "^mine", "^mine"))
+    channel = connect(user=name, password="secret", virtual_host=name).channel()
+    channel.exchange_declare("mine.x")
+    channel.queue_declare("mine.q")
+    broker.call(lambda node: node.broker.declare_queue(node.broker.vhosts[name], "other"))
+
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refusal:
+        action(channel)
+
+    assert refusal.value.reply_code == 403
+    assert refusal.value.reply_text == (
+        f"ACCESS_REFUSED - {what} access to '{which}' in vhost '{name}' refused for user '{name}'"
+    )
+
+
+def test_permissions_taken_away_stop_a_publisher_at_once(
+    broker: TestBroker, connect: Connect, name: str
+) -> None:
+    user(broker, name, name, (".*", ".*", ".*"))
+    channel = connect(user=name, password="secret", virtual_host=name).channel()
+    channel.queue_declare("q", exclusive=True)
+    channel.confirm_delivery()
+    publish(channel, "q", "allowed")
+
+    broker.call(lambda node: node.broker.set_permissions(name, name, Permissions(".*", "^$", ".*")))
+
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="write access to 'amq.default'"):
+        publish(channel, "q", "refused")
+
+
+# -- heartbeats ----------------------------------------------------------------------------------
+
+
+def test_the_broker_sends_heartbeats_and_ends_a_silent_connection(raw: Raw) -> None:
+    peer = raw(heartbeat=1)
+    received = b""
+    began = time.monotonic()
+
+    while data := peer.socket.recv(100):
+        received += data
+
+    assert received.startswith(b"\x08\0\0\0\0\0\0\xce")
+    assert 1.5 < time.monotonic() - began < DEADLINE
+
+
+def test_a_client_that_sends_heartbeats_stays(connect: Connect, name: str) -> None:
+    channel = connect(heartbeat=1).channel()
+    channel.queue_declare(name, exclusive=True)
+
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        channel.connection.process_data_events(0.2)
+
+    publish(channel, name, "alive")
+    assert get_soon(channel, name).body == b"alive"
+
+
+# -- alarms --------------------------------------------------------------------------------------
+
+
+def alarm(broker: TestBroker, reason: str) -> None:
+    """Memory or disk run short, or no more."""
+
+    def change(node: Any) -> None:
+        node._alarm = lambda: reason
+        node.check_alarms()
+
+    broker.call(change)
+
+
+def test_an_alarm_blocks_publishers_only_and_lifts_again(start_broker: Start, raw: Raw, name: str) -> None:
+    broker = start_broker()
+    understands = {"connection.blocked": True}
+    publisher = raw(port=broker.amqp_port, capabilities=understands)
+    consumer = raw(port=broker.amqp_port, capabilities=understands)
+    consumer.send(1, QueueDeclare(name, auto_delete=True))
+    consumer.expect(QueueDeclareOk)
+    consumer.send(1, BasicConsume(name, "t"))
+    consumer.expect(BasicConsumeOk)
+    publisher.publish(name, b"before")
+    consumer.expect(BasicDeliver)
+    consumer.read()
+    consumer.read()
+
+    alarm(broker, "low on memory")
+    assert publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
+    publisher.publish(name, b"waits")
+    consumer.send(1, QueueDeclare(name, passive=True))
+    consumer.expect(QueueDeclareOk)  # not told, and still served
+    assert consumer.is_silent()
+
+    alarm(broker, "")
+    publisher.expect(ConnectionUnblocked)
+    consumer.expect(BasicDeliver)
+
+
+def test_a_connection_that_starts_to_publish_during_an_alarm_is_blocked(
+    start_broker: Start, connect: Connect, name: str
+) -> None:
+    broker = start_broker()
+    connection = connect(broker.amqp_port)
+    blocked: list[str] = []
+    unblocked: list[object] = []
+    connection.add_on_connection_blocked_callback(lambda _, frame: blocked.append(frame.method.reason))
+    connection.add_on_connection_unblocked_callback(lambda _, frame: unblocked.append(frame))
+    channel = connection.channel()
+    channel.queue_declare(name)
+    alarm(broker, "low on disk")
+
+    publish(channel, name, "x")
+
+    pump(channel, lambda: blocked)
+    assert blocked == ["low on disk"]
+    alarm(broker, "")
+    pump(channel, lambda: unblocked)
+    assert get_soon(channel, name).body == b"x"
+
+
+# -- TLS -----------------------------------------------------------------------------------------
+
+
+class Certificates:
+    """An authority and what it signs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self.authority = folder / "ca.pem"
+        self._write(self.authority, self._sign("test authority", self._key.public_key(), is_ca=True))
+
+    def issue(self, common_name: str) -> tuple[Path, Path]:
+        """Certificate and key of one name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        paths = self._folder / f"{common_name}.pem", self._folder / f"{common_name}.key"
+        self._write(paths[0], self._sign(common_name, key.public_key()))
+        paths[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return paths
+
+    def _sign(self, name: str, key: ec.EllipticCurvePublicKey, is_ca: bool = False) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+            )
+        )
+        return builder.sign(self._key, hashes.SHA256())
+
+    @staticmethod
+    def _write(path: Path, certificate: x509.Certificate) -> None:
+        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@pytest.fixture
+def tls_broker(start_broker: Start, certificates: Certificates) -> TestBroker:
+    cert, key = certificates.issue("broker")
+    return start_broker(tls_cert=cert, tls_key=key, tls_ca=certificates.authority, tls_verify="optional")
+
+
+def tls(broker: TestBroker, certificates: Certificates, client: str | None = None) -> dict[str, Any]:
+    """Parameters for pika."""
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    if client is not None:
+        context.load_cert_chain(*certificates.issue(client))
+    port = broker.call(lambda node: node.amqp_tls_port)
+    return {"port": port, "ssl_options": pika.SSLOptions(context, "127.0.0.1")}
+
+
+def test_clients_can_come_over_tls(
+    tls_broker: TestBroker, certificates: Certificates, connect: Connect, name: str
+) -> None:
+    channel = connect(**tls(tls_broker, certificates)).channel()
+    channel.queue_declare(name, exclusive=True)
+    body = b"x" * 500_000
+    consumer = Consuming(channel, name, auto_ack=True)
+
+    publish(channel, name, body)
+
+    assert consumer.wait(1)[0].body == body
+
+
+def test_a_certificate_logs_its_user_in(tls_broker: TestBroker, certificates: Certificates) -> None:
+    user(tls_broker, "alice", patterns=(".*", ".*", ".*"))
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1",
+        credentials=pika.credentials.ExternalCredentials(),
+        **tls(tls_broker, certificates, "alice"),
+    )
+
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", exclusive=True)
+        channel.basic_publish("", "q", b"x", pika.BasicProperties(user_id="alice"))
+        assert get_soon(channel, "q").body == b"x"
+
+
+@pytest.mark.parametrize("client", ["mallory", None])
+def test_a_certificate_without_a_user_logs_nobody_in(
+    tls_broker: TestBroker, certificates: Certificates, client: str | None
+) -> None:
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1",
+        credentials=pika.credentials.ExternalCredentials(),
+        **tls(tls_broker, certificates, client),
+    )
+
+    with pytest.raises((pika.exceptions.ProbableAuthenticationError, pika.exceptions.AuthenticationError)):
+        pika.BlockingConnection(parameters)
+
+
+def test_a_plain_connection_still_opens_beside_tls(tls_broker: TestBroker, raw: Raw) -> None:
+    peer = raw(bare=True, port=tls_broker.amqp_port)
+
+    peer.open()
+
+    peer.send(0, ConnectionClose(200, ""))
+    peer.expect(ConnectionCloseOk)
+
+
+def test_an_open_connection_needs_nothing_but_the_handshake(raw: Raw) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+    peer.send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
+    peer.send(0, ConnectionTuneOk(0, 0, 0))  # all at once, without waiting
+    peer.send(0, ConnectionOpen("/"))
+
+    peer.expect(ConnectionTune)
+    peer.expect(ConnectionOpenOk)
