@@ -28,6 +28,7 @@ from holtmq.broker.queue_config import QueueConfig
 from holtmq.broker.recovery import recover, snapshot
 from holtmq.config import Config, SyncMode, TlsVerify
 from holtmq.http.context import Context
+from holtmq.http.history import History
 from holtmq.http.server import HttpServer
 from holtmq.journal import (
     Journal,
@@ -172,6 +173,7 @@ class Node:
             self.wake,
             TokenVerifier(auth) if auth.jwt_enabled else None,
             self.started_at,
+            History(self.partitioned.tally),
         )
 
     async def stop(self, grace: float = 3.0) -> None:
@@ -253,6 +255,8 @@ class Node:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             self.check_alarms()
             self.checkpoint_if_due()
+            if self.journal.failed is None:
+                self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown."""

@@ -14,7 +14,7 @@ from holtmq.broker.errors import LimitReached
 from holtmq.broker.groups import micros
 from holtmq.broker.joining import decide_join, decide_subscription
 from holtmq.broker.partitioned_bodies import AmqpFacts, Body, encode_body
-from holtmq.broker.partitioned_events import NO_QUEUE
+from holtmq.broker.partitioned_events import NO_QUEUE, Acked, QueueEvent, Trimmed
 from holtmq.broker.partitioned_queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned_requests import (
     AckAnswer,
@@ -323,7 +323,11 @@ class PartitionedService:
                 answers[place] = AckAnswer(outcome, queue)
                 if not outcome.success:
                     refused += 1
-            self.tally.of(queue.name).acked(len(mine) - refused, refused)
+            tally = self.tally.of(queue.name)
+            tally.acked(len(mine) - refused, refused)
+            for event in decision.events:
+                if isinstance(event, Acked) and event.dead_letters:
+                    tally.dead_letters += len(event.dead_letters)
         return answers
 
     def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:
@@ -352,9 +356,24 @@ class PartitionedService:
             if (eviction and config.max_wait_seconds) or (retention and config.retention_enabled):
                 events = decide_retention(queue, now)
                 if events:
+                    self._count_aged(queue, events)
                     self.store.commit([(queue.number, event) for event in events])
                     done += len(events)
         return done
+
+    def _count_aged(self, queue: PartitionedQueue, events: Sequence[QueueEvent]) -> None:
+        tally = self.tally.of(queue.name)
+        for event in events:
+            if isinstance(event, Acked):
+                tally.dead_letters += len(event.dead_letters)
+                tally.evicted += len(event.dead_letters)
+            elif isinstance(event, Trimmed):
+                partitions = zip(event.partitions, event.firsts, strict=True)
+                gone = sum(first - queue.partitions[index].first for index, first in partitions)
+                if queue.config.retention_enabled:
+                    tally.retained += gone
+                else:
+                    tally.evicted += gone
 
 
 _UNKNOWN = AckAnswer(NOT_FOUND, None)

@@ -11,6 +11,8 @@ class QueueTally:
         "ack_failed",
         "ack_requests",
         "ack_success",
+        "dead_letters",
+        "evicted",
         "lag_max_us",
         "lag_sum_us",
         "pop_empty",
@@ -18,6 +20,7 @@ class QueueTally:
         "pop_requests",
         "push_messages",
         "push_requests",
+        "retained",
         "transactions",
     )
 
@@ -25,7 +28,8 @@ class QueueTally:
         self.push_requests = self.push_messages = 0
         self.pop_requests = self.pop_messages = self.pop_empty = 0
         self.ack_requests = self.ack_success = self.ack_failed = 0
-        self.transactions = 0
+        self.transactions = self.dead_letters = 0
+        self.retained = self.evicted = 0  # messages that retention and eviction took
         self.lag_sum_us = self.lag_max_us = 0  # age of the oldest message of each delivery
 
     def popped(self, count: int, lag_us: int) -> None:
@@ -44,11 +48,10 @@ class QueueTally:
 class Tally:
     """The counters of all queues; a deleted queue's go with it."""
 
-    __slots__ = ("dead_letters", "queues")
+    __slots__ = ("queues",)
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueTally] = {}
-        self.dead_letters = 0
 
     def of(self, queue: str) -> QueueTally:
         found = self.queues.get(queue)

@@ -10,6 +10,7 @@ from holtmq.auth.tokens import TokenVerifier
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned_service import PartitionedService
 from holtmq.config import Config
+from holtmq.http.history import History
 from holtmq.journal.interface import Journal
 
 
@@ -26,3 +27,4 @@ class Context:
     wake: Callable[[], None]
     verifier: TokenVerifier | None  # None: everybody may do everything
     started_at: float
+    history: History

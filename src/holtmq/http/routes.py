@@ -5,12 +5,33 @@ Owns: the order. Must not touch: what endpoints do.
 
 from typing import Final
 
-from holtmq.http import hot, queues_api, range_api, staging_api
+from holtmq.http import (
+    analytics_api,
+    dlq_api,
+    groups_api,
+    hot,
+    messages_api,
+    metrics_api,
+    queues_api,
+    resources_api,
+    status_api,
+    streams_api,
+    system_api,
+    traces_api,
+)
 from holtmq.http.endpoints import Endpoint
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *hot.ENDPOINTS,
     *queues_api.ENDPOINTS,
-    *range_api.ENDPOINTS,
-    *staging_api.ENDPOINTS,
+    *dlq_api.ENDPOINTS,
+    *groups_api.ENDPOINTS,
+    *traces_api.ENDPOINTS,
+    *streams_api.ENDPOINTS,
+    *system_api.ENDPOINTS,
+    *metrics_api.ENDPOINTS,
+    *resources_api.ENDPOINTS,
+    *messages_api.ENDPOINTS,
+    *status_api.ENDPOINTS,
+    *analytics_api.ENDPOINTS,
 )

@@ -5,6 +5,7 @@ Owns: sockets, the start and the graceful stop. Must not touch: signals (the nod
 
 import asyncio
 import logging
+import resource
 from collections.abc import Sequence
 
 from uvicorn.config import Config as UvicornConfig
@@ -15,16 +16,22 @@ from holtmq.http.context import Context
 from holtmq.http.hot import HotRoutes
 from holtmq.http.protocol import FastProtocol
 from holtmq.http.routes import ENDPOINTS
+from holtmq.http.system_api import resident_bytes
 
 log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections: else a request meets a closing socket
 
 
+_SAMPLE_SECONDS = 5.0
+
+
 class HttpServer:
     """See the module. ``listen`` once, ``stop`` once."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
+        self._watcher: asyncio.Task[None] | None = None
         self._hot = HotRoutes(context)
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
@@ -60,13 +67,31 @@ class HttpServer:
                 raise
             self._servers.append(server)
             port = port or server.sockets[0].getsockname()[1]
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch(), name="http-history")
         return port
+
+    async def _watch(self) -> None:
+        """Book the counters and the process's own figures, for the dashboards' time lines."""
+        history, clock = self._context.history, self._context.clock
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _SAMPLE_SECONDS
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            now_us = int(clock() * 1_000_000)
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            late = max(0.0, loop.time() - due)
+            history.read(now_us)
+            history.note_machine(now_us, resident_bytes(), used.ru_utime, used.ru_stime, late)
 
     def _connect(self) -> asyncio.Protocol:
         return self._protocol(self._uvicorn, self._state, {})
 
     async def stop(self, grace: float) -> None:
         """Take no more, answer whoever waits, let what runs finish for ``grace`` seconds."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
         for server in self._servers:
             server.close()
         self._hot.pops.stop()
