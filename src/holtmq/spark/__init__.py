@@ -1,0 +1,33 @@
+"""HoltMQ as a Spark source and sink: ``spark.read / readStream / write / writeStream .format("holtmq")``.
+
+Owns: the two names a program needs, ``register`` and ``session``. Nothing here imports the broker: executors
+have the wheel, pyspark and pyarrow, and no more.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT = "holtmq"
+
+
+def register(spark: "SparkSession") -> "SparkSession":
+    """Make ``format("holtmq")`` known to a session, and return the session.
+
+    ``format("pyspark_holtmq")`` works without this call: Spark finds that module by its name.
+    """
+    from holtmq.spark.source import HoltDataSource
+
+    spark.dataSource.register(HoltDataSource)
+    return spark
+
+
+def session(name: str = "holtmq", master: str = "local[*]", **settings: str) -> "SparkSession":
+    """A Spark session that is ready to read and write HoltMQ; see ``holtmq.spark.session``."""
+    from holtmq.spark.session import open_session
+
+    return open_session(name, master, settings)
+
+
+__all__ = ["FORMAT", "register", "session"]

@@ -1,0 +1,289 @@
+"""The broker over HTTP, as the connector uses it: offsets, counts, rows as Arrow batches, staging.
+
+Owns: one keep-alive connection, retries while the broker is away, going on after a cut stream. Must not
+touch: planning, Spark. Standard library and pyarrow only. Not picklable on purpose: each process has its own.
+
+Every call may be repeated safely: reads change nothing, a staged part replaces itself, a commit happens once.
+"""
+
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import pyarrow as pa
+
+from holtmq.spark.errors import BrokerRefused, BrokerUnreachable
+from holtmq.spark.offsets import Head
+from holtmq.spark.options import Connection, Selection
+
+T = TypeVar("T")
+
+_ARROW: Final = "application/vnd.apache.arrow.stream"
+_AWAY: Final = (OSError, http.client.HTTPException, pa.ArrowInvalid, EOFError)
+_PAUSE: Final = 0.1
+_PAUSE_MAX: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What to fetch: a range of a relation, of these columns, filtered."""
+
+    queue: str
+    number: int
+    first: int
+    stop: int
+    columns: tuple[str, ...]
+    partition: str = ""
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A batch of rows, and the messages of the range so far that retention took."""
+
+    rows: pa.RecordBatch
+    gone: int
+
+
+class BrokerClient:
+    """See the module."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._options = connection
+        parts = urlsplit(connection.url)
+        self._host = parts.hostname or "127.0.0.1"
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._base = parts.path.rstrip("/")
+        self._tls = _tls(connection) if parts.scheme == "https" else None
+        self._open: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> "BrokerClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    def heads(self, selection: Selection) -> list[Head]:
+        """The chosen queues, by name. A queue named and not there is refused, a pattern may match none."""
+        query = {
+            "names": ",".join(selection.queues),
+            "pattern": selection.pattern,
+            "namespace": selection.namespace,
+            "task": selection.task,
+        }
+        answer = self._json("GET", "/api/v1/ranges", query)
+        found = [
+            Head(row["name"], row["id"], row["firstOffset"], row["nextOffset"], row["messages"])
+            for row in answer["queues"]
+        ]
+        return sorted(found, key=lambda head: head.key)
+
+    def offsets_at(self, queues: Sequence[str], at_us: int) -> dict[str, int]:
+        """The first offset at or after a time, by queue."""
+        answer = self._json("GET", "/api/v1/ranges/offsets", {"names": ",".join(queues), "us": str(at_us)})
+        return dict(answer["offsets"])
+
+    def counts(self, queue: str, bounds: Sequence[int]) -> tuple[list[int], int]:
+        """Messages stored between each two bounds, and the queue's oldest offset."""
+        path = f"/api/v1/ranges/{quote(queue, safe='')}/counts"
+        answer = self._json("POST", path, body={"bounds": list(bounds)})
+        return list(answer["counts"]), int(answer["firstOffset"])
+
+    def fit(self, queue: str, first: int, stop: int, max_bytes: int) -> tuple[int, int]:
+        """How far from ``first`` one gets within ``max_bytes``: (stop, bytes)."""
+        path = f"/api/v1/ranges/{quote(queue, safe='')}/fit"
+        answer = self._json("GET", path, {"from": str(first), "to": str(stop), "maxBytes": str(max_bytes)})
+        return int(answer["to"]), int(answer["bytes"])
+
+    def mirror(self, queue: str, group: str, offset: int) -> None:
+        """Show the query's progress as a consumer group's."""
+        path = f"/api/v1/ranges/{quote(queue, safe='')}/groups/{quote(group, safe='')}"
+        self._json("PUT", path, body={"offset": offset})
+
+    def health(self) -> object:
+        """The broker's own word on its state."""
+        return self._json("GET", "/health", {})
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def fetch(self, wanted: Fetch) -> Iterator[Fetched]:
+        """The rows, batch by batch. A broker that goes away meanwhile is waited for and read on from."""
+        at, gone_before, gone = wanted.first, 0, 0
+        deadline = self._deadline()
+        pause = _PAUSE
+        while True:
+            try:
+                for rows, following, lost in self._stream(wanted, at):
+                    gone = gone_before + lost
+                    yield Fetched(rows, gone)
+                    at = following
+                    deadline, pause = self._deadline(), _PAUSE
+                if at >= wanted.stop:
+                    return
+                raise EOFError(f"the stream of {wanted.queue} ended at {at}, before {wanted.stop}")
+            except _AWAY as error:
+                self.close()
+                pause = self._wait(deadline, pause, error)
+                gone_before = gone
+
+    def _stream(self, wanted: Fetch, at: int) -> Iterator[tuple[pa.RecordBatch, int, int]]:
+        query = {
+            "from": str(at),
+            "to": str(wanted.stop),
+            "id": str(wanted.number),
+            "columns": ",".join(wanted.columns),
+            "partition": wanted.partition,
+            "fromTime": _iso(wanted.from_us),
+            "toTime": _iso(wanted.to_us),
+        }
+        path = f"/api/v1/ranges/{quote(wanted.queue, safe='')}/rows"
+        response = self._send("GET", path, query)
+        with pa.ipc.open_stream(pa.PythonFile(response, "r")) as reader:
+            while True:
+                try:
+                    rows, facts = reader.read_next_batch_with_custom_metadata()
+                except StopIteration:
+                    break
+                yield rows, int(facts[b"next"]), int(facts[b"gone"])
+        response.read()
+
+    # -- staging ---------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        writer: str,
+        batch: int,
+        task: int,
+        attempt: int,
+        part: int,
+        rows: bytes,
+        defaults: Mapping[str, str],
+    ) -> int:
+        """Keep a part of a task's rows (an IPC stream); how many the attempt has staged now."""
+        path = f"/api/v1/staging/{quote(writer, safe='')}/{batch}/{task}/{attempt}"
+        answer = self._retried(lambda: self._call("PUT", path, {"part": str(part), **defaults}, rows, _ARROW))
+        return int(answer["rows"])
+
+    def commit(self, writer: str, batch: int, tasks: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        """Publish the batch; a repeat changes nothing."""
+        path = f"/api/v1/staging/{quote(writer, safe='')}/{batch}/commit"
+        return dict(self._json("POST", path, body={"tasks": list(tasks)}))
+
+    def abort(self, writer: str, batch: int) -> None:
+        """Forget what was staged."""
+        self._json("DELETE", f"/api/v1/staging/{quote(writer, safe='')}/{batch}", {})
+
+    # -- any other endpoint ----------------------------------------------------------------------
+
+    def call(
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None
+    ) -> object:
+        """For jobs: one JSON exchange with the broker, repeated while it is away."""
+        return self._json(method, path, query or {}, body)
+
+    # -- one exchange ----------------------------------------------------------------------------
+
+    def _json(  # type: ignore[no-untyped-def]  # JSON: the callers above say what they expect
+        self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None
+    ):
+        sent = None if body is None else json.dumps(body).encode()
+        return self._retried(lambda: self._call(method, path, query or {}, sent, "application/json"))
+
+    def _call(  # type: ignore[no-untyped-def]
+        self, method: str, path: str, query: Mapping[str, str], body: bytes | None, kind: str
+    ):
+        data = self._send(method, path, query, body, kind).read()
+        return json.loads(data) if data else {}
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: bytes | None = None,
+        kind: str = "application/json",
+    ) -> http.client.HTTPResponse:
+        connection = self._open
+        if connection is None:
+            connection = self._open = self._connect()
+        headers = {"content-type": kind} if body is not None else {}
+        if self._options.token:
+            headers["authorization"] = f"Bearer {self._options.token}"
+        asked = urlencode({name: value for name, value in query.items() if value})
+        connection.request(method, f"{self._base}{path}?{asked}", body, headers)
+        response = connection.getresponse()
+        if response.status >= 300:
+            raise BrokerRefused(response.status, _reason(response.read()))
+        return response
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._options.timeout)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=self._options.timeout, context=self._tls
+        )
+
+    def _retried(self, call: Callable[[], T]) -> T:
+        deadline, pause = self._deadline(), _PAUSE
+        while True:
+            try:
+                return call()
+            except BrokerRefused as refusal:
+                if refusal.status != 503:
+                    raise
+                pause = self._wait(deadline, pause, refusal)
+            except _AWAY as error:
+                self.close()
+                pause = self._wait(deadline, pause, error)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._options.retry_seconds
+
+    def _wait(self, deadline: float, pause: float, error: Exception) -> float:
+        if time.monotonic() + pause > deadline:
+            raise BrokerUnreachable(
+                f"no answer from {self._options.url} for {self._options.retry_seconds:g} seconds: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        time.sleep(pause)
+        return min(2 * pause, _PAUSE_MAX)
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace")
+
+
+def _iso(at_us: int | None) -> str:
+    if at_us is None:
+        return ""
+    second, us = divmod(at_us, 1_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)) + f".{us:06d}Z"
+
+
+def _tls(connection: Connection) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=connection.tls_ca or None)
+    if not connection.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if connection.tls_cert:
+        context.load_cert_chain(connection.tls_cert, connection.tls_key)
+    return context

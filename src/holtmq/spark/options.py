@@ -1,0 +1,359 @@
+"""Every option of the source and the sink: read once, checked with a clear error, frozen.
+
+Owns: names, defaults, ranges and which options exclude each other. Must not touch: the broker, Spark. The
+results are pickled to executors.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Final, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from holtmq.spark.errors import InvalidOption
+from holtmq.spark.relations import Relation, split_relation
+
+T = TypeVar("T")
+
+EARLIEST: Final = -2  # as in Kafka's JSON
+LATEST: Final = -1
+DEFAULT_RECORDS_PER_SLICE: Final = 250_000
+DEFAULT_URL: Final = "http://127.0.0.1:6632"
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES: Final = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the broker."""
+
+    url: str = DEFAULT_URL
+    token: str = ""
+    timeout: float = 60.0  # seconds without a byte
+    retry_seconds: float = 30.0  # how long a broker may be away before the query fails
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which queues: by name, by pattern, or by what they were configured as."""
+
+    queues: tuple[str, ...] = ()
+    pattern: str = ""
+    namespace: str = ""
+    task: str = ""
+
+    def __str__(self) -> str:
+        if self.queues:
+            return "queue " + ", ".join(self.queues)
+        named = (("queuePattern", self.pattern), ("namespace", self.namespace), ("task", self.task))
+        return " and ".join(f"{name} {value}" for name, value in named if value)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading starts or ends: a time, or an offset for each queue, or the same word for all."""
+
+    word: int | None = None  # EARLIEST or LATEST
+    offsets: tuple[tuple[str, int], ...] = ()
+    timestamp_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """A read, as the user asked for it."""
+
+    connection: Connection
+    selection: Selection
+    relation: Relation
+    starting: Bound
+    ending: Bound
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay: float = 900.0
+    max_bytes: int | None = None
+    min_partitions: int = 1
+    max_records: int = DEFAULT_RECORDS_PER_SLICE
+    fail_on_data_loss: bool = True
+    consumer_group: str = ""
+    payload_schema: str = ""
+    columns: tuple[str, ...] = ()
+    partition: str = ""
+    filter_pushdown: bool = False
+
+    @property
+    def limited(self) -> bool:
+        return self.max_offsets is not None or self.max_bytes is not None or self.min_offsets is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """A write, as the user asked for it."""
+
+    connection: Connection
+    queue: str = ""
+    partition: str = ""
+    part_bytes: int = 4 << 20  # how much one request stages
+
+
+_CONNECTION: Final = (
+    "url",
+    "token",
+    "timeout",
+    "retryTimeout",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "tlsVerify",
+)
+SOURCE_OPTIONS: Final = (
+    *_CONNECTION,
+    "queue",
+    "queuePattern",
+    "namespace",
+    "task",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "consumerGroup",
+    "payloadSchema",
+    "columns",
+    "partition",
+    "filterPushdown",
+)
+SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes")
+
+
+def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Parse and check the options of a read."""
+    options = _Options(given, SOURCE_OPTIONS)
+    selection, relation = _selection(options)
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp"):
+            options.absent(name, "a stream has no end; use it with spark.read")
+    starting = _bound(options, "starting", LATEST if streaming else EARLIEST)
+    ending = _bound(options, "ending", LATEST)
+    if not streaming and starting.word == LATEST:
+        options.refuse("startingOffsets", "'latest' leaves a batch query nothing to read")
+    if not streaming and (LATEST in dict(starting.offsets).values()):
+        options.refuse("startingOffsets", "-1 (latest) leaves a batch query nothing to read")
+    if ending.word == EARLIEST or EARLIEST in dict(ending.offsets).values():
+        options.refuse("endingOffsets", "'earliest' leaves nothing to read")
+    maximum, minimum = options.count("maxOffsetsPerTrigger"), options.count("minOffsetsPerTrigger")
+    if maximum is not None and minimum is not None and minimum > maximum:
+        options.refuse("minOffsetsPerTrigger", f"it is more than maxOffsetsPerTrigger ({maximum})")
+    if relation is not Relation.MESSAGES:
+        for name in ("payloadSchema", "consumerGroup", "maxBytesPerTrigger"):
+            options.absent(name, f"it works on queues, not on their ${relation.value}")
+    return SourceOptions(
+        connection=_connection(options),
+        selection=selection,
+        relation=relation,
+        starting=starting,
+        ending=ending,
+        max_offsets=maximum,
+        min_offsets=minimum,
+        max_delay=options.seconds("maxTriggerDelay", 900.0),
+        max_bytes=options.size("maxBytesPerTrigger"),
+        min_partitions=options.count("minPartitions") or 1,
+        max_records=options.count("maxRecordsPerPartition") or DEFAULT_RECORDS_PER_SLICE,
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        consumer_group=options.text("consumerGroup"),
+        payload_schema=options.text("payloadSchema"),
+        columns=options.names("columns"),
+        partition=options.text("partition"),
+        filter_pushdown=options.flag("filterPushdown", False),
+    )
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Parse and check the options of a write."""
+    options = _Options(given, SINK_OPTIONS)
+    queue = options.text("queue")
+    if split_relation(queue)[1] is not Relation.MESSAGES:
+        options.refuse("queue", "it can be read, not written")
+    return SinkOptions(
+        _connection(options), queue, options.text("partition"), options.size("stageBytes") or 4 << 20
+    )
+
+
+def _selection(options: "_Options") -> tuple[Selection, Relation]:
+    selection = Selection(
+        options.names("queue"), options.text("queuePattern"), options.text("namespace"), options.text("task")
+    )
+    if selection.queues and (selection.pattern or selection.namespace or selection.task):
+        options.refuse("queue", "give queue, or queuePattern/namespace/task, not both")
+    if selection == Selection():
+        raise InvalidOption("say what to read: queue, queuePattern, namespace or task")
+    if selection.pattern:
+        try:
+            re.compile(selection.pattern)
+        except re.error as error:
+            options.refuse("queuePattern", f"not a regular expression: {error}")
+    relations = {split_relation(name)[1] for name in selection.queues} or {Relation.MESSAGES}
+    if len(relations) > 1:
+        options.refuse(
+            "queue", "queues, their $dlq and their $deliveries have different columns; read one kind"
+        )
+    return selection, relations.pop()
+
+
+def _connection(options: "_Options") -> Connection:
+    url = options.text("url") or DEFAULT_URL
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        options.refuse("url", "it must look like http://host:6632")
+    if bool(options.text("tlsCert")) != bool(options.text("tlsKey")):
+        raise InvalidOption("tlsCert and tlsKey go together")
+    return Connection(
+        url.rstrip("/"),
+        options.text("token"),
+        options.seconds("timeout", 60.0),
+        options.seconds("retryTimeout", 30.0),
+        options.text("tlsCa"),
+        options.text("tlsCert"),
+        options.text("tlsKey"),
+        options.flag("tlsVerify", True),
+    )
+
+
+def _bound(options: "_Options", side: str, default: int) -> Bound:
+    """As in Kafka's source, a timestamp wins over offsets."""
+    if options.text(f"{side}Timestamp"):
+        return Bound(timestamp_us=options.parse(f"{side}Timestamp", parse_timestamp_us))
+    name = f"{side}Offsets"
+    text = options.text(name)
+    if not text:
+        return Bound(word=default)
+    word = _word(text)
+    if word is not None:
+        return Bound(word=word)
+    try:
+        table = json.loads(text)
+    except ValueError:
+        table = None
+    if not isinstance(table, dict) or not table:
+        options.refuse(name, 'use earliest, latest, or JSON such as {"orders": 1200, "clicks": -2}')
+    return Bound(offsets=tuple((queue, _offset(options, name, queue, at)) for queue, at in table.items()))
+
+
+def _offset(options: "_Options", name: str, queue: str, value: object) -> int:
+    at = _word(value) if isinstance(value, str) else value
+    if isinstance(at, bool) or not isinstance(at, int) or at < EARLIEST:
+        options.refuse(name, f"{queue} needs an offset, -2 (earliest) or -1 (latest), not {value!r}")
+    return at
+
+
+def _word(text: str) -> int | None:
+    return {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+
+
+def parse_timestamp_us(text: str) -> int:
+    """Microseconds of an ISO-8601 time (UTC unless it says otherwise) or of Kafka's epoch milliseconds."""
+    if re.fullmatch(r"\d{1,16}", text):
+        return int(text) * 1000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("use an ISO-8601 time such as 2026-05-01T12:00:00Z, or epoch milliseconds") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return max(0, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of ``15m``, ``10s``, ``500ms`` or a bare number of seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", text.strip().lower())
+    if found is None:
+        raise ValueError("use a duration such as 500ms, 10s, 15m or 1h")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``64m``, ``1gb`` or a bare number."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in _SIZES:
+        raise ValueError("use a size such as 1048576, 64m or 1g")
+    size = int(found[1]) * _SIZES[found[2]]
+    if size < 1:
+        raise ValueError("it must be at least 1")
+    return size
+
+
+def _parse_count(text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) < 1:
+        raise ValueError("it must be a whole number of at least 1")
+    return int(text)
+
+
+class _Options:
+    """The given options by lower-case name, and errors that name the option."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): str(value).strip() for name, value in given.items()}
+        spelled = {name.lower(): name for name in known}
+        for name in self._given.keys() - spelled.keys():
+            # Spark adds options of its own (path, checkpointLocation), so strangers pass. A near miss does
+            # not: a query with "startingOffset" would silently begin somewhere else.
+            near = get_close_matches(name, spelled, n=1, cutoff=0.85)
+            if near:
+                raise InvalidOption(f"there is no option {name!r}; did you mean {spelled[near[0]]}?")
+
+    def text(self, name: str) -> str:
+        return self._given.get(name.lower(), "")
+
+    def names(self, name: str) -> tuple[str, ...]:
+        parts = [part.strip() for part in self.text(name).split(",")]
+        return tuple(dict.fromkeys(part for part in parts if part))
+
+    def parse(self, name: str, how: Callable[[str], T]) -> T:
+        try:
+            return how(self.text(name))
+        except ValueError as error:
+            self.refuse(name, str(error))
+
+    def count(self, name: str) -> int | None:
+        return self.parse(name, _parse_count) if self.text(name) else None
+
+    def size(self, name: str) -> int | None:
+        return self.parse(name, parse_size) if self.text(name) else None
+
+    def seconds(self, name: str, default: float) -> float:
+        return self.parse(name, parse_seconds) if self.text(name) else default
+
+    def flag(self, name: str, default: bool) -> bool:
+        word = self.text(name).lower()
+        if word not in ("", "true", "false"):
+            self.refuse(name, "it must be true or false")
+        return default if not word else word == "true"
+
+    def absent(self, name: str, why: str) -> None:
+        if self.text(name):
+            self.refuse(name, why)
+
+    def refuse(self, name: str, why: str) -> NoReturn:
+        value = "" if name == "token" else f" ({self.text(name)[:80]!r})" if self.text(name) else ""
+        raise InvalidOption(f"option {name}{value}: {why}")

@@ -1,0 +1,99 @@
+"""Reading one slice: Arrow batches from the broker, shaped as Spark expects them, passed on as they are.
+
+Owns: the shape of a batch (order, types, typed payloads) and the check that nothing went missing under the
+read. Must not touch: planning. An error goes up: an empty batch in its place would move the checkpoint past
+the data.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from holtmq.spark.client import BrokerClient, Fetch
+from holtmq.spark.errors import BrokerRefused, DataLoss
+from holtmq.spark.options import SourceOptions
+from holtmq.spark.payloads import check_schema, typed_columns
+from holtmq.spark.pushdown import Narrowed
+from holtmq.spark.relations import Relation
+from holtmq.spark.schema import CORRUPT, PAYLOAD, Layout
+
+
+class Slice(InputPartition):
+    """One task's share: offsets ``first`` to ``stop - 1``, ``gone`` of them missing when it was planned."""
+
+    def __init__(self, queue: str, number: int, first: int, stop: int, gone: int) -> None:
+        super().__init__(None)
+        self.queue = queue
+        self.number = number
+        self.first = first
+        self.stop = stop
+        self.gone = gone
+
+
+class RowReader:
+    """See the module; pickled with the reader that has it."""
+
+    def __init__(self, options: SourceOptions, shape: Layout, schema: StructType) -> None:
+        self._options = options
+        self._shape = shape
+        self._schema = schema
+        if shape.typed:
+            arrow = to_arrow_schema(schema, timezone="UTC")
+            check_schema(pa.schema([arrow.field(name) for name in shape.typed]))
+
+    def read(self, part: Slice, narrowed: Narrowed) -> Iterator[pa.RecordBatch]:
+        """The slice's rows."""
+        if part.first >= part.stop:
+            return
+        wanted = Fetch(
+            part.queue,
+            part.number,
+            part.first,
+            part.stop,
+            self._shape.fetched,
+            narrowed.partition or self._options.partition,
+            narrowed.from_us,
+            narrowed.to_us,
+        )
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        strict = self._options.fail_on_data_loss and self._options.relation is Relation.MESSAGES
+        with BrokerClient(self._options.connection) as broker:
+            try:
+                for fetched in broker.fetch(wanted):
+                    if strict and fetched.gone > part.gone:
+                        lost = fetched.gone - part.gone
+                        raise DataLoss(
+                            f"retention overtook the query while it read offsets {part.first} to "
+                            f"{part.stop - 1} of queue {part.queue}: {lost} messages are gone "
+                            "(failOnDataLoss=false goes on without them)"
+                        )
+                    if fetched.rows.num_rows:
+                        yield self._shaped(fetched.rows, schema)
+            except BrokerRefused as refusal:
+                # 404 and 410: the queue was deleted since the batch was planned.
+                if refusal.status not in (404, 410) or self._options.fail_on_data_loss:
+                    raise
+
+    def _shaped(self, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        shape = self._shape
+        if not shape.typed and CORRUPT not in shape.names:
+            return rows if rows.schema.equals(schema) else _cast(rows, schema)
+        types = pa.schema([schema.field(name) for name in shape.typed])
+        table, corrupt = typed_columns(rows.column(PAYLOAD).to_pylist(), types)
+        arrays = []
+        for field in schema:
+            if field.name in shape.typed:
+                arrays.append(table.column(field.name).combine_chunks())
+            else:
+                arrays.append(corrupt if field.name == CORRUPT else rows.column(field.name))
+        arrays = [a.combine_chunks() if isinstance(a, pa.ChunkedArray) else a for a in arrays]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """For a schema the user gave: the payload as a string, say."""
+    arrays = [rows.column(field.name).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

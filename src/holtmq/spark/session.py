@@ -1,0 +1,56 @@
+"""A Spark session that works out of the box.
+
+Owns: the settings without which a Python source fails quietly or crawls. Must not touch: the environment of
+other programs; what the caller sets wins.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def open_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
+    """The session, with ``format("holtmq")`` registered. Underscores in setting names stand for dots."""
+    # Workers are whatever "python3" is on PATH otherwise, and die without a word if it has no pyarrow.
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from holtmq.spark import register
+
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**_defaults(master), **_dotted(settings or {})}.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    if master.startswith("local"):
+        spark.sparkContext.setLogLevel("ERROR")
+    return register(spark)
+
+
+def _defaults(master: str) -> dict[str, str]:
+    common = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.metricsEnabled": "true",
+    }
+    if not master.startswith("local"):
+        return common
+    return common | {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # The default of 200 costs seconds a batch on one machine.
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    }
+
+
+def _dotted(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key if "." in key else key.replace("_", "."): str(value) for key, value in settings.items()}

@@ -1,0 +1,186 @@
+"""The sink: rows staged by tasks, published by the driver in one step, once.
+
+Owns: the writers, what columns may be written, the identity of a write. Must not touch: offsets, planning.
+
+A streaming write is named by (query id, batch id): a batch that Spark repeats after a crash is published
+once. A batch write has a name of its own, made once on the driver: a task that is tried again stages under
+another attempt, and only the attempts Spark reports as successful are published.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from holtmq.spark.client import BrokerClient
+from holtmq.spark.errors import UnfitSchema
+from holtmq.spark.options import SinkOptions
+
+_TYPES: Final = {
+    "payload": (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary),
+    "queue": (pa.types.is_string, pa.types.is_large_string),
+    "partition": (pa.types.is_string, pa.types.is_large_string),
+    "transaction_id": (pa.types.is_string, pa.types.is_large_string),
+    "headers": (pa.types.is_map,),
+    "routing_key": (pa.types.is_string, pa.types.is_large_string),
+    "priority": (pa.types.is_integer,),
+}
+_NAMES: Final = {
+    "payload": ("string", "binary"),
+    "queue": ("string",),
+    "partition": ("string",),
+    "transaction_id": ("string",),
+    "headers": ("map<string,string>",),
+    "routing_key": ("string",),
+    "priority": ("tinyint", "smallint", "int", "bigint"),
+}
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged."""
+
+    writer: str
+    task: int
+    attempt: int
+    rows: int
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Refuse a frame the sink cannot write, with the reason, before anything is staged."""
+    given = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if "payload" not in given:
+        raise UnfitSchema(
+            "the sink writes column payload, and there is none; make one with "
+            f"to_json(struct(*)) AS payload. Columns: {', '.join(given)}"
+        )
+    for name, kind in given.items():
+        if name not in _NAMES:
+            raise UnfitSchema(f"the sink has no column {name!r}; it writes {', '.join(_NAMES)}. Select those")
+        if kind not in _NAMES[name]:
+            raise UnfitSchema(f"column {name} must be {' or '.join(_NAMES[name])}, not {kind}")
+    if "queue" not in given and not options.queue:
+        raise UnfitSchema("say where to: option queue, or a column queue")
+
+
+class _Stager:
+    """Stages the rows of one task, in parts of bounded size."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def run(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> Staged:
+        context = TaskContext.get()
+        assert context is not None
+        # The attempt's number alone is not enough: a speculative copy has it too, this id nobody else has.
+        task, attempt = context.partitionId(), context.taskAttemptId()
+        rows = part = size = 0
+        held: list[pa.RecordBatch] = []
+        with BrokerClient(self._options.connection) as broker:
+
+            def flush() -> None:
+                nonlocal held, size, part, rows
+                if held:
+                    self._stage(broker, writer, batch, task, attempt, part, held)
+                    rows += sum(some.num_rows for some in held)
+                    held, size, part = [], 0, part + 1
+
+            for one in batches:
+                for piece in _pieces(one, self._options.part_bytes):
+                    if size and size + piece.nbytes > self._options.part_bytes:
+                        flush()
+                    held.append(piece)
+                    size += piece.nbytes
+            flush()
+        return Staged(writer, task, attempt, rows)
+
+    def _stage(
+        self,
+        broker: BrokerClient,
+        writer: str,
+        batch: int,
+        task: int,
+        attempt: int,
+        part: int,
+        held: Sequence[pa.RecordBatch],
+    ) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, held[0].schema) as stream:
+            for one in held:
+                stream.write_batch(one)
+        defaults = {"queue": self._options.queue, "partition": self._options.partition}
+        broker.stage(writer, batch, task, attempt, part, sink.getvalue().to_pybytes(), defaults)
+
+
+def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """A batch in slices of about ``most`` bytes."""
+    if not batch.num_rows:
+        return
+    step = max(1, int(batch.num_rows * most / max(batch.nbytes, 1)))
+    for at in range(0, batch.num_rows, step):
+        yield batch.slice(at, step)
+
+
+def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    staged = [message for message in messages if isinstance(message, Staged)]
+    writers = {message.writer for message in staged}
+    if not writers:
+        return
+    (writer,) = writers
+    tasks = [{"task": m.task, "attempt": m.attempt, "rows": m.rows} for m in staged]
+    with BrokerClient(options.connection) as broker:
+        broker.commit(writer, batch, tasks)
+
+
+class HoltStreamWriter(DataSourceStreamArrowWriter):
+    """Exactly once: see the module."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if not query or batch is None:
+            raise UnfitSchema("this Spark does not tell its tasks which query and batch they work for")
+        return _Stager(self._options).run(iterator, query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _publish(self._options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _forget(self._options, messages, batchId)
+
+
+class HoltBatchWriter(DataSourceArrowWriter):
+    """All rows or none."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise UnfitSchema('a queue is appended to, not overwritten: use mode("append")')
+        check_columns(schema, options)
+        self._options = options
+        self._writer = f"write-{uuid.uuid4()}"  # pickled from here: every task stages under the same name
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return _Stager(self._options).run(iterator, self._writer, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _publish(self._options, messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _forget(self._options, messages, 0)
+
+
+def _forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    for writer in {message.writer for message in messages if isinstance(message, Staged)}:
+        with BrokerClient(options.connection) as broker:
+            broker.abort(writer, batch)
