@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8")
 def test_the_page_has_examples_for_every_client() -> None:
     code = "\n".join(EXAMPLES)
 
-    for module in ("pika", "aio_pika", "celery", "unittest"):
+    for module in ("pika", "aio_pika", "celery", "queen", "unittest"):
         assert re.search(rf"^(import|from) {module}\b", code, re.MULTILINE), module
 
 
