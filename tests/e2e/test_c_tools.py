@@ -21,7 +21,7 @@ def tool(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one of the tools."""
     return subprocess.run(
-        [name, f"--url={broker.amqp_url.removesuffix('/')}", *arguments],
+        [name, url(broker), *arguments],
         input=stdin,
         capture_output=True,
         timeout=20,

@@ -378,7 +378,7 @@ def test_permissions_taken_away_stop_a_publisher_at_once(
 
     broker.call(lambda node: node.broker.set_permissions(name, name, Permissions(".*", "^$", ".*")))
 
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="write access to 'amq.default'"):
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"write access to 'amq\.default'"):
         publish(channel, "q", "refused")
 
 

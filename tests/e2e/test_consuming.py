@@ -201,6 +201,20 @@ def test_a_client_that_does_not_know_the_notification_is_spared_it(raw: Raw, nam
     peer.expect(QueueDeclareOk)  # and nothing before it
 
 
+def test_whoever_deletes_a_queue_is_answered_before_its_consumers_are_told(raw: Raw, name: str) -> None:
+    peer = raw(capabilities={"consumer_cancel_notify": True})
+    for durable in (False, True):
+        peer.send(1, QueueDeclare(name, durable=durable))
+        peer.expect(QueueDeclareOk)
+        peer.send(1, BasicConsume(name, "t"))
+        peer.expect(BasicConsumeOk)
+
+        peer.send(1, QueueDelete(name))
+
+        peer.expect(QueueDeleteOk)
+        assert peer.expect(BasicCancel) == BasicCancel("t", True)
+
+
 def test_a_single_active_consumer_has_all_until_it_leaves(connect: Connect, name: str) -> None:
     channels = [connect().channel() for _ in range(2)]
     channels[0].queue_declare(name, arguments={"x-single-active-consumer": True})
