@@ -93,6 +93,7 @@ class Channel:
         self._traits = self.flow.traits.by_header
         self.transaction: Transaction | None = None
         self.reply_queue: WorkQueue | None = None
+        self.notices: list[BasicCancel] | None = None  # held until the answer to a delete has gone out
         self.topology = Topology(self)
         self.closing = False  # we sent channel.close and wait for the client's close-ok
         # A message whose frames have not all arrived: route, mandatory, header, body so far, body size.
@@ -359,7 +360,11 @@ class Channel:
     def consumer_lost(self, consumer: Consumer) -> None:
         """The consumer's queue was deleted."""
         self.consumers.pop(consumer.tag, None)
-        if self.connection.wants_cancel_notify and not self.closing:
+        if not self.connection.wants_cancel_notify or self.closing:
+            return
+        if self.notices is not None:
+            self.notices.append(BasicCancel(consumer.tag, True))
+        else:
             self.send(BasicCancel(consumer.tag, True))
 
     def wake_consumers(self) -> None:

@@ -100,14 +100,7 @@ class Topology:
             case QueueDelete(queue, if_unused, if_empty, no_wait):
                 name = self._named(queue)
                 self._check(Action.CONFIGURE, name)
-                count, lasting = self._broker.delete_queue(
-                    self._connection.vhost,
-                    name,
-                    if_unused=if_unused,
-                    if_empty=if_empty,
-                    owner=self._connection,
-                )
-                self._answer(QueueDeleteOk(count), lasting, no_wait)
+                self._queue_delete(name, if_unused, if_empty, no_wait)
             case _:
                 raise ConnectionFault(ReplyCode.COMMAND_INVALID, f"unimplemented method {method.name}")
 
@@ -164,6 +157,20 @@ class Topology:
         self._last_queue = queue.name
         self._broker.flow.turn()  # so that the counts are those of now
         self._answer(QueueDeclareOk(queue.name, len(queue), len(queue.consumers)), lasting, method.no_wait)
+
+    def _queue_delete(self, name: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
+        """As in RabbitMQ the answer comes first: clients that wait for it take a notice for an error."""
+        channel = self._channel
+        notices = channel.notices = []
+        try:
+            count, lasting = self._broker.delete_queue(
+                self._connection.vhost, name, if_unused=if_unused, if_empty=if_empty, owner=self._connection
+            )
+        finally:
+            channel.notices = None
+        self._answer(QueueDeleteOk(count), lasting, no_wait)
+        for notice in notices:
+            self._answer(notice, lasting, False)
 
     def _named(self, name: str) -> str:
         if name:
