@@ -13,7 +13,9 @@ from holtmq.http import (
     messages_api,
     metrics_api,
     queues_api,
+    range_api,
     resources_api,
+    staging_api,
     status_api,
     streams_api,
     system_api,
@@ -34,4 +36,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *messages_api.ENDPOINTS,
     *status_api.ENDPOINTS,
     *analytics_api.ENDPOINTS,
+    *range_api.ENDPOINTS,
+    *staging_api.ENDPOINTS,
 )
