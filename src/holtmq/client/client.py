@@ -1,0 +1,217 @@
+"""``Client``: a broker, or several, as an async Python program sees them.
+
+Owns: the life of connections, consumers and buffers. Must not touch: requests; ``api`` makes them.
+"""
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from holtmq.client.api import Api, PopQuery, segment
+from holtmq.client.buffering import Outbox
+from holtmq.client.consumption import Stoppable
+from holtmq.client.errors import ClientError
+from holtmq.client.grouping import Group
+from holtmq.client.message import Message
+from holtmq.client.options import QueueOptions
+from holtmq.client.queue import Queue
+from holtmq.client.records import (
+    AckResult,
+    Acks,
+    GroupOnQueue,
+    MessageKey,
+    Popped,
+    Renewal,
+    Status,
+    TraceEvent,
+)
+from holtmq.client.retrying import Backoff
+from holtmq.client.transacting import Transaction
+from holtmq.client.transport import Token, Transport
+
+log = logging.getLogger(__name__)
+
+DEFAULT_URL: Final = "http://127.0.0.1:6632"
+STOP_SECONDS: Final = 30.0
+
+
+class _Traced(msgspec.Struct):
+    success: bool = True
+
+
+class _Traces(msgspec.Struct):
+    traces: list[TraceEvent] = []
+
+
+class Client:
+    """One for a program is enough: it keeps its connections.
+
+    ``url`` may be several: the first that answers is used until it fails. ``timeout`` is for one try of
+    one call; a waiting pop adds its own time. ``token`` may be a function, asked before every request.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str] = DEFAULT_URL,
+        *,
+        token: Token | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = 30.0,
+        connect_timeout: float = 5.0,
+        backoff: Backoff | None = None,
+        max_connections: int = 64,
+        stop_timeout: float = STOP_SECONDS,
+    ) -> None:
+        self.api = Api(
+            Transport(
+                [url] if isinstance(url, str) else url,
+                token=token,
+                tls=tls,
+                timeout=timeout,
+                connect_timeout=connect_timeout,
+                backoff=backoff or Backoff(),
+                max_connections=max_connections,
+            )
+        )
+        self._stop_timeout = stop_timeout
+        self._running: set[Stoppable] = set()
+        self._outboxes: list[Outbox] = []
+        self._stops: set[asyncio.Task[None]] = set()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def stop(self, timeout: float | None = None) -> None:
+        """Stop every ``consume`` in good order: see ``Consumption.stop``. The client can still be used."""
+        seconds = self._stop_timeout if timeout is None else timeout
+        await asyncio.gather(*(running.stop(seconds) for running in list(self._running)))
+
+    async def close(self) -> None:
+        """Stop consuming, flush buffers, close connections. Raises if buffered messages were not stored."""
+        try:
+            await self.stop()
+            outboxes, self._outboxes = self._outboxes, []
+            results = await asyncio.gather(
+                *(outbox.close(self._stop_timeout) for outbox in outboxes), return_exceptions=True
+            )
+        finally:
+            await self.api.transport.close()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def stop_on_signals(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
+        """From now on these signals stop every ``consume``, which then returns to whoever awaits it."""
+        loop = asyncio.get_running_loop()
+        for number in signals:
+            loop.add_signal_handler(number, self.begin_stop)
+
+    def begin_stop(self) -> None:
+        """``stop`` without waiting for it."""
+        task = asyncio.get_running_loop().create_task(self.stop(), name="holt-stop")
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+
+    # -- the fluent doors ------------------------------------------------------------------------
+
+    def queue(self, name: str = "") -> Queue[list[Message]]:
+        """A queue; without a name, all queues of the ``namespace`` and ``task`` that follow."""
+        return Queue(self, QueueOptions(PopQuery(queue=name)))
+
+    def transaction(self) -> Transaction:
+        """Acks and pushes that are done together or not at all."""
+        return Transaction(self)
+
+    def group(self, name: str) -> Group:
+        """A consumer group as such."""
+        return Group(self, name)
+
+    # -- settling --------------------------------------------------------------------------------
+
+    async def ack(self, message: MessageKey) -> AckResult:
+        """Done with it. ``LeaseLost``: it will come, or has come, again."""
+        return await self.api.ack(message, Status.COMPLETED)
+
+    async def nack(self, message: MessageKey, error: str | Exception | None = None) -> AckResult:
+        """It failed: delivered again, until the queue's retries are spent and it is a dead letter."""
+        return await self.api.ack(message, Status.FAILED, None if error is None else str(error))
+
+    async def release(self, message: MessageKey) -> AckResult:
+        """Give it back, with what follows it in its batch; no retry is counted."""
+        return await self.api.ack(message, Status.RETRY)
+
+    async def reject(self, message: MessageKey, error: str | Exception | None = None) -> AckResult:
+        """To the dead letters, at once."""
+        return await self.api.ack(message, Status.DEAD_LETTER, None if error is None else str(error))
+
+    async def ack_batch(self, acks: Acks) -> list[AckResult]:
+        """Many at once: messages that are done, or ``Ack(message, status, error)``. Look at each result."""
+        return await self.api.ack_batch(acks)
+
+    async def renew(self, message: MessageKey, seconds: float | None = None) -> Renewal:
+        """Hold the lease of a message, and of all popped with it, longer."""
+        return await self.api.extend(message.lease_id, seconds)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    async def groups(self) -> list[GroupOnQueue]:
+        """Every consumer group on every queue."""
+        return await self.api.get("/api/v1/consumer-groups", list[GroupOnQueue])
+
+    async def trace(
+        self, message: MessageKey, data: object, *, names: str | Sequence[str] = (), event: str = "info"
+    ) -> bool:
+        """See ``Message.trace``."""
+        body = {
+            "transactionId": message.transaction_id,
+            "partitionId": message.partition_id,
+            "consumerGroup": message.group or None,
+            "traceNames": [names] if isinstance(names, str) else list(names),
+            "eventType": event,
+            "data": data,
+        }
+        try:
+            return (await self.api.send("POST", "/api/v1/traces", body, _Traced, tries=1)).success
+        except ClientError as error:
+            log.warning("a trace was not stored", extra={"reason": str(error)})
+            return False
+
+    async def traces(self, message: MessageKey) -> list[TraceEvent]:
+        """What was noted about a message, oldest first."""
+        path = f"/api/v1/traces/{segment(message.partition_id)}/{segment(message.transaction_id)}"
+        return (await self.api.get(path, _Traces)).traces
+
+    async def traces_named(self, name: str, *, limit: int = 100, offset: int = 0) -> list[TraceEvent]:
+        """What was noted under a name, about any message."""
+        path = f"/api/v1/traces/by-name/{segment(name)}"
+        return (await self.api.get(path, _Traces, {"limit": limit, "offset": offset})).traces
+
+    # -- for the other parts of this package -----------------------------------------------------
+
+    def adopt(self, popped: Popped) -> Message:
+        message = Message.of(popped)
+        message._client = self
+        return message
+
+    def register(self, running: Stoppable) -> None:
+        self._running.add(running)
+
+    def unregister(self, running: Stoppable) -> None:
+        self._running.discard(running)
+
+    def register_outbox(self, outbox: Outbox) -> None:
+        self._outboxes = [other for other in self._outboxes if not other.closed]
+        self._outboxes.append(outbox)

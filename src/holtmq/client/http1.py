@@ -1,0 +1,213 @@
+"""One keep-alive HTTP/1.1 connection to a broker.
+
+Owns: writing a request, reading its answer, hanging up while waiting for it. The answer's bytes are read by
+``AnswerReader``, which needs no socket. Must not touch: retries, JSON, what a request means.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import httptools
+
+from holtmq.client.errors import BadAnswer, ConnectionFailed, HungUp, TimedOut
+
+_READ_SIZE: Final = 1 << 18
+_ANSWER_MAX: Final = 1 << 30  # bytes; far above any answer, far below a machine's memory
+_HANG_UP_SECONDS: Final = 2.0  # a broker closes at once; a proxy between may not
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A status, the body, and the one header anybody asks for."""
+
+    status: int
+    body: bytes
+    retry_after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+    secure: bool
+    prefix: str  # path before ``/api``, without a slash at its end
+
+    @staticmethod
+    def parse(url: str) -> "Address":
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not the URL of a broker: {url!r}; it looks like http://127.0.0.1:6632")
+        if parts.query or parts.fragment or parts.username:
+            raise ValueError(f"a broker's URL has no query, fragment or user: {url!r}")
+        secure = parts.scheme == "https"
+        return Address(parts.hostname, parts.port or (443 if secure else 80), secure, parts.path.rstrip("/"))
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class AnswerReader:
+    """Collects one answer from bytes, however they are cut."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._retry_after: str | None = None
+        self.answer: Answer | None = None
+        self.keep_alive = False
+        self.started = False
+
+    def feed(self, data: bytes) -> None:
+        self.started = True
+        if self.answer is not None:
+            self.keep_alive = False  # bytes nobody asked for: the next answer would be misread
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise BadAnswer(f"not an HTTP answer: {error}") from error
+
+    def end(self) -> None:
+        """The connection ended before the answer did."""
+        raise ConnectionFailed(
+            "the broker hung up in the middle of its answer" if self.started else "the broker hung up"
+        )
+
+    # -- called by the parser --------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self._retry_after = value.decode("latin-1").strip()
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > _ANSWER_MAX:
+            raise BadAnswer(f"an answer of more than {_ANSWER_MAX} bytes")
+        self._chunks.append(data)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # "100 Continue" and its kin announce the answer, they are not it
+            return
+        if self.answer is not None:
+            self.keep_alive = False
+            return
+        self.keep_alive = self._parser.should_keep_alive()
+        self.answer = Answer(status, b"".join(self._chunks), self._retry_after)
+
+
+class HangUp:
+    """Takes back a waiting request without losing an answer that is already under way.
+
+    Simply closing the socket would: the broker may have claimed messages for us and written them a moment
+    ago. Closing only our half makes it drop a request that still waits, while an answer it has sent still
+    arrives, and what came with it can be given back.
+    """
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self._connections: set[Connection] = set()
+
+    def ask(self) -> None:
+        self.asked.set()
+        for connection in self._connections:
+            connection.hang_up()
+
+    def attach(self, connection: "Connection") -> None:
+        self._connections.add(connection)
+
+    def detach(self, connection: "Connection") -> None:
+        self._connections.discard(connection)
+
+
+class Connection:
+    """One request at a time; who uses it holds it alone."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._usable = True
+        self._hung_up = False
+        self.answering = False  # whether the broker had begun to answer the last request
+        self.idle_since = 0.0
+
+    @staticmethod
+    async def open(address: Address, tls: ssl.SSLContext | None, seconds: float) -> "Connection":
+        try:
+            async with asyncio.timeout(seconds):
+                reader, writer = await asyncio.open_connection(
+                    address.host, address.port, ssl=tls if address.secure else None
+                )
+        except TimeoutError:
+            raise TimedOut(f"no connection to {address.authority} within {seconds:g} s") from None
+        except OSError as error:
+            raise ConnectionFailed(f"no connection to {address.authority}: {error}") from error
+        return Connection(reader, writer)
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request may go out on it; false also when the broker closed it meanwhile."""
+        return self._usable and not self._writer.is_closing() and not self._reader.at_eof()
+
+    async def exchange(self, request: bytes, seconds: float, hang_up: HangUp | None = None) -> Answer:
+        """Send, and read the answer. Whatever interrupts this makes the connection unusable."""
+        self._usable = self.answering = False
+        if hang_up is not None:
+            if hang_up.asked.is_set():
+                self._usable = True
+                raise HungUp("the request was taken back")
+            hang_up.attach(self)
+        answer = AnswerReader()
+        try:
+            async with asyncio.timeout(seconds):
+                self._writer.write(request)
+                await self._writer.drain()
+                while answer.answer is None:
+                    data = await self._reader.read(_READ_SIZE)
+                    if data:
+                        answer.feed(data)
+                    else:
+                        answer.end()
+        except TimeoutError:
+            raise TimedOut(f"no answer within {seconds:g} s") from None
+        except (OSError, ConnectionFailed) as error:
+            if self._hung_up:
+                raise HungUp("the request was taken back") from error
+            raise ConnectionFailed(str(error)) from error
+        finally:
+            self.answering = answer.started
+            if hang_up is not None:
+                hang_up.detach(self)
+        self._usable = answer.keep_alive and not self._hung_up
+        assert answer.answer is not None
+        return answer.answer
+
+    def hang_up(self) -> None:
+        """Close our half only; see ``HangUp``."""
+        self._hung_up = True
+        transport = self._writer.transport
+        asyncio.get_running_loop().call_later(_HANG_UP_SECONDS, transport.abort)
+        if not self._writer.can_write_eof():  # TLS knows no half
+            transport.abort()
+            return
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+
+    def close(self) -> None:
+        self._usable = False
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._writer.close()
+
+    async def wait_closed(self) -> None:
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            async with asyncio.timeout(1.0):  # a peer may never finish a TLS goodbye
+                await self._writer.wait_closed()

@@ -1,0 +1,185 @@
+"""From a request to its answer, over however many tries, connections and brokers it takes.
+
+Owns: the pools, the token, retrying and failover. Must not touch: what requests mean; every request handed
+in here may be sent twice, so its maker has made that harmless.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holtmq.client.errors import (
+    ClientClosed,
+    ClientError,
+    ConnectionFailed,
+    HungUp,
+    Overloaded,
+    TimedOut,
+    is_passing,
+    refusal,
+)
+from holtmq.client.http1 import Address, Answer, HangUp
+from holtmq.client.pool import Pool
+from holtmq.client.retrying import Backoff, Rotation, read_retry_after
+
+log = logging.getLogger(__name__)
+
+Token = str | Callable[[], str]
+_USER_AGENT: Final = "holtmq-client"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call. ``tries`` None: again and again, until it is taken back or answered."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    seconds: float | None = None  # None: the client's own limit
+    tries: int | None = 0  # 0: as often as the client's backoff says
+    waits: bool = False  # a long poll: does not count against the connections at once
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What happened on the way to an answer."""
+
+    unclear: bool = False  # a try ended without an answer: the broker may have done what was asked
+
+
+class Transport:
+    """See the module."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        token: Token | None,
+        tls: ssl.SSLContext | None,
+        timeout: float,
+        connect_timeout: float,
+        backoff: Backoff,
+        max_connections: int,
+    ) -> None:
+        addresses = [Address.parse(url) for url in urls]
+        if tls is None and any(address.secure for address in addresses):
+            tls = ssl.create_default_context()
+        self._pools = [Pool(address, tls, connect_timeout) for address in addresses]
+        self._rotation = Rotation(len(addresses))
+        self._token = token
+        self._timeout = timeout
+        self._backoff = backoff
+        # Long polls do not count: a hundred waiting workers must not keep the first ack from going out.
+        self._slots = asyncio.Semaphore(max_connections)
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """The broker in use."""
+        address = self._pools[self._rotation.current].address
+        return f"{'https' if address.secure else 'http'}://{address.authority}{address.prefix}"
+
+    async def call(
+        self, request: Request, hang_up: HangUp | None = None, attempts: Attempts | None = None
+    ) -> Answer:
+        """The answer, of a status below 400. Raises what ended the tries."""
+        tries = self._backoff.tries if request.tries == 0 else request.tries
+        failures = 0
+        while True:
+            if self._closed:
+                raise ClientClosed("this client is closed")
+            if hang_up is not None and hang_up.asked.is_set():
+                raise HungUp("the request was taken back")
+            index = self._rotation.pick(time.monotonic())
+            try:
+                answer = await self._once(self._pools[index], request, hang_up, attempts)
+            except ClientError as error:
+                if not is_passing(error):
+                    raise
+                # A broker that is merely busy is not left: another one would not have the same leases.
+                others = not isinstance(error, Overloaded) and self._rotation.failed(index, time.monotonic())
+                if others:
+                    continue
+                failures += 1
+                if tries is not None and failures >= tries:
+                    raise
+                retry_after = error.retry_after if isinstance(error, Overloaded) else None
+                delay = self._backoff.delay(failures, random.random(), retry_after)
+                log.debug("trying again", extra={"path": request.path, "reason": str(error), "delay": delay})
+                await _pause(delay, hang_up)
+            else:
+                self._rotation.worked(index)
+                return answer
+
+    async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(pool.close() for pool in self._pools))
+
+    async def _once(
+        self, pool: Pool, request: Request, hang_up: HangUp | None, attempts: Attempts | None
+    ) -> Answer:
+        if request.waits:
+            answer = await self._exchange(pool, request, hang_up, attempts)
+        else:
+            async with self._slots:
+                answer = await self._exchange(pool, request, hang_up, attempts)
+        if answer.status < 400:
+            return answer
+        after = read_retry_after(answer.retry_after, time.time()) if answer.retry_after else None
+        raise refusal(answer.status, answer.body, after)
+
+    async def _exchange(
+        self, pool: Pool, request: Request, hang_up: HangUp | None, attempts: Attempts | None
+    ) -> Answer:
+        raw = self._raw(pool.address, request)
+        seconds = self._timeout if request.seconds is None else request.seconds
+        while True:
+            connection, used = await pool.take()
+            try:
+                return await connection.exchange(raw, seconds, hang_up)
+            except ConnectionFailed as error:
+                if attempts is not None:
+                    attempts.unclear = True
+                # A broker closes connections that idle; the news may cross with our request. That is no
+                # failure of the broker: go on with the next one, until a fresh one fails.
+                if not used or connection.answering or isinstance(error, TimedOut):
+                    raise
+            finally:
+                pool.give_back(connection)
+
+    def _raw(self, address: Address, request: Request) -> bytes:
+        lines = [
+            f"{request.method} {address.prefix}{request.path} HTTP/1.1",
+            f"Host: {address.authority}",
+            f"User-Agent: {_USER_AGENT}",
+            "Accept: application/json",
+        ]
+        token = self._token() if callable(self._token) else self._token
+        if token:
+            if not token.isprintable():
+                raise ValueError("a token has no line ends in it")
+            lines.append(f"Authorization: Bearer {token}")
+        body = request.body
+        if body is not None:
+            lines.append("Content-Type: application/json")
+        if body is not None or request.method != "GET":
+            lines.append(f"Content-Length: {len(body or b'')}")
+        head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+        return head + body if body else head
+
+
+async def _pause(seconds: float, hang_up: HangUp | None) -> None:
+    """Sleep, unless the request is taken back meanwhile."""
+    if hang_up is None:
+        await asyncio.sleep(seconds)
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await hang_up.asked.wait()
+    except TimeoutError:
+        return
