@@ -82,6 +82,7 @@ class Machine(RuleBasedStateMachine):
         # By lease: a Lease object is what both sides can point at.
         self.leases: dict[tuple[Session, int], tuple[ModelQueue, Item]] = {}
         self.revoked: dict[tuple[Session, int], tuple[ModelQueue, Item]] = {}
+        self.all_delays: dict[bytes, tuple[int, Item]] = {}
         self.serial = 0
         self.overtaken: list[tuple[ModelQueue, Item]] = []
         self.ordered = True  # whether this operation promises the order in which messages die
@@ -205,11 +206,14 @@ class Machine(RuleBasedStateMachine):
         if name in self.model.queues:
             return
         self.bench.declare(name, shape.arguments(), durable=shape.durable)
+        self.bind(name)
+        self.model.queues[name] = ModelQueue(name, shape)
+        self.end(True)
+
+    def bind(self, name: str) -> None:
         for source, keys in (("fan", ("",)), ("top", TOPICS[name])):
             for key in keys:
                 self.bench.broker.bind(self.bench.vhost, source, name, key)
-        self.model.queues[name] = ModelQueue(name, shape)
-        self.end(True)
 
     @rule(name=st.sampled_from(QUEUES))
     def purge(self, name: str) -> None:
@@ -335,7 +339,8 @@ class Machine(RuleBasedStateMachine):
             turn=False,  # type: ignore[arg-type]
         )
         assert outcome is (Outcome.JOURNALLED if persistent else Outcome.PLACED)
-        self.model.delayed.append((self.model.now_ms + delay_ms, self.model.item(body, persistent)))
+        self.all_delays[body] = self.model.now_ms + delay_ms, self.model.item(body, persistent)
+        self.model.delayed.append(self.all_delays[body])
         self.end(True)
 
     # -- consuming -------------------------------------------------------------------------------
@@ -616,9 +621,7 @@ class Machine(RuleBasedStateMachine):
             if any(body in queue for queue in self.perishable()):
                 continue
             assert min(past[body] for past in totals) <= now[body] <= max(past[body] for past in totals), body
-        assert set(now) <= ever | {item.body for _, item in self.model.delayed} | {
-            item.body for _, item in self.durable[1]
-        }
+        assert set(now) <= ever | set(self.all_delays)
         for name in QUEUES:
             order = {
                 item.body: (-min(item.priority, past[name].shape.top), item.n)
@@ -647,7 +650,6 @@ class Machine(RuleBasedStateMachine):
             (name, item.body): item for past in self.since for name, k in past.items() for item in k.items
         }
         shapes_known = {name: kept.shape for past in self.since for name, kept in past.items()}
-        delays = {item.body: (at, item) for at, item in [*self.durable[1], *self.model.delayed]}
         self.sessions, self.leases, self.revoked, self.overtaken = [], {}, {}, []
         self.model.queues = {}
         for name, queue in self.bench.vhost.queues.items():
@@ -667,7 +669,10 @@ class Machine(RuleBasedStateMachine):
         self.model._n = max(self.model._n, self.bench.flow.seq)
         pending = sorted(self.bench.flow.delayed)
         bodies = [self.delayed_body(position) for position in pending]
-        self.model.delayed = [delays[body] for body in bodies]
+        self.model.delayed = [self.all_delays[body] for body in bodies]
+        for name in QUEUES:
+            if name in self.model.queues:
+                self.bind(name)  # the queue may be there without its bindings: they were records of their own
         self.since = []
 
     def delayed_body(self, position: int) -> bytes:
