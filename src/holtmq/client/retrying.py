@@ -77,10 +77,9 @@ class Rotation:
         self._current = min(range(count), key=self._banned_until.__getitem__)
         return self._current
 
-    def failed(self, index: int, now: float) -> bool:
-        """Shun this one; whether there is another to try at once."""
+    def failed(self, index: int, now: float) -> None:
+        """Shun this one for a while."""
         self._banned_until[index] = now + self._seconds
-        return any(until <= now for until in self._banned_until)
 
     def worked(self, index: int) -> None:
         self._banned_until[index] = 0.0

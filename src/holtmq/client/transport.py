@@ -89,7 +89,7 @@ class Transport:
     ) -> Answer:
         """The answer, of a status below 400. Raises what ended the tries."""
         tries = self._backoff.tries if request.tries == 0 else request.tries
-        failures = 0
+        failures, failed = 0, set[int]()
         while True:
             if self._closed:
                 raise ClientClosed("this client is closed")
@@ -102,9 +102,12 @@ class Transport:
                 if not is_passing(error):
                     raise
                 # A broker that is merely busy is not left: another one would not have the same leases.
-                others = not isinstance(error, Overloaded) and self._rotation.failed(index, time.monotonic())
-                if others:
-                    continue
+                if not isinstance(error, Overloaded):
+                    self._rotation.failed(index, time.monotonic())
+                    failed.add(index)
+                    if len(failed) < len(self._pools):
+                        continue  # to the next one, at once
+                failed.clear()
                 failures += 1
                 if tries is not None and failures >= tries:
                     raise
