@@ -48,14 +48,16 @@ def main(
         console=console,
         command="python -m bench" + flags,
     )
-    folder = results / datetime.now(UTC).strftime("%Y-%m-%d")
+    # By the time of day too: a second run stands beside the first and does not replace it.
+    now = datetime.now(UTC)
+    folder, at = results / now.strftime("%Y-%m-%d"), now.strftime("%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "amqp.json").write_bytes(as_json(report))
-    (folder / "amqp.html").write_text(as_html(report), encoding="utf-8")
-    (folder / "amqp.md").write_text(as_markdown(report.outcomes), encoding="utf-8")
+    (folder / f"amqp-{at}.json").write_bytes(as_json(report))
+    (folder / f"amqp-{at}.html").write_text(as_html(report), encoding="utf-8")
+    (folder / f"amqp-{at}.md").write_text(as_markdown(report.outcomes), encoding="utf-8")
     if with_micro and not names:
         figures = micro.run(quick=quick, console=console)
-        (folder / "micro.json").write_bytes(micro.as_json(figures))
+        (folder / f"micro-{at}.json").write_bytes(micro.as_json(figures))
     console.print(f"written to {folder}")
     if any(outcome.failures for outcome in report.outcomes):
         raise SystemExit(1)
