@@ -94,7 +94,6 @@ class SourceOptions:
     payload_schema: str = ""
     columns: tuple[str, ...] = ()
     partition: str = ""
-    filter_pushdown: bool = False
 
     @property
     def limited(self) -> bool:
@@ -142,13 +141,12 @@ SOURCE_OPTIONS: Final = (
     "payloadSchema",
     "columns",
     "partition",
-    "filterPushdown",
 )
 SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes")
 
 
-def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse and check the options of a read."""
+def source_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """Parse and check the options of a read; None while it is not known which kind it will be."""
     options = _Options(given, SOURCE_OPTIONS)
     selection, relation = _selection(options)
     if streaming:
@@ -156,9 +154,9 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
             options.absent(name, "a stream has no end; use it with spark.read")
     starting = _bound(options, "starting", LATEST if streaming else EARLIEST)
     ending = _bound(options, "ending", LATEST)
-    if not streaming and starting.word == LATEST:
+    if streaming is False and starting.word == LATEST:
         options.refuse("startingOffsets", "'latest' leaves a batch query nothing to read")
-    if not streaming and (LATEST in dict(starting.offsets).values()):
+    if streaming is False and LATEST in dict(starting.offsets).values():
         options.refuse("startingOffsets", "-1 (latest) leaves a batch query nothing to read")
     if ending.word == EARLIEST or EARLIEST in dict(ending.offsets).values():
         options.refuse("endingOffsets", "'earliest' leaves nothing to read")
@@ -185,7 +183,6 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         payload_schema=options.text("payloadSchema"),
         columns=options.names("columns"),
         partition=options.text("partition"),
-        filter_pushdown=options.flag("filterPushdown", False),
     )
 
 

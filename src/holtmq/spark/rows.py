@@ -16,7 +16,6 @@ from holtmq.spark.client import BrokerClient, Fetch
 from holtmq.spark.errors import BrokerRefused, DataLoss
 from holtmq.spark.options import SourceOptions
 from holtmq.spark.payloads import check_schema, typed_columns
-from holtmq.spark.pushdown import Narrowed
 from holtmq.spark.relations import Relation
 from holtmq.spark.schema import CORRUPT, PAYLOAD, Layout
 
@@ -44,7 +43,7 @@ class RowReader:
             arrow = to_arrow_schema(schema, timezone="UTC")
             check_schema(pa.schema([arrow.field(name) for name in shape.typed]))
 
-    def read(self, part: Slice, narrowed: Narrowed) -> Iterator[pa.RecordBatch]:
+    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The slice's rows."""
         if part.first >= part.stop:
             return
@@ -54,9 +53,7 @@ class RowReader:
             part.first,
             part.stop,
             self._shape.fetched,
-            narrowed.partition or self._options.partition,
-            narrowed.from_us,
-            narrowed.to_us,
+            self._options.partition,
         )
         schema = to_arrow_schema(self._schema, timezone="UTC")
         strict = self._options.fail_on_data_loss and self._options.relation is Relation.MESSAGES

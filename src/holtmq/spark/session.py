@@ -35,7 +35,6 @@ def open_session(name: str, master: str, settings: Mapping[str, str] | None = No
 def _defaults(master: str) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "true",
     }

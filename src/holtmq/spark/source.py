@@ -15,7 +15,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -28,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holtmq.spark import FORMAT, offsets, pushdown
+from holtmq.spark import FORMAT, offsets
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import DataLoss
 from holtmq.spark.offsets import Head, Mark, OffsetJson
@@ -48,18 +47,10 @@ class HoltDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        # Checked as a batch read, which knows every option; a stream's own rules come with its reader.
-        plain = {
-            name: value
-            for name, value in self.options.items()
-            if not name.lower().startswith(("starting", "ending"))
-        }
-        return source_ddl(source_options(plain, streaming=False))
+        return source_ddl(source_options(self.options, streaming=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = source_options(self.options, streaming=False)
-        kind = HoltFilteringReader if options.filter_pushdown else HoltReader
-        return kind(options, schema)
+        return HoltReader(source_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return HoltStreamReader(source_options(self.options, streaming=True), schema)
@@ -72,12 +63,15 @@ class HoltDataSource(DataSource):
 
 
 class HoltReader(DataSourceReader):
-    """A batch read: what is there now, between two bounds."""
+    """A batch read: what is there now, between two bounds.
+
+    It has no ``pushFilters`` on purpose. Spark 4.3 keeps the planned read with the table, not with the query:
+    a second query over the same DataFrame got the rows of the first one's filter. Options narrow a read.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._rows = RowReader(options, layout(options, schema), schema)
-        self._narrowed = pushdown.Narrowed()
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -88,25 +82,13 @@ class HoltReader(DataSourceReader):
             starts = offsets.check_inside(starts, heads, "startingOffsets", fail)
             ends = _bounds(broker, options, heads, "ending")
             ends = offsets.check_inside(ends, heads, "endingOffsets", fail=False)
-            spans = [
-                Span(head.key, *self._narrowed.clip(head, starts[head.key], ends[head.key])) for head in heads
-            ]
+            spans = [Span(head.key, starts[head.key], ends[head.key]) for head in heads]
             slices = plan_slices(spans, options.min_partitions, options.max_records)
             return [*_slices(broker, slices)] or [Slice("", 0, 0, 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
-        return self._rows.read(partition, self._narrowed)
-
-
-class HoltFilteringReader(HoltReader):
-    """The same with filters taken over from the query. Apart, because Spark refuses a reader that has
-    ``pushFilters`` in a session without ``spark.sql.python.filterPushdown.enabled``."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        self._narrowed = pushdown.narrow(filters)
-        # Spark evaluates all of them again: what we skip early need not be exact then.
-        return iter(filters)
+        return self._rows.read(partition)
 
 
 class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -267,7 +249,7 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark re-runs this on retry and on recovery, so the same slice must give the same rows.
         assert isinstance(partition, Slice)
-        return self._rows.read(partition, pushdown.Narrowed())
+        return self._rows.read(partition)
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Mirror the progress to the consumer group. A mirror only: offsets of record are Spark's."""

@@ -1,0 +1,52 @@
+"""One Spark session and one broker for all Spark tests of a run; one xdist worker owns them."""
+
+import itertools
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+from spark_support import Shop
+
+from holtmq.testing import TestBroker
+
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in Path(item.path).parents and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(240))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    from holtmq.spark import session
+
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.pollingDelay": "5ms"}
+    one = session("holtmq-tests", "local[2]", **settings)
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_broker() -> Iterator[TestBroker]:
+    with TestBroker(clock="real") as broker:
+        yield broker
+
+
+@pytest.fixture
+def shop(spark_broker: TestBroker) -> Iterator[Shop]:
+    one = Shop(spark_broker, f"t{next(_numbers)}")
+    yield one
+    one.http.close()
