@@ -54,6 +54,7 @@ from holtmq.broker.traits import DIRECT_REPLY_TO, Traits
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.properties import PROPERTIES_AT, raw_headers, with_headers, with_reply_to
+from holtmq.wire.tables import Long
 
 if TYPE_CHECKING:
     from holtmq.amqp.connection import Connection
@@ -397,7 +398,7 @@ class Channel:
     def with_delivery_count(self, header: bytes, count: int) -> bytes:
         """A header that says how often the message came back, as quorum queues do."""
         properties = header[PROPERTIES_AT:]
-        headers = {**raw_headers(properties), "x-delivery-count": count}
+        headers = {**raw_headers(properties), "x-delivery-count": Long(count)}
         return header[:PROPERTIES_AT] + with_headers(properties, headers, drop_expiration=False)
 
     # -- transactions ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Final
 
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import PROPERTIES_AT, facts, raw_headers, with_headers
-from holtmq.wire.tables import FieldTable, FieldValue
+from holtmq.wire.tables import FieldTable, FieldValue, Long
 
 _REJECTED: Final = "rejected"
 
@@ -74,7 +74,15 @@ def dead_letter(
 def _history(headers: FieldTable) -> list[FieldTable]:
     deaths = headers.get("x-death")
     # A client may have put anything under this name; only what we could have written is history.
-    return [death for death in deaths if isinstance(death, dict)] if isinstance(deaths, list) else []
+    if not isinstance(deaths, list):
+        return []
+    return [{**death, "count": _count(death)} for death in deaths if isinstance(death, dict)]
+
+
+def _count(death: FieldTable) -> Long:
+    """Always 64 bits on the wire, as RabbitMQ has it: Java and Go programs cast it to just that."""
+    count = death.get("count")
+    return Long(count) if isinstance(count, int) else Long(0)
 
 
 def _with_death(
@@ -89,12 +97,11 @@ def _with_death(
     """One entry per (queue, reason), the latest first."""
     for at, death in enumerate(history):
         if death.get("queue") == queue and death.get("reason") == reason:
-            count = death.get("count")
-            again: FieldTable = {**death, "count": count + 1 if isinstance(count, int) else 1}
+            again: FieldTable = {**death, "count": Long(_count(death) + 1)}
             return [again, *history[:at], *history[at + 1 :]]
     routing_keys: list[FieldValue] = [key for key in keys]  # noqa: C416
     death = {
-        "count": 1,
+        "count": Long(1),
         "reason": reason,
         "queue": queue,
         "time": datetime.fromtimestamp(now_s, UTC),

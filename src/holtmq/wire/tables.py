@@ -52,6 +52,12 @@ class Timestamp(int):
     __slots__ = ()
 
 
+class Long(int):
+    """An integer written with 64 bits however small it is, where clients in typed languages expect that."""
+
+    __slots__ = ()
+
+
 def decode_table(data: bytes, at: int = 0, end: int | None = None) -> tuple[FieldTable, int]:
     """The table at ``at``, length first, and the offset after it."""
     stop = len(data) if end is None else end
@@ -235,6 +241,8 @@ def _write_value(out: bytearray, value: FieldValue, depth: int) -> None:
         case Timestamp() | datetime():
             out += b"T"
             out += encode_timestamp(value)
+        case Long():
+            out += _I64_TAGGED.pack(b"l", value)
         case int():
             _write_integer(out, value)
         case str():
