@@ -16,6 +16,11 @@ pytestmark = [
 ]
 
 
+def url(broker: TestBroker) -> str:
+    """Without the last slash, which would name the empty vhost."""
+    return f"--url={broker.amqp_url.removesuffix('/')}"
+
+
 def tool(
     broker: TestBroker, name: str, *arguments: str, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
@@ -92,7 +97,7 @@ def test_amqp_consume_can_bind_a_queue_of_its_own(
     consumer = subprocess.Popen(
         [
             "amqp-consume",
-            f"--url={broker.amqp_url.removesuffix('/')}",
+            url(broker),
             "-e",
             name,
             "-r",

@@ -6,9 +6,10 @@ from typing import Any
 
 import pika
 import pytest
-from e2e_support import depth, drain, get, get_soon, publish
+from e2e_support import RawPeer, depth, drain, get, get_soon, publish
 from pika.adapters.blocking_connection import BlockingChannel
 
+from holtmq.amqp.methods import BasicGet, BasicGetOk
 from holtmq.testing import TestBroker, VirtualClock
 
 pytestmark = pytest.mark.e2e
@@ -180,6 +181,28 @@ def test_the_latest_death_comes_first(
     headers = get_soon(channel, name + ".3").headers
     assert [death["queue"] for death in headers["x-death"]] == [name + ".2", queue]
     assert (headers["x-first-death-queue"], headers["x-last-death-queue"]) == (queue, name + ".2")
+
+
+def test_counts_are_written_with_64_bits_as_typed_clients_expect(
+    timed_broker: TestBroker, channel: BlockingChannel, raw: Callable[..., RawPeer], name: str
+) -> None:
+    for suffix, then in (("", ".2"), (".2", ".3")):
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name + then}
+        channel.queue_declare(name + suffix, arguments=arguments)
+    channel.queue_declare(name + ".3")
+    publish(channel, name, "x")
+    reject(channel, name)
+    reject(channel, name + ".2")
+    peer = raw(port=timed_broker.amqp_port)
+
+    peer.send(1, BasicGet(name + ".3", True))
+
+    peer.expect(BasicGetOk)
+    header = peer.read()
+    assert isinstance(header, bytes)
+    assert header.count(b"\x05countl" + (1).to_bytes(8, "big")) == 2
+    for suffix in ("", ".2", ".3"):
+        channel.queue_delete(name + suffix)
 
 
 def test_a_circle_without_a_rejection_ends(

@@ -118,6 +118,7 @@ def test_priority_survives_dead_lettering(channel: BlockingChannel, name: str) -
 
 
 def test_a_message_expires_at_any_level(channel: BlockingChannel, queue: str) -> None:
+    channel.confirm_delivery()
     publish(channel, queue, "low stays", priority=1)
     publish(channel, queue, "low goes", priority=1, expiration="20")
     publish(channel, queue, "high goes", priority=9, expiration="20")
