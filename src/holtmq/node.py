@@ -102,6 +102,7 @@ class Node:
         )
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
         self.partitioned.line.at = self._at
+        self.partitioned.plan_timed()
         self.wake()
         self.amqp_port = await self.amqp.listen(config.host, config.port)
         if config.tls_cert is not None:

@@ -15,6 +15,8 @@ from holtmq.broker.groups import micros
 from holtmq.broker.joining import decide_join, decide_subscription
 from holtmq.broker.partitioned_bodies import AmqpFacts, Body, encode_body
 from holtmq.broker.partitioned_events import NO_QUEUE, Acked, QueueEvent, Trimmed
+from holtmq.broker.partitioned_keyed import KeyedRows
+from holtmq.broker.partitioned_locks import LockPermits
 from holtmq.broker.partitioned_queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned_requests import (
     AckAnswer,
@@ -30,8 +32,10 @@ from holtmq.broker.partitioned_spool import Spool
 from holtmq.broker.partitioned_store import Change, Extra, PartitionedStore
 from holtmq.broker.partitioned_streams import StreamStates
 from holtmq.broker.partitioned_tally import Tally
+from holtmq.broker.partitioned_timed import Timed, TimedChange, TimedMessages
 from holtmq.broker.partitioned_waiting import WaitingLine
 from holtmq.broker.pushing import PushDecision, decide_push
+from holtmq.broker.queue_config import US
 from holtmq.broker.range_reads import DeliveryCheckpoints
 from holtmq.broker.retention import decide_retention
 from holtmq.broker.staging import Staging
@@ -58,12 +62,17 @@ class PartitionedService:
         self.store = PartitionedStore(journal)
         self.spool = Spool(self.store)
         self.streams = StreamStates(self.store)
+        self.keyed = KeyedRows(self.store)
+        self.locks = LockPermits(self.keyed)
+        self.timed = TimedMessages(self.store)
         self.staging = Staging(self.store, self.spool)
         DeliveryCheckpoints(self.store)
         self.tally = Tally()
         self.line = WaitingLine(self.store.queues, self.pop)
         self.store.on_event = self.line.hear
         self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
+        self._fires_at_us: int | None = None
+        self._fire_wanted = False
         self._turns = 0  # where a pop over many queues starts: fair rotation
 
     # -- push ------------------------------------------------------------------------------------
@@ -342,10 +351,55 @@ class PartitionedService:
                 expires_at = found.expires_at if expires_at is None else min(expires_at, found.expires_at)
         return Extension(renewed, expires_at, known)
 
+    # -- timed messages ---------------------------------------------------------------------------
+
+    def plan_timed(self) -> None:
+        """Have the node call when the next timed message is due; after a change and after a restart."""
+        due_us = self.timed.next_due_us()
+        if due_us is not None and (self._fires_at_us is None or due_us < self._fires_at_us):
+            self._fires_at_us = due_us
+            self.line.at(due_us / US, self._timed_due)
+
+    def _timed_due(self) -> None:
+        self._fires_at_us = None
+        self._fire_wanted = True
+        self.line.on_dirty()
+
+    def _fire(self, now: float) -> None:
+        self._fire_wanted = False
+        timers = self.timed.due(micros(now))
+        try:
+            self._push_timed(timers, now)
+        except LimitReached:
+            # One full queue must not hold up the timers of others: each on its own, the refused ones later.
+            for timer in timers:
+                try:
+                    self._push_timed([timer], now)
+                except LimitReached:
+                    self.timed.put_back([timer])
+                    self.line.at(now + 1.0, self._timed_due)
+        self.plan_timed()
+
+    def _push_timed(self, timers: Sequence[Timed], now: float) -> None:
+        if not timers:
+            return
+        items = [
+            PushItem(t.queue, t.partition, Body(t.transaction_id, t.payload, producer=t.producer))
+            for t in timers
+        ]
+        ended = self.timed.record(TimedChange([], [(timer.queue, timer.key) for timer in timers]))
+        if self.spool.holds:
+            self.spool.put(items)
+            self.store.commit_extras(ended)
+        else:
+            self._store_all(items, now, ended)
+
     # -- time ------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
         """Serve whoever was woken since the last turn."""
+        if self._fire_wanted:
+            self._fire(now)
         self.line.serve(now)
 
     def retain(self, now: float, *, eviction: bool = True, retention: bool = True) -> int:

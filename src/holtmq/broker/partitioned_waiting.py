@@ -5,7 +5,7 @@ when a lease, delay or window ends. Must not touch: clocks (``at`` and ``now`` c
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from holtmq.broker.partitioned_events import Acked, Pushed, QueueEvent
 from holtmq.broker.partitioned_queue import PartitionedQueue
@@ -35,6 +35,7 @@ class WaitingLine:
         self._dirty: dict[_Key, None] = {}
         self._dirty_wide: dict[_Wide, None] = {}
         self._planned: dict[tuple[str, str], float] = {}
+        self._watchers: dict[str, list[Callable[[], None]]] = {}  # readers without a group
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values())) + sum(map(len, self._wide.values()))
@@ -101,6 +102,9 @@ class WaitingLine:
 
     def hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
         """Something happened to a queue: mark the waiters it may help."""
+        if self._watchers and isinstance(event, Pushed):
+            for tell in self._watchers.get(queue.name, ()):
+                tell()
         groups = self._groups.get(queue.name)
         if groups is None and not self._wide:
             queue.take_woken()
@@ -117,6 +121,17 @@ class WaitingLine:
         for key in self._wide:
             if (key[2] in woken or key[2] not in queue.groups) and _matches(key[0], key[1], queue):
                 self._mark_wide(key)
+
+    def watch(self, queues: Iterable[str], tell: Callable[[], None]) -> None:
+        """Call ``tell`` at every push to these queues, until ``unwatch``."""
+        for name in queues:
+            self._watchers.setdefault(name, []).append(tell)
+
+    def unwatch(self, queues: Iterable[str], tell: Callable[[], None]) -> None:
+        for name in queues:
+            self._watchers[name].remove(tell)
+            if not self._watchers[name]:
+                del self._watchers[name]
 
     def wake_all(self) -> None:
         """Pops were paused and no longer are."""

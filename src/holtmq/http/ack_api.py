@@ -4,6 +4,7 @@ Owns: reading these requests and the texts of what is wrong with them. Must not 
 ack is an answer (200, ``success: false``), not an error.
 """
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -11,15 +12,19 @@ import msgspec
 
 from holtmq.broker.acknowledgment import AckStatus
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.groups import QUEUE_MODE
+from holtmq.broker.groups import QUEUE_MODE, micros
 from holtmq.broker.identifiers import message_id, partition_id, partition_of
 from holtmq.broker.partitioned_bundle import transact
+from holtmq.broker.partitioned_keyed import KeyDecision, KeyOp
 from holtmq.broker.partitioned_requests import AckRequest, PushItem
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
+from holtmq.http.keyed_api import KvRefused, lost_out, read_operation, result_out
+from holtmq.http.keyed_api import OperationIn as KeyOperationIn
 from holtmq.http.protocol import Exchange
 from holtmq.http.push_api import PushItemIn, check_text, explain_items, read_item
 from holtmq.http.rendering import ack_answers, ack_verdict
+from holtmq.http.timers_api import Riders
 from holtmq.http.wire import iso_seconds, quoted, quoted_or_null, segment
 
 LEASE_PREFIX: Final = b"/api/v1/lease/"
@@ -65,6 +70,8 @@ class OperationIn(msgspec.Struct, rename="camel"):
 class TransactionIn(msgspec.Struct, rename="camel"):
     operations: list[OperationIn] | None = None
     required_leases: list[str] | None = None
+    kv: list[KeyOperationIn] | None = None
+    timers: list[dict[str, object]] | None = None
 
 
 class ExtendIn(msgspec.Struct):
@@ -131,7 +138,7 @@ class AckApi:
                 )
             )
         answers = self._service.ack(requests, self._clock())
-        body = ack_answers([r[3] for r in requests], [r[1] for r in requests], answers)
+        body = ack_answers(requests, answers)
         exchange.answer_when_durable(self._journal, 200, body)
 
     # -- leases ----------------------------------------------------------------------------------
@@ -172,8 +179,10 @@ class AckApi:
         check_text(body)
         operations = incoming.operations
         if operations is None:
-            raise Refusal(400, "operations array required")
-        if not operations:
+            if not incoming.kv and not incoming.timers:
+                raise Refusal(400, "operations array required")
+            operations = []
+        if not operations and not incoming.kv and not incoming.timers:
             raise Refusal(400, "operations array cannot be empty")
         own_id = str(uuid4())
         leases = incoming.required_leases or []
@@ -194,8 +203,23 @@ class AckApi:
                 return
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
+        now = self._clock()
+        riders = Riders(self._service, exchange.subject, now)
         try:
-            results, answers = transact(self._service, items, acks, self._clock())
+            ops = [read_operation(asked) for asked in incoming.kv or ()]
+            for timer in incoming.timers or ():
+                riders.add(timer)
+        except KvRefused as refused:
+            code = "kv_bad_request" if incoming.kv else "timers_bad_request"
+            raise Refusal(refused.status, str(refused), code) from None
+        keyed = self._service.keyed.decide(ops, micros(now))
+        if keyed.failed is not None:
+            lost = {"transactionId": own_id, **lost_out(keyed, len(order) + keyed.failed), "results": []}
+            exchange.answer(200, msgspec.json.encode(lost))
+            return
+        extras = [*keyed.extras, *self._service.timed.record(riders.change)]
+        try:
+            results, answers = transact(self._service, items, acks, now, extras)
         except BrokerError as error:
             text = str(error)
             prefix = "ACK operation failed: " if text in _ACK_TEXTS else ""
@@ -215,10 +239,29 @@ class AckApi:
                 )
             else:
                 ack_id = quoted(acks[place].transaction_id)
-                verdict = ack_verdict(answers[place].outcome)
+                verdict = ack_verdict(answers[place].outcome, None)
                 parts.append(f'{{"index":{index},"type":"ack","transactionId":{ack_id},{verdict}}}')
+        parts += _rider_results(len(order), ops, keyed, riders.results)
+        if riders.results:
+            self._service.plan_timed()
         answer = f'{{"transactionId":"{own_id}","success":true,"results":[{",".join(parts)}]}}'
         exchange.answer_when_durable(self._journal, 200, answer.encode())
+
+
+def _rider_results(
+    first: int, ops: Sequence[KeyOp], keyed: KeyDecision, timers: Sequence[dict[str, object]]
+) -> list[str]:
+    """After the operations' own results, in the same flat numbering."""
+    rows: list[dict[str, object]] = []
+    for place, (op, result) in enumerate(zip(ops, keyed.results, strict=True)):
+        rows.append({**result_out(place, op, result), "type": "kv", "opIndex": place})
+    rows += [{**row, "type": "timer", "opIndex": place} for place, row in enumerate(timers)]
+    return [
+        msgspec.json.encode(
+            {**row, "index": index, "success": bool(row.get("applied", row.get("ok", True)))}
+        ).decode()
+        for index, row in enumerate(rows, first)
+    ]
 
 
 _ACK_TEXTS: Final = frozenset(

@@ -64,7 +64,8 @@ def _bind(context: Context, endpoint: Endpoint):  # type: ignore[no-untyped-def]
             return Response(status_code=400)
         except Exception as error:
             status, answer = answer_for(error)
-            return Response(answer, status, _CORS, "application/json")
+            headers = {**_CORS, "retry-after": "1"} if status == 429 else _CORS
+            return Response(answer, status, headers, "application/json")
         if isinstance(result, Response):  # a stream
             return result
         if not isinstance(result, Reply):

@@ -31,7 +31,9 @@ _CORS_LINES: Final = b"".join(b"%s: %s\r\n" % header for header in CORS)
 
 def _head(status: int) -> bytes:
     line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-    return line + _CORS_LINES + b"content-type: application/json\r\ncontent-length: "
+    # A full queue empties in seconds, not in the minutes that clients back off by themselves.
+    wait = b"retry-after: 1\r\n" if status == 429 else b""
+    return line + _CORS_LINES + wait + b"content-type: application/json\r\ncontent-length: "
 
 
 _HEADS: Final = {status: _head(status) for status in (200, 201, 400, 401, 403, 404, 409, 413, 429, 500, 503)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from holtmq.broker.acknowledgment import AckOutcome, AckVerdict
 from holtmq.broker.identifiers import message_id, partition_id
-from holtmq.broker.partitioned_requests import AckAnswer, Popped, PushItem, PushResult, Run
+from holtmq.broker.partitioned_requests import AckAnswer, AckRequest, Popped, PushItem, PushResult, Run
 from holtmq.http.wire import iso_us, quoted, quoted_or_null
 
 ACK_ERRORS = {
@@ -17,6 +17,8 @@ ACK_ERRORS = {
     AckVerdict.STALE: "transaction is unresolvable, already committed, or acknowledgment is stale",
     AckVerdict.UNKNOWN_STATUS: "Unknown acknowledgment status",
 }
+# Under a lease an unknown id is a client's mix-up, and newer clients look for this word.
+_NOT_DELIVERED = "Message not found: transaction is unresolvable under this lease"
 
 
 def push_results(items: Sequence[PushItem], results: Sequence[PushResult]) -> bytes:
@@ -100,32 +102,33 @@ def _fragments(run: Run) -> list[bytes]:
     return fragments
 
 
-def ack_answers(
-    transaction_ids: Sequence[str], partitions: Sequence[int], answers: Sequence[AckAnswer]
-) -> bytes:
+def ack_answers(requests: Sequence[AckRequest], answers: Sequence[AckAnswer]) -> bytes:
     """The array that answers an acknowledgment, also for a single one."""
     parts: list[str] = []
     tails: dict[tuple[int, int], str] = {}
-    for index, (transaction_id, partition, answer) in enumerate(
-        zip(transaction_ids, partitions, answers, strict=True)
-    ):
+    for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+        _, partition, _, transaction_id, _, lease_id, _ = request
         outcome, queue = answer
+        if outcome.verdict is AckVerdict.NOT_FOUND and lease_id and queue is not None:
+            partition = -1 - partition  # a tail of its own: see _NOT_DELIVERED
         key = (id(outcome), partition)
         tail = tails.get(key)
         if tail is None:
+            error = ACK_ERRORS.get(outcome.verdict)
+            if partition < 0:
+                partition, error = -1 - partition, _NOT_DELIVERED
             queue_name = partition_name = "null"
             if queue is not None and partition < len(queue.partitions):
                 queue_name, partition_name = quoted(queue.name), quoted(queue.partitions[partition].name)
             tail = tails[key] = (
-                f'{ack_verdict(outcome)},"queueName":{queue_name},"partitionName":{partition_name}}}'
+                f'{ack_verdict(outcome, error)},"queueName":{queue_name},"partitionName":{partition_name}}}'
             )
         parts.append(f'{{"index":{index},"transactionId":{quoted(transaction_id)},{tail}')
     return f"[{','.join(parts)}]".encode()
 
 
-def ack_verdict(outcome: AckOutcome) -> str:
+def ack_verdict(outcome: AckOutcome, error: str | None) -> str:
     """The fields of one verdict."""
-    error = ACK_ERRORS.get(outcome.verdict)
     return (
         f'"success":{_json(outcome.success)},"error":{quoted_or_null(error)},'
         f'"leaseReleased":{_json(outcome.lease_released)},"dlq":{_json(outcome.dead_lettered)},'

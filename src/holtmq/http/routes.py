@@ -10,15 +10,19 @@ from holtmq.http import (
     dlq_api,
     groups_api,
     hot,
+    keyed_api,
+    locks_api,
     messages_api,
     metrics_api,
     queues_api,
     range_api,
+    reads_api,
     resources_api,
     staging_api,
     status_api,
     streams_api,
     system_api,
+    timers_api,
     traces_api,
 )
 from holtmq.http.endpoints import Endpoint
@@ -38,4 +42,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *analytics_api.ENDPOINTS,
     *range_api.ENDPOINTS,
     *staging_api.ENDPOINTS,
+    *reads_api.ENDPOINTS,
+    *keyed_api.ENDPOINTS,
+    *locks_api.ENDPOINTS,
+    *timers_api.ENDPOINTS,
 )

@@ -1,0 +1,188 @@
+"""Reading partitions by offset, without a group: fetch records, and find partitions that changed.
+
+Owns: the wire form, and the waiting of a fetch for its first record. Must not touch: groups and leases.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.groups import micros
+from holtmq.broker.identifiers import partition_id
+from holtmq.broker.partitioned_queue import PartitionedQueue
+from holtmq.http.endpoints import WRITE, Call, Endpoint
+from holtmq.http.errors import Refusal
+from holtmq.http.wire import iso_ms, moment_us, raw
+
+_MOST: Final = 1024
+_PAGE: Final = 1000
+_MAX_BYTES: Final = 8 << 20
+_RECORD_COST: Final = 150  # bytes of JSON around a payload
+_READ_AT_ONCE: Final = 256
+
+
+class FetchEntry(msgspec.Struct, rename="camel"):
+    queue: str
+    partition: str = "Default"
+    offset: int = 0
+    max_bytes: int | None = None
+
+
+class FetchIn(msgspec.Struct, rename="camel"):
+    entries: list[FetchEntry]
+    max_bytes: int | None = None
+    max_wait_ms: float | None = None
+    min_bytes: int | None = None
+
+
+class ChangedEntry(msgspec.Struct):
+    queue: str
+    since: str | None = None
+    after: str | None = None
+    limit: int | None = None
+
+
+class ChangedIn(msgspec.Struct):
+    entries: list[ChangedEntry]
+
+
+async def fetch(call: Call) -> object:
+    asked = call.json(FetchIn)
+    if len(asked.entries) > _MOST:
+        raise Refusal(400, f"more than {_MOST} entries")
+    answer, size, failed = _read_all(call, asked)
+    wait_ms = min(asked.max_wait_ms or 0, call.context.config.http.max_wait_ms)
+    if size < max(asked.min_bytes or 1, 1) and not failed and wait_ms > 0:
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while size < max(asked.min_bytes or 1, 1) and not failed:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0 or not await _pushed(call, {entry.queue for entry in asked.entries}, left):
+                break
+            answer, size, failed = _read_all(call, asked)
+    return {"entries": answer}
+
+
+async def _pushed(call: Call, queues: set[str], seconds: float) -> bool:
+    """Wait for a push to one of the queues; False when the time is up."""
+    arrived = asyncio.Event()
+    line = call.service.line
+    line.watch(queues, arrived.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await arrived.wait()
+    except TimeoutError:
+        return False
+    finally:
+        line.unwatch(queues, arrived.set)
+    return True
+
+
+def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int, bool]:
+    left = min(asked.max_bytes or _MAX_BYTES, _MAX_BYTES)
+    answer: list[dict[str, object]] = []
+    total, failed = 0, False
+    for entry in asked.entries:
+        row, size = _read_entry(call, entry, left)
+        left -= size
+        total += size
+        failed = failed or "error" in row
+        answer.append(row)
+    return answer, total, failed
+
+
+def _read_entry(call: Call, entry: FetchEntry, left: int) -> tuple[dict[str, object], int]:
+    queue = call.service.store.queues.get(entry.queue)
+    head: dict[str, object] = {"queue": entry.queue, "partition": entry.partition}
+    index = queue.indexes.get(entry.partition) if queue is not None else None
+    if queue is None or index is None:
+        empty = {**head, "records": [], "highWatermark": 0, "logStartOffset": 0}
+        if queue is None:
+            return {**empty, "error": "UNKNOWN_TOPIC_OR_PARTITION"}, 0
+        return ({**empty, "error": "OFFSET_OUT_OF_RANGE"} if entry.offset else empty), 0
+    where = queue.partitions[index]
+    head |= {"highWatermark": where.end, "logStartOffset": where.first}
+    if not where.first <= entry.offset <= where.end:
+        return {**head, "records": [], "error": "OFFSET_OUT_OF_RANGE"}, 0
+    records, size = _records(call, queue, index, entry.offset, min(entry.max_bytes or left, left))
+    return {**head, "records": records}, size
+
+
+def _records(
+    call: Call, queue: PartitionedQueue, index: int, start: int, most_bytes: int
+) -> tuple[list[dict[str, object]], int]:
+    """From an offset on, at least one record whatever its size."""
+    where = queue.partitions[index]
+    records: list[dict[str, object]] = []
+    size, at = 0, start
+    while at < where.end and (size < most_bytes or not records):
+        stop = min(at + _READ_AT_ONCE, where.end)
+        rows = queue.log.refs(where.offsets[at - where.first : stop - where.first])
+        bodies = call.service.store.bodies([position for _, position, _ in rows])
+        for position, (row, body) in enumerate(zip(rows, bodies, strict=True), at):
+            cost = len(body.payload) + _RECORD_COST
+            if records and size + cost > most_bytes:
+                return records, size
+            size += cost
+            records.append(
+                {
+                    "offset": position,
+                    "transactionId": body.transaction_id,
+                    "payload": raw(body.payload),
+                    "ts": iso_ms(row[2]),
+                }
+            )
+        at = stop
+    return records, size
+
+
+async def changed(call: Call) -> object:
+    asked = call.json(ChangedIn)
+    if len(asked.entries) > _MOST:
+        raise Refusal(400, f"more than {_MOST} entries")
+    # Creation times rise strictly, and this loop writes them: what was written is counted.
+    safe_us = micros(call.now)
+    return {"safeTime": iso_ms(safe_us), "entries": [_changed(call, entry) for entry in asked.entries]}
+
+
+def _changed(call: Call, entry: ChangedEntry) -> dict[str, object]:
+    queue = call.service.store.queues.get(entry.queue)
+    if queue is None:
+        return {"queue": entry.queue, "partitions": [], "next": None, "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    since_us = moment_us(entry.since, "since") if entry.since else 0
+    limit = min(max(entry.limit or _PAGE, 1), _PAGE)
+    start = int(entry.after) + 1 if entry.after and entry.after.isdigit() and len(entry.after) < 12 else 0
+    rows: list[dict[str, object]] = []
+    last = start
+    for index in range(start, len(queue.partitions)):
+        where = queue.partitions[index]
+        written_us = queue.log.created_us(where.offsets[-1]) if where.offsets else where.created_us
+        if written_us < since_us:
+            continue
+        if len(rows) == limit:
+            return {"queue": entry.queue, "partitions": rows, "next": str(last)}
+        last = index
+        rows.append(
+            {
+                "name": where.name,
+                "id": partition_id(queue.number, index),
+                "lastOffset": where.end - 1,
+                "logStart": where.first,
+                "lastWriteAt": iso_ms(written_us),
+            }
+        )
+    return {"queue": entry.queue, "partitions": rows, "next": None}
+
+
+ENDPOINTS: Final = (
+    Endpoint("POST", "/api/v1/fetch", WRITE, "reads", "Read partitions by offset", fetch, body=FetchIn),
+    Endpoint(
+        "POST",
+        "/api/v1/partitions/changed",
+        WRITE,
+        "reads",
+        "Partitions written since a time",
+        changed,
+        body=ChangedIn,
+    ),
+)
