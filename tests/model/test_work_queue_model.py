@@ -24,6 +24,7 @@ from holtmq.broker.message import Message
 from holtmq.broker.recovery import snapshot
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.wire.tables import FieldTable
 
 pytestmark = pytest.mark.model
 
@@ -329,14 +330,14 @@ class Machine(RuleBasedStateMachine):
     @rule(persistent=st.booleans(), delay_ms=st.sampled_from([10, 25, 60]))
     def publish_later(self, persistent: bool, delay_ms: int) -> None:
         body = self.next_body(0)
-        headers: dict[str, object] = {"x-delay": delay_ms}
+        headers: FieldTable = {"x-delay": delay_ms}
         outcome = self.bench.publish(
             "",
             body,
             exchange="late",
             persistent=persistent,
             headers=headers,
-            turn=False,  # type: ignore[arg-type]
+            turn=False,
         )
         assert outcome is (Outcome.JOURNALLED if persistent else Outcome.PLACED)
         self.all_delays[body] = self.model.now_ms + delay_ms, self.model.item(body, persistent)
