@@ -19,6 +19,7 @@ from holtmq.broker.dead_letter_store import DeadLetter
 from holtmq.broker.delivery_log import DeliveryRun, Outcome
 from holtmq.broker.envelopes import to_payload
 from holtmq.broker.errors import Conflict
+from holtmq.broker.identifiers import dead_letter_id
 from holtmq.broker.partitioned_bodies import ID_MAX, AmqpFacts, Body
 from holtmq.broker.partitioned_queue import PartitionedQueue
 from holtmq.broker.partitioned_store import PartitionedStore
@@ -150,7 +151,7 @@ def _letters(
     columns = MessageColumns(queue, piece, store.cipher, {})
     first_failed = queue.deliveries.first_failed
     own: dict[str, Sequence[object]] = {
-        "letter_id": [letter.number for letter in letters],
+        "letter_id": [int(dead_letter_id(queue.number, letter.number)) for letter in letters],
         "group": [letter.group for letter in letters],
         "error": [letter.error for letter in letters],
         "attempts": [letter.retry_count + 1 for letter in letters],
