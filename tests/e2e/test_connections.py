@@ -367,6 +367,24 @@ def test_what_is_not_permitted_is_refused(
     )
 
 
+def test_deleting_a_vhost_or_a_user_ends_their_connections(broker: TestBroker, raw: Raw, name: str) -> None:
+    for who in (name, name + ".2"):
+        user(broker, who, name, (".*", ".*", ".*"))
+    second = raw(response=f"\0{name}.2\0secret".encode(), vhost=name)
+    first = raw(response=f"\0{name}\0secret".encode(), vhost=name)
+    bystander = raw()
+
+    broker.call(lambda node: node.broker.delete_user(name + ".2"))
+    close = second.expect_close()
+    assert (close.reply_code, close.reply_text) == (320, f"CONNECTION_FORCED - user '{name}.2' is deleted")
+    broker.call(lambda node: node.broker.delete_vhost(name))
+    close = first.expect_close()
+    assert (close.reply_code, close.reply_text) == (320, f"CONNECTION_FORCED - vhost '{name}' is deleted")
+
+    bystander.send(1, QueueDeclare("", exclusive=True))
+    bystander.expect(QueueDeclareOk)
+
+
 def test_permissions_taken_away_stop_a_publisher_at_once(
     broker: TestBroker, connect: Connect, name: str
 ) -> None:

@@ -242,6 +242,31 @@ CHANNEL_ERRORS: dict[str, tuple[list[Method], int, str]] = {
         "PRECONDITION_FAILED - invalid arg 'x-dead-letter-routing-key' for queue 'Q' in vhost '/': "
         "routing_key_but_no_dlx_defined",
     ),
+    "dead-letter key that no message can carry": (
+        [own("Q", dead_letter_exchange="", dead_letter_routing_key="k" * 256)],
+        406,
+        "PRECONDITION_FAILED - invalid arg 'x-dead-letter-routing-key' for queue 'Q' in vhost '/': a",
+    ),
+    "queue name that is no text": (
+        [QueueDeclare("\udcff")],
+        406,
+        r"PRECONDITION_FAILED - queue name '\xff' is not UTF-8",
+    ),
+    "exchange name that is no text": (
+        [ExchangeDeclare("\udcff")],
+        406,
+        r"PRECONDITION_FAILED - exchange name '\xff' is not UTF-8",
+    ),
+    "binding key that is no text": (
+        [own("Q"), QueueBind("Q", "amq.direct", "\udcff")],
+        406,
+        r"PRECONDITION_FAILED - routing key '\xff' is not UTF-8",
+    ),
+    "exclusive consumer of a single-active-consumer queue": (
+        [own("Q", single_active_consumer=True), BasicConsume("Q", "t", exclusive=True)],
+        403,
+        "ACCESS_REFUSED - queue 'Q' in vhost '/' in exclusive use",
+    ),
     "dead-letter exchange that is a number": (
         [own("Q", dead_letter_exchange=1)],
         406,

@@ -56,6 +56,7 @@ class AmqpServer:
         self.authenticator = Authenticator(broker.users)
         self.connections: set[AmqpProtocol] = set()
         self.with_output: list[AmqpProtocol] = []
+        broker.on_expelled = self.expel
         self.alarm = ""  # why publishers must wait; empty: they need not
         self._waiting_for_journal: set[AmqpProtocol] = set()
         self._servers: list[asyncio.Server] = []
@@ -86,6 +87,13 @@ class AmqpServer:
         with_output, self.with_output = self.with_output, []
         for protocol in with_output:
             protocol.flush()
+
+    def expel(self, reason: str, is_meant: Callable[[str, str], bool]) -> None:
+        """Close the connections whose vhost and user are meant."""
+        for protocol in list(self.connections):
+            connection = protocol.connection
+            if connection.is_running and is_meant(connection.vhost.name, connection.user_name):
+                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
 
     def raise_alarm(self, reason: str) -> None:
         """Publishers wait from now on."""

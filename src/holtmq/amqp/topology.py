@@ -60,6 +60,7 @@ class Topology:
                 lasting = self._broker.delete_exchange(self._connection.vhost, name, if_unused)
                 self._answer(ExchangeDeleteOk(), lasting, no_wait)
             case ExchangeBind(destination, source, key, no_wait, arguments):
+                _refuse_unreadable("routing key", key)
                 self._check(Action.WRITE, destination)
                 self._check(Action.READ, source)
                 lasting = self._broker.bind(
@@ -76,6 +77,7 @@ class Topology:
             case QueueDeclare():
                 self._queue_declare(method)
             case QueueBind(queue, exchange, key, no_wait, arguments):
+                _refuse_unreadable("routing key", key)
                 name = self._named(queue)
                 key = self._last_queue if not queue and not key else key
                 self._check(Action.WRITE, name)
@@ -111,6 +113,7 @@ class Topology:
             vhost.exchange(name)
             self._answer(ExchangeDeclareOk(), False, method.no_wait)
             return
+        _refuse_unreadable("exchange name", name)
         self._check(Action.CONFIGURE, name)
         alternate = method.arguments.get("alternate-exchange")
         if isinstance(alternate, str):
@@ -140,6 +143,7 @@ class Topology:
             queue = vhost.queue(name, self._connection)
         else:
             if name:
+                _refuse_unreadable("queue name", name)
                 self._check(Action.CONFIGURE, name)
             dead_letters = method.arguments.get("x-dead-letter-exchange")
             if isinstance(dead_letters, str) and name:
@@ -190,3 +194,12 @@ class Topology:
 def _one_line(name: str) -> str:
     """Names lose line ends, as in RabbitMQ: they would break everybody's listings."""
     return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name
+
+
+def _refuse_unreadable(what: str, text: str) -> None:
+    """What is declared is listed, logged and journalled as text. (Messages may carry any key.)"""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        raise ChannelFault(ReplyCode.PRECONDITION_FAILED, f"{what} '{shown}' is not UTF-8") from None

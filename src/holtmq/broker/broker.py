@@ -5,7 +5,7 @@ clocks. Messages in motion are in ``flow.py``; folding the journal back is in ``
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from holtmq.auth.permissions import Permissions
@@ -61,6 +61,8 @@ class Broker:
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
         self.last_queue_id = 0
+        # Told when clients must go: why, and whether one of this vhost and user is among them.
+        self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
         self.streams: Streams | None = None
 
     # -- vhosts and users ------------------------------------------------------------------------
@@ -83,6 +85,7 @@ class Broker:
     def delete_vhost(self, name: str) -> None:
         """Remove a vhost and all that is in it."""
         vhost = self.vhost(name)
+        self.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
         for queue in list(vhost.queues.values()):
             self._remove_queue(vhost, queue)
         del self.vhosts[name]
@@ -107,6 +110,7 @@ class Broker:
         """Remove a user with all permissions."""
         if not self.users.delete_user(name):
             raise NotFound(f"no user '{name}'")
+        self.on_expelled(f"user '{name}' is deleted", lambda _, user: user == name)
         self.record(UserDeleted(name))
 
     def set_permissions(self, user: str, vhost: str, permissions: Permissions) -> None:
@@ -434,7 +438,8 @@ class Broker:
 
     def consume(self, queue: WorkQueue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
-        if queue.exclusive_consumer or (exclusive and queue.consumers):
+        alone = exclusive and (queue.consumers or queue.options.single_active_consumer)
+        if queue.exclusive_consumer or alone:
             raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
         queue.add_consumer(consumer)
         queue.exclusive_consumer = exclusive
@@ -496,6 +501,10 @@ class Broker:
     def record(self, change: AnyChange) -> None:
         """Write one change down."""
         self.journal.append(Kind.CHANGE, encode_change(change))
+
+
+def _nobody(reason: str, is_meant: Callable[[str, str], bool]) -> None:
+    return None
 
 
 def _lasts(source: QueueExchange, destination: WorkQueue | QueueExchange) -> bool:

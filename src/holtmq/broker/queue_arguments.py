@@ -118,6 +118,13 @@ def read_text(value: object) -> str:
     return value
 
 
+def _read_key(value: object) -> str:
+    text = read_text(value)
+    if len(text.encode()) > 255:
+        raise BadValue("a routing key has at most 255 bytes")
+    return text
+
+
 def _read_enum(kind: type[Enum]) -> _Read:
     choices = ", ".join(member.value for member in kind)
 
@@ -172,7 +179,7 @@ RULES: Final[Mapping[str, ArgumentRule]] = {
     "x-max-length-bytes": ArgumentRule("max_length_bytes", _non_negative),
     "x-overflow": ArgumentRule("overflow", _read_enum(Overflow)),
     "x-dead-letter-exchange": ArgumentRule("dead_letter_exchange", read_text),
-    "x-dead-letter-routing-key": ArgumentRule("dead_letter_routing_key", read_text),
+    "x-dead-letter-routing-key": ArgumentRule("dead_letter_routing_key", _read_key),
     "x-dead-letter-strategy": ArgumentRule(
         "dead_letter_strategy", _read_choice("at-most-once", "at-least-once")
     ),
