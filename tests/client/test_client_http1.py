@@ -1,5 +1,7 @@
 """Reading answers from bytes, and addresses from URLs: no socket needed."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,7 @@ def test_an_answer_is_read_however_it_is_cut(raw: bytes, cuts: list[int]) -> Non
     reader = AnswerReader()
     edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
 
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         assert start == len(raw) or reader.answer is None
         if start < end:
             reader.feed(raw[start:end])

@@ -29,7 +29,6 @@ from holtmq.client import (
     PushFailed,
     QueueFull,
     Refused,
-    TimedOut,
     TooLarge,
     TransactionFailed,
     Unauthorized,
@@ -77,12 +76,11 @@ async def test_a_push_survives_a_fault_and_is_sent_again_with_the_same_ids(fault
 
 async def test_a_slow_answer_is_given_up_and_asked_for_again() -> None:
     slow = Say(201, PUSHED, delay=5)
-    async with StubBroker(slow, STORED) as stub:
-        async with Client(stub.url, timeout=0.1, backoff=QUICK) as client:
-            await client.queue("q").push(1)
+    async with StubBroker(slow, STORED) as stub, Client(stub.url, timeout=0.1, backoff=QUICK) as client:
+        await client.queue("q").push(1)
 
-            assert len(stub.asked) == 2
-            assert ids(stub.asked[0]) == ids(stub.asked[1])
+        assert len(stub.asked) == 2
+        assert ids(stub.asked[0]) == ids(stub.asked[1])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ async def test_a_refusal_is_raised_at_once_with_the_brokers_words(
 ) -> None:
     async with StubBroker(Say(status, {"error": "as it is", "code": code})) as stub:
         async with quick_client(stub.url) as client:
-            with pytest.raises(kind, match="^as it is$") as caught:
+            with pytest.raises(kind, match=r"^as it is$") as caught:
                 await client.queue("q").push(1)
 
         assert (caught.value.status, caught.value.code) == (status, code)
@@ -141,7 +139,7 @@ async def test_nobody_listening_is_a_failed_connection() -> None:
     async with StubBroker() as stub:
         url = stub.url
     async with quick_client(url) as client:
-        with pytest.raises(ConnectionFailed, match="no connection to 127.0.0.1"):
+        with pytest.raises(ConnectionFailed, match=r"no connection to 127\.0\.0\.1"):
             await client.queue("q").push(1)
 
 
@@ -248,17 +246,16 @@ async def test_calls_at_once_have_connections_of_their_own_up_to_the_limit() -> 
 
 
 async def test_waiting_pops_leave_room_for_acks() -> None:
-    async with StubBroker(Say(204, delay=0.5)) as stub:
-        async with quick_client(stub.url, max_connections=1) as client:
-            polls = [asyncio.create_task(client.queue("q").pop(wait=0.5)) for _ in range(5)]
-            while len(stub.asked) < 5:
-                await asyncio.sleep(0.005)
-            stub.script = [STORED]
+    async with StubBroker(Say(204, delay=0.5)) as stub, quick_client(stub.url, max_connections=1) as client:
+        polls = [asyncio.create_task(client.queue("q").pop(wait=0.5)) for _ in range(5)]
+        while len(stub.asked) < 5:
+            await asyncio.sleep(0.005)
+        stub.script = [STORED]
 
-            async with asyncio.timeout(0.4):
-                await client.queue("q").push(1)
+        async with asyncio.timeout(0.4):
+            await client.queue("q").push(1)
 
-            assert await asyncio.gather(*polls) == [[]] * 5
+        assert await asyncio.gather(*polls) == [[]] * 5
 
 
 async def test_a_connection_the_broker_closed_while_it_idled_costs_no_try() -> None:
@@ -387,28 +384,32 @@ async def test_a_stop_takes_waiting_pops_back_without_waiting_for_them() -> None
 
 
 async def test_messages_that_were_under_way_when_the_pop_was_taken_back_are_given_back() -> None:
-    async with StubBroker(Say(200, POPPED, delay=0.2), Say(200, [{"success": True}])) as stub:
-        async with quick_client(stub.url) as client:
-            consuming = client.queue("q").group("g").batch(2).each().consume(_never).start()
-            while not stub.asked:
-                await asyncio.sleep(0.005)
+    async with (
+        StubBroker(Say(200, POPPED, delay=0.2), Say(200, [{"success": True}])) as stub,
+        quick_client(stub.url) as client,
+    ):
+        consuming = client.queue("q").group("g").batch(2).each().consume(_never).start()
+        while not stub.asked:
+            await asyncio.sleep(0.005)
 
-            await consuming.stop()
+        await consuming.stop()
 
-            given_back = json.loads(stub.asked[-1].body)["acknowledgments"]
-            assert [(ack["transactionId"], ack["status"]) for ack in given_back] == [("t1", "retry")]
+        given_back = json.loads(stub.asked[-1].body)["acknowledgments"]
+        assert [(ack["transactionId"], ack["status"]) for ack in given_back] == [("t1", "retry")]
 
 
 async def test_a_stop_also_ends_the_waiting_between_two_tries() -> None:
-    async with StubBroker(Say(503, {"error": "down"})) as stub:
-        async with Client(stub.url, backoff=Backoff(first=30, longest=30)) as client:
-            consuming = client.queue("q").consume(_never).start()
-            while not stub.asked:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(0.02)
+    async with (
+        StubBroker(Say(503, {"error": "down"})) as stub,
+        Client(stub.url, backoff=Backoff(first=30, longest=30)) as client,
+    ):
+        consuming = client.queue("q").consume(_never).start()
+        while not stub.asked:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
 
-            async with asyncio.timeout(1):
-                await consuming.stop()
+        async with asyncio.timeout(1):
+            await consuming.stop()
 
 
 async def _never(_: object) -> None:
@@ -436,14 +437,16 @@ async def test_a_stop_ends_a_waiting_pop_over_tls_too(tmp_path: Path) -> None:
     cert, key = _self_signed(tmp_path)
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     serving.load_cert_chain(cert, key)
-    async with StubBroker(Say(204, delay=30), tls=serving) as stub:
-        async with quick_client(stub.url, tls=ssl.create_default_context(cafile=str(cert))) as client:
-            consuming = client.queue("q").consume(_never).start()
-            while not stub.asked:
-                await asyncio.sleep(0.005)
+    async with (
+        StubBroker(Say(204, delay=30), tls=serving) as stub,
+        quick_client(stub.url, tls=ssl.create_default_context(cafile=str(cert))) as client,
+    ):
+        consuming = client.queue("q").consume(_never).start()
+        while not stub.asked:
+            await asyncio.sleep(0.005)
 
-            async with asyncio.timeout(1):
-                await consuming.stop()
+        async with asyncio.timeout(1):
+            await consuming.stop()
 
 
 def _self_signed(folder: Path) -> tuple[Path, Path]:
@@ -474,7 +477,3 @@ def _self_signed(folder: Path) -> tuple[Path, Path]:
         )
     )
     return cert_file, key_file
-
-
-def test_a_timeout_is_a_failed_connection() -> None:
-    assert issubclass(TimedOut, ConnectionFailed)

@@ -24,12 +24,16 @@ class LoopThread:
         self._thread.start()
         self._ready.wait()
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def run(self, work: Coroutine[object, object, T]) -> T:
         """Run on the loop; its result, or its exception. Interrupted (Ctrl-C), it is cancelled there."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("the sync client cannot be called from its own event loop")
-        if not self._thread.is_alive():
+        if not self.alive:
             work.close()
             raise RuntimeError("this client is closed")
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)

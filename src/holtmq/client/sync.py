@@ -288,6 +288,8 @@ class SyncClient(Face[Client]):
 
     def close(self) -> None:
         """See ``Client.close``."""
+        if not self._thread.alive:
+            return
         try:
             self._thread.run(self._twin.close())
         finally:
