@@ -15,6 +15,7 @@ _VERBS = {
     "config": "holtmq.cli.show_config:config",
     "journal": "holtmq.cli.journal:journal",
     "bench": "holtmq.cli.bench:bench",
+    "pipeline": "holtmq.cli.pipeline:pipeline",
     "verify": "holtmq.cli.verify:verify",
     "version": "holtmq.cli.version:version",
 }

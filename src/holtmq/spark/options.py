@@ -108,6 +108,7 @@ class SinkOptions:
     queue: str = ""
     partition: str = ""
     part_bytes: int = 4 << 20  # how much one request stages
+    write_id: str = ""  # a batch write of this name happens once, however often it is run
 
 
 _CONNECTION: Final = (
@@ -142,7 +143,7 @@ SOURCE_OPTIONS: Final = (
     "columns",
     "partition",
 )
-SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes")
+SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes", "writeId")
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -193,7 +194,11 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if split_relation(queue)[1] is not Relation.MESSAGES:
         options.refuse("queue", "it can be read, not written")
     return SinkOptions(
-        _connection(options), queue, options.text("partition"), options.size("stageBytes") or 4 << 20
+        _connection(options),
+        queue,
+        options.text("partition"),
+        options.size("stageBytes") or 4 << 20,
+        options.text("writeId"),
     )
 
 

@@ -168,7 +168,9 @@ class HoltBatchWriter(DataSourceArrowWriter):
             raise UnfitSchema('a queue is appended to, not overwritten: use mode("append")')
         check_columns(schema, options)
         self._options = options
-        self._writer = f"write-{uuid.uuid4()}"  # pickled from here: every task stages under the same name
+        self._writer = (
+            options.write_id or f"write-{uuid.uuid4()}"
+        )  # pickled from here: every task stages under the same name
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return _Stager(self._options).run(iterator, self._writer, 0)

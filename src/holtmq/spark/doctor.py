@@ -1,0 +1,133 @@
+"""``holt pipeline doctor``: what a Spark job needs, looked at one by one, in plain words.
+
+Owns: the checks and what to do about each. Must not touch: anything; it only looks.
+"""
+
+import importlib
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holtmq.spark.errors import BrokerRefused, BrokerUnreachable, HoltSparkError
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    what: str
+    good: bool
+    text: str
+
+
+def examine(url: str, token: str = "", *, start_spark: bool = False) -> Iterator[Finding]:
+    """Every finding, as soon as it is known."""
+    yield _python()
+    yield _java()
+    for package, wanted in (("pyspark", ">=4,<5"), ("pyarrow", ">=15"), ("pandas", ">=2.2,<3")):
+        yield _package(package, wanted)
+    yield from _broker(url, token)
+    if start_spark:
+        yield _guarded("Spark", _spark)
+
+
+def _python() -> Finding:
+    good = sys.version_info >= (3, 11)
+    return Finding(
+        "Python", good, f"{sys.version.split()[0]}" + ("" if good else ": 3.11 or newer is needed")
+    )
+
+
+def _java() -> Finding:
+    java = shutil.which("java")
+    if java is None:
+        return Finding(
+            "Java", False, "not found: install a JDK of version 17 or 21, or set JAVA_HOME and PATH"
+        )
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
+    found = re.search(r'version "(\d+)', said)
+    version = int(found[1]) if found else 0
+    good = version >= 17
+    return Finding("Java", good, f"{version} at {java}" + ("" if good else ": Spark 4 needs 17 or newer"))
+
+
+def _package(name: str, wanted: str) -> Finding:
+    try:
+        version = importlib.metadata.version(name)
+        importlib.import_module(name)
+    except (importlib.metadata.PackageNotFoundError, ImportError) as error:
+        return Finding(name, False, f"missing ({error}): pip install 'holtmq[spark]'")
+    major = int(version.split(".")[0])
+    low = int(re.findall(r"\d+", wanted)[0])
+    high = re.search(r"<(\d+)", wanted)
+    good = major >= low and (high is None or major < int(high[1]))
+    return Finding(name, good, version + ("" if good else f": {wanted} is needed"))
+
+
+def _broker(url: str, token: str) -> Iterator[Finding]:
+    try:
+        from holtmq.spark.client import BrokerClient
+        from holtmq.spark.options import Connection
+    except ImportError:
+        return  # said above already
+    with BrokerClient(Connection(url, token, timeout=5, retry_seconds=2)) as broker:
+        try:
+            broker.call("GET", "/api/v1/ranges", {"pattern": "-"})
+            yield Finding("Broker", True, url)
+        except BrokerUnreachable as error:
+            yield Finding("Broker", False, f"{error}: start it with holt serve, or give --url")
+            return
+        except BrokerRefused as refusal:
+            yield Finding("Broker", refusal.status < 500, url)
+            yield Finding(
+                "May read", False, f"{refusal.text}: give a --token with the role read-only or more"
+            )
+            return
+        yield Finding("May read", True, "queues can be read")
+        yield _guarded("May write", lambda: _write(broker))
+        yield _guarded("Arrow on the broker", lambda: _arrow(broker))
+
+
+def _write(broker: object) -> str:
+    from holtmq.spark.client import BrokerClient
+
+    assert isinstance(broker, BrokerClient)
+    broker.abort("holt-doctor", 0)
+    return "queues can be written"
+
+
+def _arrow(broker: object) -> str:
+    from holtmq.spark.client import BrokerClient
+
+    assert isinstance(broker, BrokerClient)
+    try:
+        broker.stage("holt-doctor", 0, 0, 0, 0, b"", {})
+    except BrokerRefused as refusal:
+        if refusal.status == 501:
+            raise
+    return "rows are served"
+
+
+def _spark() -> str:
+    from holtmq.spark.session import open_session
+
+    spark = open_session("holt doctor", "local[1]", {})
+    try:
+        rows = spark.range(3).mapInArrow(lambda batches: batches, "id long").count()
+        return f"{spark.version} runs, with Python workers" if rows == 3 else "counts wrongly"
+    finally:
+        spark.stop()
+
+
+def _guarded(what: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, True, check())
+    except (HoltSparkError, OSError, RuntimeError) as error:
+        return Finding(what, False, str(error))
+
+
+def as_json(findings: list[Finding]) -> str:
+    return json.dumps([{"what": one.what, "good": one.good, "text": one.text} for one in findings])
