@@ -26,6 +26,7 @@ from holtmq.broker.partitioned_service import PartitionedService
 from holtmq.broker.partitioned_service import Settings as PartitionedSettings
 from holtmq.broker.queue_config import QueueConfig
 from holtmq.broker.recovery import recover, snapshot
+from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, TlsVerify
 from holtmq.http.context import Context
 from holtmq.http.history import History
@@ -157,9 +158,7 @@ class Node:
                     extra={"bytes": recovery.torn.dropped_bytes, "where": recovery.torn.where},
                 )
         if not self.broker.vhosts:
-            self.broker.put_vhost(DEFAULT_VHOST)
-            self.broker.put_user(User(DEFAULT_USER, _GUEST_HASH, (ADMINISTRATOR,)))
-            self.broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
+            put_defaults(self.broker)
         streams.follow()
 
     def _http_context(self) -> Context:
@@ -175,6 +174,8 @@ class Node:
             TokenVerifier(auth) if auth.jwt_enabled else None,
             self.started_at,
             History(self.partitioned.tally),
+            self.amqp.authenticator,
+            AmqpClients(self.amqp),
         )
 
     async def stop(self, grace: float = 3.0) -> None:
@@ -323,6 +324,13 @@ class Node:
                 "listening beyond this machine without users: only guest exists, and it works from loopback only",
                 extra={"hosts": ",".join(sorted(set(wide)))},
             )
+
+
+def put_defaults(broker: Broker) -> None:
+    """What a new node begins with: vhost ``/``, and ``guest`` with every right in it."""
+    broker.put_vhost(DEFAULT_VHOST)
+    broker.put_user(User(DEFAULT_USER, _GUEST_HASH, (ADMINISTRATOR,)))
+    broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
 
 
 def _partitioned(journal: Journal, config: Config) -> PartitionedService:

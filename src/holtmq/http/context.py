@@ -6,10 +6,12 @@ Owns: nothing; it is handed down once, at start. Must not touch: sockets.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holtmq.auth.login import Authenticator
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned_service import PartitionedService
 from holtmq.config import Config
+from holtmq.http.clients import Clients
 from holtmq.http.history import History
 from holtmq.journal.interface import Journal
 
@@ -28,3 +30,5 @@ class Context:
     verifier: TokenVerifier | None  # None: everybody may do everything
     started_at: float
     history: History
+    authenticator: Authenticator  # for the management API: names and passwords
+    clients: Clients  # who is connected over AMQP

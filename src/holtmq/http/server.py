@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 from holtmq.http.app import make_app
 from holtmq.http.context import Context
 from holtmq.http.hot import HotRoutes
+from holtmq.http.management_api import with_management
 from holtmq.http.protocol import FastProtocol
 from holtmq.http.routes import ENDPOINTS
 from holtmq.http.system_api import resident_bytes
@@ -36,7 +37,7 @@ class HttpServer:
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
         self._uvicorn = UvicornConfig(
-            make_app(context, ENDPOINTS),
+            with_management(context, make_app(context, ENDPOINTS)),
             http=FastProtocol,
             ws="none",
             lifespan="off",

@@ -1,0 +1,132 @@
+"""The AMQP listener's connections, told to the HTTP side.
+
+Owns: the reading of live connections into rows. Must not touch: what either front door does with them. It
+stands beside the node, the one place that knows both.
+"""
+
+from collections.abc import Iterator
+
+from holtmq.amqp.channel import Channel
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.connection import Connection
+from holtmq.amqp.errors import ConnectionFault
+from holtmq.amqp.server import AmqpProtocol, AmqpServer
+from holtmq.http.clients import (
+    ChannelDetails,
+    ChannelRow,
+    ConnectionRow,
+    ConsumerRow,
+    PeerRow,
+    QueueName,
+)
+
+
+class AmqpClients:
+    """Implements ``holtmq.http.clients.Clients``."""
+
+    def __init__(self, server: AmqpServer) -> None:
+        self._server = server
+
+    def connections(self) -> list[ConnectionRow]:
+        """Clients that are through the handshake."""
+        return [_connection_row(protocol) for protocol in self._running()]
+
+    def channels(self) -> list[ChannelRow]:
+        """Their channels."""
+        return [_channel_row(protocol, channel) for protocol, channel in self._channels()]
+
+    def consumers(self) -> list[ConsumerRow]:
+        """Their consumers."""
+        return [row for protocol, channel in self._channels() for row in _consumer_rows(protocol, channel)]
+
+    def close(self, reason: str, *, vhost: str | None = None, user: str | None = None) -> None:
+        """Close the connections in a vhost or of a user, with the reason in the close method."""
+        for protocol in self._running():
+            connection = protocol.connection
+            if connection.vhost.name == vhost or connection.user_name == user:
+                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+
+    def _running(self) -> list[AmqpProtocol]:
+        found = [protocol for protocol in self._server.connections if protocol.connection.is_running]
+        return sorted(found, key=lambda protocol: (protocol.connected_at, protocol.peer))
+
+    def _channels(self) -> Iterator[tuple[AmqpProtocol, Channel]]:
+        for protocol in self._running():
+            for number in sorted(protocol.connection.channels):
+                yield protocol, protocol.connection.channels[number]
+
+
+def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
+    connection = protocol.connection
+    peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
+    return ConnectionRow(
+        name=_name(protocol),
+        user_provided_name=_given_name(connection),
+        vhost=connection.vhost.name,
+        user=connection.user_name,
+        peer_host=peer[0],
+        peer_port=peer[1],
+        host=own[0],
+        port=own[1],
+        ssl=protocol.transport.get_extra_info("ssl_object") is not None,
+        state="blocked" if connection.blocked else "running",
+        channels=len(connection.channels),
+        channel_max=connection.channel_max,
+        frame_max=connection.max_payload + 8,
+        timeout=connection.heartbeat,
+        connected_at=round(protocol.connected_at * 1000),
+        recv_oct=protocol.received_bytes,
+        send_oct=protocol.sent_bytes,
+        client_properties=dict(connection.client_properties),
+    )
+
+
+def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
+    connection = protocol.connection
+    name, peer = _name(protocol), _address(protocol, "peername")
+    return ChannelRow(
+        name=f"{name} ({channel.number})",
+        number=channel.number,
+        vhost=connection.vhost.name,
+        user=connection.user_name,
+        connection_details=PeerRow(name, *peer),
+        consumer_count=len(channel.consumers),
+        messages_unacknowledged=len(channel.ledger),
+        prefetch_count=channel.prefetch,
+        global_prefetch_count=channel.global_prefetch,
+        confirm=channel.confirms is not None,
+        transactional=channel.transaction is not None,
+        state="closing" if channel.closing else "running",
+    )
+
+
+def _consumer_rows(protocol: AmqpProtocol, channel: Channel) -> Iterator[ConsumerRow]:
+    name, peer = _name(protocol), _address(protocol, "peername")
+    user = protocol.connection.user_name
+    for consumer in channel.consumers.values():
+        queue = consumer.queue
+        yield ConsumerRow(
+            consumer_tag=consumer.tag,
+            queue=QueueName(queue.name, queue.vhost),
+            channel_details=ChannelDetails(f"{name} ({channel.number})", channel.number, user, name, *peer),
+            ack_required=not consumer.no_ack,
+            exclusive=consumer.exclusive,
+            active=not queue.options.single_active_consumer or queue.active is consumer,
+            prefetch_count=consumer.prefetch,
+            arguments=dict(consumer.arguments),
+        )
+
+
+def _name(protocol: AmqpProtocol) -> str:
+    peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
+    return f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
+
+
+def _given_name(connection: Connection) -> str:
+    given = connection.client_properties.get("connection_name", connection.name)
+    return given if isinstance(given, str) else ""
+
+
+def _address(protocol: AmqpProtocol, which: str) -> tuple[str, int]:
+    address: object = protocol.transport.get_extra_info(which)
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else ("", 0)

@@ -1,0 +1,110 @@
+"""Who is connected over AMQP, in the shape the management API lists.
+
+Owns: the rows and what may be asked. Must not touch: AMQP; the two front doors do not import each other, so
+the node hands in whoever answers.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+
+class PeerRow(msgspec.Struct, frozen=True):
+    """Where a channel comes from."""
+
+    name: str
+    peer_host: str
+    peer_port: int
+
+
+class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One client."""
+
+    name: str
+    user_provided_name: str
+    vhost: str
+    user: str
+    peer_host: str
+    peer_port: int
+    host: str
+    port: int
+    ssl: bool
+    state: str
+    channels: int
+    channel_max: int
+    frame_max: int
+    timeout: int  # the heartbeat, in seconds
+    connected_at: int  # milliseconds
+    recv_oct: int
+    send_oct: int
+    client_properties: dict[str, object]
+    protocol: str = "AMQP 0-9-1"
+    type: str = "network"
+
+
+class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One channel of a client."""
+
+    name: str
+    number: int
+    vhost: str
+    user: str
+    connection_details: PeerRow
+    consumer_count: int
+    messages_unacknowledged: int
+    prefetch_count: int
+    global_prefetch_count: int
+    confirm: bool
+    transactional: bool
+    state: str = "running"
+
+
+class QueueName(msgspec.Struct, frozen=True):
+    """Which queue a consumer reads."""
+
+    name: str
+    vhost: str
+
+
+class ChannelDetails(msgspec.Struct, frozen=True):
+    """Which channel a consumer is on."""
+
+    name: str
+    number: int
+    user: str
+    connection_name: str
+    peer_host: str
+    peer_port: int
+
+
+class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One consumer."""
+
+    consumer_tag: str
+    queue: QueueName
+    channel_details: ChannelDetails
+    ack_required: bool
+    exclusive: bool
+    active: bool
+    prefetch_count: int
+    arguments: dict[str, object]
+
+
+class Clients(Protocol):
+    """Everybody who is connected, asked and sent away."""
+
+    def connections(self) -> list[ConnectionRow]:
+        """Clients that are through the handshake."""
+        ...
+
+    def channels(self) -> list[ChannelRow]:
+        """Their channels."""
+        ...
+
+    def consumers(self) -> list[ConsumerRow]:
+        """Their consumers."""
+        ...
+
+    def close(self, reason: str, *, vhost: str | None = None, user: str | None = None) -> None:
+        """Close the connections in a vhost or of a user, with the reason in the close method."""
+        ...

@@ -1,0 +1,141 @@
+"""RabbitMQ's management HTTP API, the part that operators script against: the table and the application.
+
+Owns: routing under ``/api/`` (not ``/api/v1/``), the order login, tags, change, durable, answer. Must not
+touch: what a handler does. There is no CORS here on purpose: a web page that somebody opens on the broker's
+machine must not be able to log in as ``guest``.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holtmq.http import (
+    management_definitions,
+    management_messages,
+    management_status,
+    management_topology,
+    management_users,
+)
+from holtmq.http.context import Context
+from holtmq.http.errors import Refusal
+from holtmq.http.management_access import log_in
+from holtmq.http.management_call import Answer, Call, Row
+from holtmq.http.management_wire import encode, error_answer, pick
+from holtmq.http.wire import Query, segment
+from holtmq.journal.interface import Journal, JournalFailed
+
+ROWS: Final[tuple[Row, ...]] = (
+    *management_status.ROWS,
+    *management_users.ROWS,
+    *management_topology.ROWS,
+    *management_messages.ROWS,
+    *management_definitions.ROWS,
+)
+_PREFIX: Final = "/api/"
+_NOT_OURS: Final = "/api/v1/"
+_CHALLENGE: Final = {"www-authenticate": 'Basic realm="HoltMQ Management"'}
+
+
+def with_management(context: Context, other: ASGIApp) -> ASGIApp:
+    """The management API in front of the application that answers everything else."""
+    by_path: dict[str, dict[str, Row]] = {}
+    for row in ROWS:
+        by_path.setdefault(row.path, {})[row.method] = row
+    routes = [Route(path, _bind(context, methods)) for path, methods in by_path.items()]
+    for route in routes:
+        route.methods = None  # all of them: a wrong one is refused in this API's own form
+    router = Router(routes, redirect_slashes=False, default=_unknown)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["raw_path"].decode("latin-1")
+            if path.startswith(_PREFIX) and not path.startswith(_NOT_OURS):
+                # Routed undecoded: the default vhost is %2F and must stay one segment.
+                await router({**scope, "path": path}, receive, send)
+                return
+        await other(scope, receive, send)
+
+    return app
+
+
+def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awaitable[Response]]:
+    allowed = {"allow": ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))}
+
+    async def run(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        try:
+            row = methods.get(method)
+            if row is None:
+                raise Refusal(405, f"{request.method} is not possible here")
+            host = request.client.host if request.client is not None else ""
+            user = await log_in(context.authenticator, request.headers.get("authorization"), host)
+            row.need.check(user)
+            body = await _read(request, context.config.http.max_body_bytes)
+            path = {name: segment(value) for name, value in request.path_params.items()}
+            call = Call(context, user, path, Query(request.scope["query_string"]), body)
+            return _answer(await _run(row, call), call)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            status, answer = error_answer(error)
+            headers = _CHALLENGE if status == 401 else allowed if status == 405 else None
+            return Response(answer, status, headers, "application/json")
+
+    return run
+
+
+async def _run(row: Row, call: Call) -> object:
+    context = call.context
+    context.broker.flow.now_ms = int(context.clock() * 1000)
+    if row.method == "GET":
+        return await row.handler(call)
+    call.refuse_if_failed()
+    result = await row.handler(call)
+    # What the change set off (deliveries, dead letters, settlements) is part of it.
+    context.broker.flow.turn()
+    context.wake()
+    await _durable(context.journal)
+    return result
+
+
+async def _durable(journal: Journal) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def told(failed: JournalFailed | None) -> None:
+        if done.done():  # the client went away
+            return
+        if failed is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failed)
+
+    journal.on_durable(told)
+    await done
+
+
+def _answer(result: object, call: Call) -> Response:
+    if isinstance(result, Answer):
+        headers = {"location": result.location} if result.location else None
+        return Response(None, result.status, headers)
+    return Response(encode(pick(result, call.query.text("columns"))), 200, media_type="application/json")
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise Refusal(413, f"the request body is larger than {limit} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    status, answer = error_answer(Refusal(404, "Not Found"))
+    await Response(answer, status, media_type="application/json")(scope, receive, send)

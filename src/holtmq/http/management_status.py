@@ -1,0 +1,81 @@
+"""Management API: the node at a glance, who am I, and who is connected.
+
+Owns: the overview and the lists of connections, channels and consumers. Must not touch: AMQP.
+"""
+
+import socket
+from typing import Final
+
+from holtmq import __version__
+from holtmq.broker.exchanges import Kind
+from holtmq.http.clients import ChannelRow, ConnectionRow, ConsumerRow
+from holtmq.http.management_access import Need
+from holtmq.http.management_call import Call, Row
+from holtmq.http.management_topology import listed_queues
+
+NODE: Final = f"holt@{socket.gethostname()}"
+
+
+async def overview(call: Call) -> object:
+    broker, config = call.broker, call.context.config
+    clients = call.context.clients
+    queues = [queue for vhost in broker.vhosts.values() for queue in listed_queues(vhost)]
+    ready, unacked = sum(map(len, queues)), sum(queue.unacked for queue in queues)
+    return {
+        "management_version": __version__,
+        "product_name": config.amqp.product,
+        "product_version": config.amqp.product_version,
+        "rabbitmq_version": config.amqp.product_version,
+        "cluster_name": NODE,
+        "node": NODE,
+        "rates_mode": "none",
+        "exchange_types": [{"name": kind.value, "enabled": True} for kind in Kind],
+        "message_stats": {},
+        "queue_totals": {
+            "messages": ready + unacked,
+            "messages_ready": ready,
+            "messages_unacknowledged": unacked,
+        },
+        "object_totals": {
+            "connections": len(clients.connections()),
+            "channels": len(clients.channels()),
+            "consumers": sum(len(queue.consumers) for queue in queues),
+            "exchanges": sum(len(vhost.exchanges) for vhost in broker.vhosts.values()),
+            "queues": len(queues),
+        },
+    }
+
+
+async def whoami(call: Call) -> object:
+    return {"name": call.user.name, "tags": list(call.user.tags)}
+
+
+async def connections(call: Call) -> list[ConnectionRow]:
+    vhost = _vhost(call)
+    return [row for row in call.context.clients.connections() if vhost in (None, row.vhost)]
+
+
+async def channels(call: Call) -> list[ChannelRow]:
+    vhost = _vhost(call)
+    return [row for row in call.context.clients.channels() if vhost in (None, row.vhost)]
+
+
+async def consumers(call: Call) -> list[ConsumerRow]:
+    vhost = _vhost(call)
+    return [row for row in call.context.clients.consumers() if vhost in (None, row.queue.vhost)]
+
+
+def _vhost(call: Call) -> str | None:
+    return call.vhost.name if "vhost" in call.path else None
+
+
+ROWS: Final = (
+    Row("GET", "/api/overview", overview, Need.MONITORING),
+    Row("GET", "/api/whoami", whoami, Need.LOGIN),
+    Row("GET", "/api/connections", connections, Need.MONITORING),
+    Row("GET", "/api/vhosts/{vhost}/connections", connections, Need.MONITORING),
+    Row("GET", "/api/channels", channels, Need.MONITORING),
+    Row("GET", "/api/vhosts/{vhost}/channels", channels, Need.MONITORING),
+    Row("GET", "/api/consumers", consumers, Need.MONITORING),
+    Row("GET", "/api/consumers/{vhost}", consumers, Need.MONITORING),
+)
