@@ -7,7 +7,7 @@ when a lease, delay or window ends. Must not touch: clocks (``at`` and ``now`` c
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from holtmq.broker.partitioned_events import Acked, Pushed, QueueEvent
+from holtmq.broker.partitioned_events import Acked, Pushed, QueueConfigured, QueueEvent
 from holtmq.broker.partitioned_queue import PartitionedQueue
 from holtmq.broker.partitioned_requests import Popped, PopRequest, Waiter
 
@@ -102,6 +102,8 @@ class WaitingLine:
 
     def hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
         """Something happened to a queue: mark the waiters it may help."""
+        if isinstance(event, QueueConfigured):
+            self.on_dirty()  # it may want retention from here on
         if self._watchers and isinstance(event, Pushed):
             for tell in self._watchers.get(queue.name, ()):
                 tell()

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from holtmq.broker.acknowledgment import AckStatus
-from holtmq.broker.errors import BrokerError
+from holtmq.broker.errors import BrokerError, LeaseLost
 from holtmq.broker.groups import QUEUE_MODE, micros
 from holtmq.broker.identifiers import message_id, partition_id, partition_of
 from holtmq.broker.partitioned_bundle import transact
@@ -187,6 +187,7 @@ class AckApi:
         own_id = str(uuid4())
         leases = incoming.required_leases or []
         fallback = leases[0] if len(leases) == 1 else ""
+        leases_only = not any(operation.lease_id for operation in operations)
         items: list[PushItem] = []
         acks: list[AckRequest] = []
         order: list[tuple[bool, int]] = []  # (is it a push, its place among its kind)
@@ -222,8 +223,11 @@ class AckApi:
             results, answers = transact(self._service, items, acks, now, extras)
         except BrokerError as error:
             text = str(error)
-            prefix = "ACK operation failed: " if text in _ACK_TEXTS else ""
-            exchange.answer(200, _failure(own_id, prefix + text))
+            if text in _ACK_TEXTS:
+                text = f"ACK operation failed: {text}"
+            if isinstance(error, LeaseLost) and not leases_only:
+                text += "; transaction rolled back"  # what newer clients look for
+            exchange.answer(200, _failure(own_id, text))
             return
         parts: list[str] = []
         for index, (is_push, place) in enumerate(order):

@@ -1,0 +1,340 @@
+"""Queues, messages, status, figures, maintenance and rows over HTTP."""
+
+import base64
+
+import pytest
+from http_support import Api, ids
+
+from holtmq.testing import TestBroker
+
+# -- queues ------------------------------------------------------------------------------------------
+
+
+def test_configure_echoes_effective_options_and_merges(api: Api) -> None:
+    first = api.configure("q", leaseTime=10, retryLimit=0, somethingNew=5)
+    second = api.configure("q", windowBuffer=2)
+    reset = api.configure("q", leaseTime=None)
+
+    assert first["configured"] is True
+    assert (first["options"]["leaseTime"], first["options"]["retryLimit"]) == (10, 0)
+    assert (first["options"]["ttl"], first["options"]["retryDelay"]) == (3600, 1000)
+    assert (second["options"]["leaseTime"], second["options"]["windowBuffer"]) == (10, 2)
+    assert reset["options"]["leaseTime"] == 300
+    replaced = api.post("/api/v1/configure", {"queue": "q", "options": {}, "mode": "replace"}).json()
+    assert (replaced["options"]["retryLimit"], replaced["options"]["windowBuffer"]) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (None, "Empty request body"),
+        ({}, "queue is required"),
+        ({"queue": ""}, "queue is required"),
+        ({"queue": 5}, "queue is required"),
+        ({"queue": "q", "options": {"leaseTime": "long"}}, "option lease_seconds must be a number"),
+        ({"queue": "q", "options": {"leaseTime": -1}}, "option lease_seconds must not be negative"),
+        (
+            {"queue": "q", "options": {"retentionEnabled": 1}},
+            "option retention_enabled must be true or false",
+        ),
+    ],
+)
+def test_a_queue_that_cannot_be_configured_says_why(api: Api, body: object, text: str) -> None:
+    answer = api.post("/api/v1/configure", body)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(text)
+
+
+def test_a_deleted_queue_takes_everything_with_it(api: Api) -> None:
+    api.push("q", "a")
+    api.pop("q", consumerGroup="g")
+
+    gone = api.delete("/api/v1/resources/queues/q")
+    again = api.delete("/api/v1/resources/queues/q")
+
+    assert gone.json() == {"deleted": True, "queue": "q", "existed": True}
+    assert (again.status_code, again.json()["existed"]) == (200, False)
+    assert api.get("/api/v1/resources/queues/q").status_code == 404
+    assert api.get("/api/v1/consumer-groups").json() == []
+    assert api.push("q", "a")[0]["status"] == "queued"
+
+
+def test_queues_are_listed_newest_first_with_their_figures(broker: TestBroker, api: Api) -> None:
+    api.push("shop.old", "a", "b", "c")
+    broker.clock.advance(1)
+    api.push("shop.new", "d")
+    api.ack(api.pop("shop.old", batch=1)[0])
+    api.pop("shop.old", batch=1)
+
+    rows = api.get("/api/v1/resources/queues").json()["queues"]
+
+    assert [row["name"] for row in rows] == ["shop.new", "shop.old"]
+    assert rows[1]["messages"] == {
+        "total": 3,
+        "pending": 1,
+        "processing": 1,
+        "completed": 1,
+        "failed": 0,
+        "deadLetter": 0,
+    }
+    one = api.get("/api/v1/resources/queues/shop.old").json()
+    assert one["partitions"][0]["stats"] == one["totals"] == rows[1]["messages"]
+    spaces = api.get("/api/v1/resources/namespaces").json()["namespaces"]
+    assert [(row["namespace"], row["queues"]) for row in spaces] == [("shop", 2)]
+    assert len(api.get("/api/v1/resources/tasks").json()["tasks"]) == 2
+    assert len(api.get("/api/v1/resources/partitions").json()["partitions"]) == 2
+    overview = api.get("/api/v1/resources/overview").json()
+    assert (overview["queues"], overview["messages"]["total"]) == (2, 4)
+
+
+def test_depth_tells_waiting_from_ready(broker: TestBroker, api: Api) -> None:
+    api.configure("q", delayedProcessing=10)
+    api.push("q", "a", "b")
+    api.pop("q", consumerGroup="g")
+
+    early = api.get("/api/v1/resources/queues/q/depth", group="g").json()
+    broker.clock.advance(11)
+    late = api.get("/api/v1/resources/queues/q/depth", group="g").json()
+
+    assert (early["pending"], early["ready"]) == (2, 0)
+    assert (late["pending"], late["ready"], late["partitionsReady"]) == (2, 2, 1)
+    assert api.get("/api/v1/resources/queues/q/depth").json()["pending"] == 2
+    assert api.get("/api/v1/resources/queues/none/depth").status_code == 404
+
+
+def test_a_queue_can_be_cleared(api: Api) -> None:
+    api.push("q", *"abc")
+
+    assert api.delete("/api/v1/queues/q/clear").json() == {"cleared": 3}
+    assert api.pop("q") == []
+
+
+# -- messages ----------------------------------------------------------------------------------------
+
+
+def test_messages_are_listed_with_their_state(api: Api) -> None:
+    api.configure("q", retryLimit=0)
+    api.push("q", *"abcd")
+    api.ack(api.pop("q", batch=1)[0])
+    api.ack(api.pop("q", batch=1)[0], "dlq")
+    api.pop("q", batch=1)
+
+    everything = api.get("/api/v1/messages", queue="q").json()
+
+    assert ids(everything["messages"]) == ["d", "c", "b", "a"]
+    assert everything["mode"]["type"] == "queue"
+    states = {row["transactionId"]: row["status"] for row in everything["messages"]}
+    assert states == {"a": "completed", "b": "dead_letter", "c": "processing", "d": "processing"}
+    done = api.get("/api/v1/messages", queue="q", status="completed").json()
+    assert (ids(done["messages"]), done["total"]) == (["a"], 1)
+    page = api.get("/api/v1/messages", queue="q", limit=2, offset=1).json()
+    assert (ids(page["messages"]), page["total"]) == (["c", "b"], 4)
+    short = api.get("/api/v1/status/queues/q/messages", limit=1).json()
+    assert ids(short) == ["d"]
+
+
+def test_one_message_is_shown_deleted_and_moved(api: Api) -> None:
+    (row, _) = api.push("q", "a", "b")
+    path = f"/api/v1/messages/{row['partition_id']}"
+
+    shown = api.get(f"{path}/a").json()
+    moved = api.post(f"{path}/a/dlq").json()
+    late = api.delete(f"{path}/b")
+    gone = api.delete(f"{path}/a").json()
+
+    assert (shown["payload"], shown["status"], shown["isEncrypted"]) == ({"id": "a"}, "pending", False)
+    assert moved == {"success": True, "dlq": True}
+    assert late.status_code == 409
+    assert gone["success"] is True
+    assert api.letters() == []
+    assert api.get(f"{path}/a").status_code == 404
+    assert api.delete(f"{path}/zzz").status_code == 404
+    assert api.get("/api/v1/messages/nowhere/a").json()["error"] == "Message not found"
+
+
+# -- status ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        (
+            "status",
+            {"timeRange", "throughput", "queues", "messages", "leases", "deadLetterQueue", "statsAge"},
+        ),
+        ("status/queues", {"queues", "pagination"}),
+        ("status/queues/q", {"queue", "partitions", "totals"}),
+        ("status/analytics", {"dataPoints", "interval", "from", "to"}),
+        ("status/buffers", {"pending", "failed", "dbHealthy", "worker"}),
+        ("analytics/system-metrics", {"timeRange", "replicas", "replicaCount", "pointCount"}),
+        ("analytics/worker-metrics", {"timeSeries", "workers", "queues", "summary", "pointCount"}),
+        ("analytics/queue-ops", {"series", "queues", "bucketMinutes"}),
+        ("analytics/queue-parked-replicas", {"series", "replicas"}),
+        ("analytics/retention", {"series", "totals"}),
+    ],
+)
+def test_every_dashboard_page_has_its_keys(api: Api, path: str, keys: set[str]) -> None:
+    api.push("q", "a")
+    api.ack(api.pop("q")[0])
+
+    answer = api.get(f"/api/v1/{path}")
+
+    assert answer.status_code == 200
+    assert keys <= set(answer.json())
+
+
+def test_the_time_line_adds_up(broker: TestBroker, api: Api) -> None:
+    api.push("q", *"abc")
+    broker.clock.advance(60)
+    api.ack_batch(api.pop("q"))
+
+    status = api.get("/api/v1/status").json()
+    ops = api.get("/api/v1/analytics/queue-ops", queue="q").json()["series"]
+    lag = api.get("/api/v1/analytics/queue-lag").json()
+
+    assert sum(point["ingested"] for point in status["throughput"]) == 3
+    assert sum(point["processed"] for point in status["throughput"]) == 3
+    assert sum(row["pushMessages"] for row in ops) == 3
+    assert lag[0]["avgLagMs"] == pytest.approx(60_000, abs=1000)
+    assert api.post("/api/v1/stats/refresh").json()["success"] is True
+
+
+def test_prometheus_has_the_queues_of_both_kinds(api: Api) -> None:
+    api.push('odd"name', "a")
+
+    answer = api.get("/metrics/prometheus")
+
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert 'holt_queue_messages{queue="odd\\"name"} 1.0' in answer.text
+    assert 'queen_cluster_push_messages_total{scope="cluster"} 1.0' in answer.text
+    assert "holt_journal_syncs_total" in answer.text
+    assert {"uptime", "requests", "messages", "database", "memory", "cpu"} <= set(api.get("/metrics").json())
+    assert api.get("/health").json()["status"] == "healthy"
+
+
+# -- maintenance -------------------------------------------------------------------------------------
+
+
+def test_maintenance_keeps_pushes_and_delivers_each_once_in_order(api: Api) -> None:
+    assert api.post("/api/v1/system/maintenance", {"enabled": "yes"}).status_code == 400
+    assert api.post("/api/v1/system/maintenance", {"enabled": True}).json()["maintenanceMode"] is True
+
+    rows = api.push("q", *"abc") + api.push("q", "a")
+
+    assert [row["status"] for row in rows] == ["buffered"] * 4
+    assert api.pop("q") == []
+    assert api.get("/api/v1/system/maintenance").json()["bufferedMessages"] == 4
+    off = api.post("/api/v1/system/maintenance", {"enabled": False}).json()
+    assert (off["maintenanceMode"], off["bufferedMessages"]) == (False, 0)
+    assert ids(api.pop("q")) == ["a", "b", "c"]
+    assert api.push("q", "d")[0]["status"] == "queued"
+
+
+def test_paused_pops_are_empty_until_they_are_not(api: Api) -> None:
+    api.push("q", "a")
+
+    api.post("/api/v1/system/maintenance/pop", {"enabled": True})
+    paused = api.get("/api/v1/pop/queue/q")
+    shown = api.get("/api/v1/system/maintenance/pop").json()
+    api.post("/api/v1/system/maintenance/pop", {"enabled": False})
+
+    assert (paused.status_code, paused.content) == (204, b"")
+    assert shown["popMaintenanceMode"] is True
+    assert ids(api.pop("q")) == ["a"]
+
+
+# -- rows, locks, timers, reads ------------------------------------------------------------------------
+
+
+def _kv(api: Api, *operations: dict[str, object]) -> dict[str, object]:
+    return dict(api.post("/api/v1/kv", {"operations": list(operations)}).json())
+
+
+def test_a_lost_required_operation_undoes_the_call(api: Api) -> None:
+    put = {"op": "put", "ns": "n", "value": 1, "forever": True}
+
+    lost = _kv(api, {**put, "key": "a"}, {**put, "key": "b", "expect": 7, "required": True})
+    kept = _kv(api, {**put, "key": "a"}, {**put, "key": "b", "expect": 7})
+
+    assert (lost["ok"], lost["reason"], lost["failedIndex"]) == (False, "kv_precondition", 1)
+    assert [row["applied"] for row in kept["results"]] == [True, False]  # type: ignore[union-attr,index]
+
+
+def test_rows_expire_and_versions_only_grow(broker: TestBroker, api: Api) -> None:
+    put = {"op": "put", "ns": "n", "key": "k", "value": 1, "ttlSeconds": 5}
+    (first,) = _kv(api, put)["results"]  # type: ignore[misc]
+    broker.clock.advance(6)
+
+    (found,) = _kv(api, {"op": "get", "ns": "n", "key": "k"})["results"]  # type: ignore[misc]
+    (second,) = _kv(api, {**put, "expect": 0})["results"]  # type: ignore[misc]
+
+    assert found["found"] is False  # type: ignore[index]
+    assert second["version"] > first["version"]  # type: ignore[index]
+
+
+def test_a_bad_row_operation_is_refused_in_the_familys_shape(api: Api) -> None:
+    both = {"op": "put", "ns": "n", "key": "k", "value": 1, "ttlSeconds": 1, "forever": True}
+    big = {"op": "put", "ns": "n", "key": "k", "value": "x" * 70_000, "forever": True}
+
+    refused = api.post("/api/v1/kv", {"operations": [both]})
+    large = api.post("/api/v1/kv", {"operations": [big]})
+
+    assert (refused.status_code, refused.json()["error"]) == (400, "kv_bad_request")
+    assert (large.status_code, large.json()["error"]) == (413, "payload_too_large")
+
+
+def test_a_lock_passes_on_with_a_higher_token(broker: TestBroker, api: Api) -> None:
+    def lock(**operation: object) -> dict[str, object]:
+        body = {"operations": [{"name": "l", **operation}]}
+        return dict(api.post("/api/v1/locks", body).json()["results"][0])
+
+    first = lock(op="acquire", ttlSeconds=5, owner="a")
+    held = lock(op="acquire", ttlSeconds=5, owner="b")
+    broker.clock.advance(6)
+    second = lock(op="acquire", ttlSeconds=5, owner="b")
+
+    assert first["acquired"] is True
+    assert (held["acquired"], held["reason"]) == (False, "held")
+    assert second["token"] > first["token"]  # type: ignore[operator]
+    assert lock(op="renew", token=first["token"], ttlSeconds=5)["reason"] == "lost"
+    assert lock(op="release", token=second["token"])["released"] is True
+    assert lock(op="get")["held"] is False
+
+
+def test_a_timer_fires_as_a_message_in_its_time(broker: TestBroker, api: Api) -> None:
+    payload = base64.b64encode(b'{"n":1}').decode()
+    operation = {"op": "schedule", "queue": "q", "timerKey": "a/b", "payload": payload, "delayMs": 5000}
+    body = {"operations": [{**operation, "txn": "t"}]}
+
+    (row,) = api.post("/api/v1/timers", body).json()["results"]
+    assert (row["status"], row["ok"]) == ("scheduled", True)
+    assert api.get("/api/v1/timers/q/a/b").json()["found"] is True
+    broker.clock.advance(4.9)
+    assert api.pop("q") == []
+    broker.clock.advance(0.2)
+
+    (message,) = api.pop("q")
+    assert (message["transactionId"], message["data"]) == ("t", {"n": 1})
+    assert api.get("/api/v1/timers/q/a/b").json() == {"found": False}
+    assert api.delete("/api/v1/timers/q/a/b").json()["status"] == "absent"
+
+
+def test_fetch_reads_by_offset_and_names_what_is_out_of_range(api: Api) -> None:
+    api.push("q", *"abc", partition="p")
+
+    def fetch(**entry: object) -> dict[str, object]:
+        body = {"entries": [{"queue": "q", "partition": "p", **entry}]}
+        return dict(api.post("/api/v1/fetch", body).json()["entries"][0])
+
+    whole = fetch(offset=1)
+    one = fetch(offset=0, maxBytes=1)
+
+    assert [(r["offset"], r["transactionId"]) for r in whole["records"]] == [(1, "b"), (2, "c")]  # type: ignore[attr-defined]
+    assert (whole["highWatermark"], whole["logStartOffset"]) == (3, 0)
+    assert len(one["records"]) == 1  # type: ignore[arg-type]
+    assert fetch(offset=4)["error"] == "OFFSET_OUT_OF_RANGE"
+    assert fetch(queue="none", offset=0)["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    changed = api.post("/api/v1/partitions/changed", {"entries": [{"queue": "q"}]}).json()
+    assert [row["name"] for row in changed["entries"][0]["partitions"]] == ["p"]
+    assert changed["entries"][0]["next"] is None

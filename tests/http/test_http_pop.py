@@ -1,0 +1,350 @@
+"""Popping over HTTP: claims, leases, long polls, subscriptions."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from http_support import Api, ids
+
+from holtmq.testing import TestBroker
+
+SOON = 5.0
+
+
+def test_a_popped_message_carries_all_that_an_ack_needs(api: Api) -> None:
+    api.push("q", "a", partition="c-42")
+
+    answer = api.get("/api/v1/pop/queue/q").json()
+
+    (message,) = answer["messages"]
+    assert answer["success"] is True
+    assert (answer["queue"], answer["partition"], answer["partitionsClaimed"]) == ("q", "c-42", 1)
+    assert message["data"] == {"id": "a"}
+    assert message["leaseId"] == answer["leaseId"]
+    assert message["partitionId"] == answer["partitionId"]
+    assert message["consumerGroup"] == "__QUEUE_MODE__"
+    assert message["deliveryAttempt"] == 1
+    assert message["createdAt"].endswith("Z")
+
+
+def test_nothing_is_204_without_body_and_length(api: Api) -> None:
+    answer = api.get("/api/v1/pop/queue/unknown")
+
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert "content-length" not in answer.headers
+    assert "content-type" not in answer.headers
+
+
+def test_a_pop_creates_no_queue(api: Api) -> None:
+    api.pop("q", consumerGroup="g")
+
+    assert api.get("/api/v1/resources/queues").json()["queues"] == []
+
+
+def test_without_a_batch_one_message_is_popped_and_under_autopilot_many(api: Api) -> None:
+    api.push("q", *"abc")
+
+    assert len(api.get("/api/v1/pop/queue/q", consumerGroup="one").json()["messages"]) == 1
+    assert len(api.get("/api/v1/pop/queue/q", consumerGroup="two", autopilot="true").json()["messages"]) == 3
+
+
+def test_batch_is_a_total_and_partitions_a_cap(api: Api) -> None:
+    for partition in "uvwxy":
+        api.push("q", *(f"{partition}{n}" for n in range(100)), partition=partition)
+
+    answer = api.get("/api/v1/pop/queue/q", batch=10, partitions=5).json()
+    wide = api.get("/api/v1/pop/queue/q", batch=1000, partitions=3).json()
+
+    assert len(answer["messages"]) == 10
+    assert wide["partitionsClaimed"] == 3
+    assert len({message["leaseId"] for message in wide["messages"]}) == 1
+
+
+def test_a_leased_partition_is_skipped_by_its_group_and_open_to_others(api: Api) -> None:
+    api.push("q", "a", "b")
+
+    assert ids(api.pop("q", batch=1)) == ["a"]
+    assert api.pop("q") == []
+    assert ids(api.pop("q", consumerGroup="other")) == ["a", "b"]
+
+
+def test_an_expired_lease_gives_the_messages_back_and_charges_no_retry(broker: TestBroker, api: Api) -> None:
+    api.configure("q", leaseTime=1, retryLimit=0)
+    api.push("q", "a")
+    (first,) = api.pop("q")
+
+    broker.clock.advance(1.001)
+
+    (again,) = api.pop("q")
+    assert again["deliveryAttempt"] == 2
+    assert api.ack(first)["error"] == "Invalid or expired lease"
+    assert api.ack(again)["success"]
+    assert api.letters() == []
+
+
+def test_auto_ack_settles_at_delivery(api: Api) -> None:
+    api.push("q", "a")
+
+    answer = api.get("/api/v1/pop/queue/q", autoAck="true").json()
+
+    assert answer["leaseId"] == answer["messages"][0]["leaseId"] == ""
+    assert api.pop("q") == []
+    assert api.ack(answer["messages"][0]) | {"noop": True} == api.ack(answer["messages"][0])
+
+
+def test_pop_by_namespace_and_task_waits_for_any_of_their_queues(api: Api) -> None:
+    api.push("shop.orders", "a")
+    api.push("shop.returns", "b")
+    api.push("other.orders", "c")
+
+    both = {m["transactionId"] for _ in range(2) for m in _wide(api, namespace="shop")}
+
+    assert both == {"a", "b"}
+    assert ids(_wide(api, task="orders")) == ["c"]
+    assert _wide(api, namespace="nothing") == []
+
+
+def _wide(api: Api, **params: object) -> list[dict[str, object]]:
+    answer = api.get("/api/v1/pop", **params)
+    return list(answer.json()["messages"]) if answer.status_code == 200 else []
+
+
+# -- waiting -----------------------------------------------------------------------------------------
+
+
+def _in_background(work: Callable[[], object]) -> "Waiting":
+    return Waiting(work)
+
+
+class Waiting:
+    """A request on its way, in a thread."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._future = self._pool.submit(work)
+
+    def result(self) -> object:
+        try:
+            return self._future.result(SOON)
+        finally:
+            self._pool.shutdown()
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+
+def _until_parked(broker: TestBroker, count: int = 1) -> None:
+    deadline = time.monotonic() + SOON
+    while broker.call(lambda node: len(node.partitioned.line)) != count:
+        assert time.monotonic() < deadline, "the pop never waited"
+        time.sleep(0.002)
+
+
+def test_a_waiting_pop_is_woken_by_the_push(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    other = connect()
+    waiting = _in_background(lambda: other.pop("q", wait="true", timeout=30000))
+    _until_parked(broker)
+
+    api.push("q", "a")
+
+    assert ids(waiting.result()) == ["a"]  # type: ignore[arg-type]
+
+
+def test_a_waiting_pop_is_woken_by_a_release_a_seek_and_the_end_of_a_lease(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    api.push("q", "a")
+    (held,) = api.pop("q")
+    other = connect()
+
+    waiting = _in_background(lambda: other.pop("q", wait="true", timeout=30000))
+    _until_parked(broker)
+    api.ack(held, "retry")
+    (second,) = waiting.result()  # type: ignore[misc]
+    waiting = _in_background(lambda: other.pop("q", wait="true", timeout=30000))
+    _until_parked(broker)
+    broker.clock.advance(301)
+    (third,) = waiting.result()  # type: ignore[misc]
+    api.ack(third)
+    waiting = _in_background(lambda: other.pop("q", wait="true", timeout=30000))
+    _until_parked(broker)
+    body = {"timestamp": "2000-01-01T00:00:00Z"}
+    api.post("/api/v1/consumer-groups/__QUEUE_MODE__/queues/q/seek", body)
+
+    assert ids(waiting.result()) == ["a"]  # type: ignore[arg-type]
+    assert second["transactionId"] == third["transactionId"] == "a"
+
+
+def test_a_waiting_pop_over_a_namespace_is_woken(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    other = connect()
+    waiting = _in_background(lambda: other.get("/api/v1/pop", namespace="shop", wait="true").json())
+    _until_parked(broker)
+
+    api.push("else.where", "x")
+    api.push("shop.orders", "a")
+
+    assert ids(waiting.result()["messages"]) == ["a"]  # type: ignore[index]
+
+
+def test_a_wait_that_finds_nothing_ends_in_time(api: Api) -> None:
+    began = time.monotonic()
+
+    assert api.pop("q", wait="true", timeout=200) == []
+
+    assert 0.1 < time.monotonic() - began < 0.2 + SOON
+
+
+def test_a_waiter_that_hung_up_does_not_claim(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    gone = connect(trust_env=False)
+    thread = threading.Thread(target=lambda: _hang_up(gone), daemon=True)
+    thread.start()
+    thread.join(SOON)
+    deadline = time.monotonic() + SOON
+    while broker.call(lambda node: len(node.partitioned.line)):
+        assert time.monotonic() < deadline, "the waiter stayed"
+        time.sleep(0.002)
+
+    api.push("q", "a")
+
+    assert ids(api.pop("q")) == ["a"]
+
+
+def _hang_up(api: Api) -> None:
+    import httpx
+
+    with pytest.raises(httpx.ReadTimeout):
+        api.http.get("/api/v1/pop/queue/q", params={"wait": "true"}, timeout=0.1)
+
+
+def test_many_waiters_share_many_pushes_without_loss_or_double(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    clients = [connect() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = [
+            pool.submit(lambda c=c: c.pop("q", wait="true", timeout=20000, batch=1))  # type: ignore[misc]
+            for c in clients
+        ]
+        _until_parked(broker, 8)
+        for n in range(8):
+            api.push("q", f"t{n}", partition=f"p{n}")
+
+        popped = [message for future in found for message in future.result(SOON)]
+
+    assert sorted(ids(popped)) == [f"t{n}" for n in range(8)]
+
+
+def test_delay_and_window_hold_messages_back_and_wake_who_waits(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    api.configure("late", delayedProcessing=2)
+    api.configure("quiet", windowBuffer=3)
+    api.push("late", "a")
+    api.push("quiet", "b")
+    other = connect()
+
+    assert api.pop("late") == api.pop("quiet") == []
+    waiting = _in_background(lambda: other.pop("late", wait="true", timeout=30000))
+    _until_parked(broker)
+    broker.clock.advance(2.001)
+    assert ids(waiting.result()) == ["a"]  # type: ignore[arg-type]
+    api.push("quiet", "c")
+    broker.clock.advance(2)
+    assert api.pop("quiet") == []
+    broker.clock.advance(1.001)
+    assert ids(api.pop("quiet")) == ["b", "c"]
+
+
+# -- where a group starts ----------------------------------------------------------------------------
+
+
+def test_a_new_group_gets_what_comes_after_it_even_on_an_empty_queue(broker: TestBroker, api: Api) -> None:
+    api.push("q", "old")
+    broker.clock.advance(10)
+
+    assert api.pop("q", consumerGroup="g", subscriptionMode="new") == []
+    assert api.pop("fresh", consumerGroup="g", subscriptionFrom="now") == []
+    api.push("q", "young", partition="later")
+    api.push("fresh", "first")
+
+    assert ids(api.pop("q", consumerGroup="g")) == ["young"]
+    assert ids(api.pop("fresh", consumerGroup="g")) == ["first"]
+
+
+def test_the_first_mode_wins(broker: TestBroker, api: Api) -> None:
+    api.push("q", "old")
+    broker.clock.advance(10)
+    api.pop("q", consumerGroup="g", subscriptionMode="new")
+
+    assert api.pop("q", consumerGroup="g", subscriptionMode="all") == []
+    assert ids(api.pop("q", consumerGroup="h")) == ["old"]
+
+
+def test_a_timestamp_starts_at_the_first_message_not_older(broker: TestBroker, api: Api) -> None:
+    api.push("q", "old")
+    broker.clock.advance(10)
+    api.push("q", "new")
+    created = api.pop("q", consumerGroup="look")[1]["createdAt"]
+
+    assert ids(api.pop("q", consumerGroup="g", subscriptionFrom=created)) == ["new"]
+
+
+def test_a_time_that_is_none_is_refused(api: Api) -> None:
+    answer = api.get("/api/v1/pop/queue/q", consumerGroup="g", subscriptionFrom="yesterday")
+
+    assert answer.status_code == 400
+    assert "subscriptionFrom" in answer.json()["error"]
+
+
+def test_unknown_parameters_and_bad_numbers_are_ignored(api: Api) -> None:
+    api.push("q", "a", "b")
+
+    answer = api.get("/api/v1/pop/queue/q", batch="many", frames="true", whatever="1", wait="yes")
+
+    assert ids(answer.json()["messages"]) == ["a"]
+
+
+def test_a_conflating_group_gets_the_newest_and_its_ack_settles_all(api: Api) -> None:
+    api.push("q", "a", "b", "c")
+
+    nothing = api.get("/api/v1/pop/queue/none", consumerGroup="g", conflation="true").json()
+    answer = api.get("/api/v1/pop/queue/q", consumerGroup="g", conflation="true", batch=10).json()
+
+    assert nothing["conflation"] is True
+    assert nothing["messages"] == []
+    assert answer["conflation"] is True
+    assert ids(answer["messages"]) == ["c"]
+    assert api.ack(answer["messages"][0])["leaseReleased"]
+    assert api.pop("q", consumerGroup="g") == []
+    assert api.get("/api/v1/pop/queue/q", conflation="true").status_code == 400
+
+
+def test_ten_workers_of_one_group_keep_every_partition_in_order(
+    api: Api, connect: Callable[..., Api]
+) -> None:
+    for n in range(60):
+        api.push("q", f"{n:03d}", partition=f"p{n % 4}")
+    seen: dict[str, list[str]] = {}
+    lock = threading.Lock()
+
+    def work(client: Api) -> None:
+        while messages := client.pop("q", batch=3, partitions=2, wait="true", timeout=300):
+            with lock:
+                for message in messages:
+                    seen.setdefault(message["partition"], []).append(message["transactionId"])
+            assert all(verdict["success"] for verdict in client.ack_batch(messages))
+
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(work, [connect() for _ in range(10)]))
+
+    assert sorted(id_ for found in seen.values() for id_ in found) == [f"{n:03d}" for n in range(60)]
+    assert all(found == sorted(found) for found in seen.values())
