@@ -9,9 +9,14 @@ import sys
 from array import array
 from collections.abc import Sequence
 
-from holtmq.broker import recovery
+from holtmq.broker import partitioned_events, partitioned_store, recovery
+from holtmq.broker.changes import Kind
+from holtmq.broker.partitioned_bodies import Body
+from holtmq.broker.partitioned_events import Acked, Event
+from holtmq.broker.partitioned_store import Change, Extra, PartitionedStore
+from holtmq.http.protocol import Exchange
 from holtmq.journal.file_journal import FileJournal
-from holtmq.journal.interface import JournalFailed
+from holtmq.journal.interface import Journal, JournalFailed
 from holtmq.journal.writer import LogWriter
 from holtmq.verify import subject
 
@@ -27,7 +32,7 @@ def confirm_before_sync() -> None:
         for callback in callbacks:
             callback(nothing)
 
-    FileJournal._close_group = hasty  # type: ignore[method-assign]
+    FileJournal._close_group = hasty  # type: ignore[method-assign, assignment]
 
 
 def forget_acks() -> None:
@@ -36,20 +41,28 @@ def forget_acks() -> None:
     def settle(holding: recovery._Holding, settled: array[int], size: int) -> None:
         return
 
-    recovery._Holding.settle = settle  # type: ignore[method-assign]
+    recovery._Holding.settle = settle  # type: ignore[method-assign, assignment]
 
 
 def tear_transactions() -> None:
-    """A batch is written as single records, the last of them later."""
+    """An AMQP transaction is written as single records, the last of them later."""
+    append_batch = FileJournal.append_batch
 
     def one_by_one(journal: FileJournal, records: Sequence[tuple[int, bytes]]) -> list[int]:
+        if any(kind >= Kind.PARTITIONED for kind, _ in records):
+            return append_batch(journal, records)
         positions = []
         for kind, payload in records:
             positions.append(journal.append(kind, payload))
             journal._close_group()
         return positions
 
-    FileJournal.append_batch = one_by_one  # type: ignore[method-assign]
+    FileJournal.append_batch = one_by_one  # type: ignore[method-assign, assignment]
+    write_group_by_group()
+
+
+def write_group_by_group() -> None:
+    """One write and sync for each group: there is a moment between two of them."""
     commit = LogWriter.commit
 
     def group_by_group(writer: LogWriter, groups: Sequence[object]) -> object:
@@ -61,6 +74,58 @@ def tear_transactions() -> None:
     LogWriter.commit = group_by_group  # type: ignore[method-assign, assignment]
 
 
+def answer_before_durable() -> None:
+    """HTTP says "stored" and "acknowledged" when it is decided; AMQP keeps its word."""
+
+    def hasty(exchange: Exchange, journal: Journal, status: int, body: bytes) -> None:
+        exchange.answer(status, body)
+
+    Exchange.answer_when_durable = hasty  # type: ignore[method-assign, assignment]
+
+
+def forget_cursors() -> None:
+    """Recovery does not read how far a group has come."""
+    decode_all = partitioned_events.decode_all
+
+    def without_acks(payload: bytes) -> list[tuple[int, Event]]:
+        return [(number, event) for number, event in decode_all(payload) if not isinstance(event, Acked)]
+
+    partitioned_store.decode_all = without_acks  # type: ignore[attr-defined, assignment]
+
+
+def tear_http_transactions() -> None:
+    """What a transaction acks is written before what it pushes."""
+    commit = PartitionedStore.commit
+
+    def in_two(
+        store: PartitionedStore,
+        changes: Sequence[Change],
+        records: Sequence[bytes] = (),
+        bodies: Sequence[Body] = (),
+        extras: Sequence[Extra] = (),
+    ) -> None:
+        acks = [change for change in changes if isinstance(change[1], Acked)]
+        others = [change for change in changes if not isinstance(change[1], Acked)]
+        if acks and others:
+            commit(store, acks)
+            assert isinstance(store.journal, FileJournal)
+            store.journal._close_group()
+            changes = others
+        commit(store, changes, records, bodies, extras)
+
+    PartitionedStore.commit = in_two  # type: ignore[method-assign, assignment]
+    write_group_by_group()
+
+
+FAULTS = {
+    "early": confirm_before_sync,
+    "acks": forget_acks,
+    "torn": tear_transactions,
+    "http-early": answer_before_durable,
+    "http-acks": forget_cursors,
+    "http-torn": tear_http_transactions,
+}
+
 if __name__ == "__main__":
-    {"early": confirm_before_sync, "acks": forget_acks, "torn": tear_transactions}[sys.argv[1]]()
+    FAULTS[sys.argv[1]]()
     sys.exit(subject.main(sys.argv[2:]))

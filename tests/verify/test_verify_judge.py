@@ -36,9 +36,10 @@ async def test_the_broker_survives_kills_and_power_cuts(tmp_path: Path) -> None:
     assert report.passed, report
     assert report.rounds == 6
     assert (report.kills, report.power_cuts) == (2, 4)
-    assert min(report.confirmed, report.transactions, report.acks) > 0
+    for door in (report.amqp, report.http):
+        assert min(door.confirmed, door.transactions, door.acks) > 0
+        assert 0 < door.confirm_ms.p50 <= door.confirm_ms.p99
     assert report.fsyncs_per_second > 0
-    assert 0 < report.confirm_ms.p50 <= report.confirm_ms.p99
     assert report.recovery_ms.p50 > 0
     assert os.listdir(tmp_path) == []
 
@@ -55,14 +56,36 @@ async def test_a_broker_that_forgets_acks_is_caught(tmp_path: Path) -> None:
     report = await judge(tmp_path, rounds=60, fault="acks", stop_at_failure=True)
 
     assert not report.passed
-    assert report.undone_acks > 0
+    assert report.amqp.undone_acks > 0
 
 
 async def test_a_broker_that_tears_transactions_is_caught(tmp_path: Path) -> None:
     report = await judge(tmp_path, rounds=60, fault="torn", stop_at_failure=True)
 
     assert not report.passed
-    assert report.torn_transactions > 0
+    assert report.amqp.torn_transactions > 0
+
+
+async def test_a_broker_that_answers_http_before_it_syncs_is_caught(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="http-early", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.http.lost + report.http.undone_acks > 0
+    assert report.amqp.broken == 0
+
+
+async def test_a_broker_that_forgets_how_far_a_group_came_is_caught(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="http-acks", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.http.undone_acks > 0
+
+
+async def test_a_broker_that_tears_http_transactions_is_caught(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="http-torn", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.http.torn_transactions > 0
 
 
 async def test_a_journal_that_never_syncs_fails_at_a_power_cut(tmp_path: Path) -> None:

@@ -134,3 +134,67 @@ def test_a_committed_transaction_must_have_happened(record: Record) -> None:
 
     assert findings.undone == [name]
     assert findings.lost == [f"{name}>out", f"{name}>audit"]
+
+
+def test_a_message_without_an_answer_may_be_sent_again_under_its_name(record: Record) -> None:
+    name = send(record, confirmed=False)
+    record.compare({"q": []})
+    record.send_again(name)
+
+    record.sent_again(name, stored=True)
+
+    assert record.compare({"q": bodies(name)}).is_clean
+    assert record.compare({"q": []}).lost == [name]
+
+
+def test_a_repeat_that_dies_without_an_answer_leaves_the_message_in_doubt(record: Record) -> None:
+    name = send(record, confirmed=False)
+    record.compare({"q": []})
+    record.send_again(name)
+
+    assert record.compare({"q": bodies(name)}).is_clean
+
+
+def test_a_repeat_taken_for_a_duplicate_of_nothing_is_a_loss(record: Record) -> None:
+    name = send(record, confirmed=False)
+    record.compare({"q": []})
+    record.send_again(name)
+
+    record.sent_again(name, stored=False)
+
+    assert record.compare({"q": []}).lost == [name]
+
+
+def test_a_repeat_that_is_stored_twice_is_damage(record: Record) -> None:
+    name = send(record, confirmed=False)
+    record.compare({"q": bodies(name)})
+    record.send_again(name)
+
+    record.sent_again(name, stored=True)
+
+    assert record.compare({"q": bodies(name, name)}).damaged == [name]
+
+
+@pytest.mark.parametrize(("stored", "found", "clean"), [(True, 1, True), (False, 0, True), (False, 1, False)])
+def test_a_repeat_behind_an_unproven_ack_is_believed(
+    record: Record, stored: bool, found: int, clean: bool
+) -> None:
+    name = send(record, confirmed=False)
+    record.leave(name)
+    record.compare({"q": []})
+    record.send_again(name)
+
+    record.sent_again(name, stored=stored)
+
+    assert record.compare({"q": bodies(name) * found}).is_clean == clean
+
+
+def test_a_repeat_behind_a_durable_ack_brings_nothing_back(record: Record) -> None:
+    name = send(record, confirmed=False)
+    record.leave(name)
+    record.ack_is_durable([name])
+    record.send_again(name)
+
+    record.sent_again(name, stored=True)
+
+    assert record.compare({"q": bodies(name)}).undone == [name]

@@ -15,6 +15,7 @@ class Fate(Enum):
     SENT = auto()  # not confirmed: it may be there or not
     KEPT = auto()  # confirmed, or seen after a recovery: it must be there
     LEAVING = auto()  # its ack was sent, with no proof that it is durable: it may be there or not
+    REPEATED = auto()  # sent again, after an ack that may have been durable: it may be there or not
     GONE = auto()  # it must never be seen again
 
 
@@ -26,7 +27,8 @@ class Entry:
     publisher: str
     number: int
     fate: Fate = Fate.SENT
-    confirmed: bool = False
+    known: bool = False  # it has been durable: confirmed, seen after a recovery, or acked for good
+    settled: bool = False  # an ack was sent, at least
 
 
 @dataclass(slots=True)
@@ -77,19 +79,40 @@ class Record:
     def confirm(self, name: str) -> None:
         """The broker has confirmed it."""
         entry = self._entries[name]
-        entry.confirmed = True
+        entry.known = True
         if entry.fate is Fate.SENT:  # a consumer may have been faster than the confirm
             entry.fate = Fate.KEPT
         self.confirmed += 1
 
+    def send_again(self, name: str) -> None:
+        """A message that was never answered is about to be sent once more, under the same name."""
+        entry = self._entries[name]
+        if not entry.known:
+            entry.fate = Fate.REPEATED if entry.settled else Fate.SENT
+
+    def sent_again(self, name: str, *, stored: bool) -> None:
+        """The answer: it was stored now, or it had been before.
+
+        Stored a second time it will be found twice, or after its ack; not stored at all, it will be missed.
+        """
+        entry = self._entries[name]
+        if entry.fate is Fate.SENT or (entry.fate is Fate.REPEATED and stored):
+            entry.fate = Fate.KEPT
+        elif entry.fate is Fate.REPEATED:
+            entry.fate = Fate.GONE  # the push and its ack had both survived
+        entry.known = True
+        self.confirmed += 1
+
     def leave(self, name: str) -> None:
         """An ack is about to be sent."""
-        self._entries[name].fate = Fate.LEAVING
+        entry = self._entries[name]
+        entry.fate, entry.settled = Fate.LEAVING, True
 
     def ack_is_durable(self, names: Iterable[str]) -> None:
         """A later promise of the broker proves that these acks are durable."""
         for name in names:
-            self._entries[name].fate = Fate.GONE
+            entry = self._entries[name]
+            entry.fate, entry.known = Fate.GONE, True
             self.acked += 1
 
     def move(self, sources: Sequence[str], queues: Sequence[str]) -> list[tuple[str, str]]:
@@ -100,7 +123,7 @@ class Record:
         copies: list[tuple[str, str]] = []
         for source in sources:
             entry = self._entries[source]
-            entry.fate = Fate.LEAVING
+            entry.fate, entry.settled = Fate.LEAVING, True
             for queue in queues:
                 name = f"{source}>{queue}"
                 self._entries[name] = Entry(queue, entry.publisher, entry.number)
@@ -112,7 +135,8 @@ class Record:
         """The broker has answered that the transaction is committed."""
         sources, copies = self._transaction
         for source in sources:
-            self._entries[source].fate = Fate.GONE
+            entry = self._entries[source]
+            entry.fate, entry.known = Fate.GONE, True
         for name in copies:
             self._entries[name].fate = Fate.KEPT
         self._transaction = (), ()
@@ -124,6 +148,11 @@ class Record:
         for entry in gone:
             entry.fate = Fate.GONE
         return len(gone)
+
+    def purged_names(self, names: Iterable[str]) -> None:
+        """The broker has answered that these are settled."""
+        for name in names:
+            self._entries[name].fate = Fate.GONE
 
     def must_be_there(self) -> set[str]:
         """Names of all that is promised."""
@@ -140,7 +169,7 @@ class Record:
         sources, copies = self._transaction
         done = {name in seen for name in copies}
         # A source that was delivered before it was durable may be gone for that reason alone.
-        done |= {s not in seen for s in sources if s in seen or self._entries[s].confirmed}
+        done |= {s not in seen for s in sources if s in seen or self._entries[s].known}
         if len(done) > 1:  # some of it happened and some did not
             findings.torn.append(sources[0])
         self._transaction = (), ()
@@ -149,7 +178,7 @@ class Record:
                 continue
             if name in seen:
                 # Recovery makes durable what it brings back, so whatever is seen has to stay from now on.
-                entry.fate, entry.confirmed = Fate.KEPT, True
+                entry.fate, entry.known = Fate.KEPT, True
             else:
                 if entry.fate is Fate.KEPT:
                     findings.lost.append(name)

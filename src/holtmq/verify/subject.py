@@ -3,8 +3,8 @@
 Owns: the pipe, and dying at a boundary when told to. Must not touch: how the broker works; it is the same
 ``Node`` that ``holt serve`` runs, on a disk that is watched.
 
-Run as ``python -m holtmq.verify.subject FOLDER NEWS_FD SEGMENT_BYTES SYNC [BOUNDARY COUNT]``; commands come
-in on standard input: ``die BOUNDARY COUNT``.
+Run as ``python -m holtmq.verify.subject FOLDER NEWS_FD SEGMENT_BYTES SYNC [BOUNDARY COUNT ON]``; commands
+come in on standard input: ``die BOUNDARY COUNT ON``, where ON is part of a file's name, or ``*``.
 """
 
 import asyncio
@@ -18,13 +18,15 @@ from typing import Final
 
 import uvloop
 
-from holtmq.config import Amqp, Config, Data, Http, Journal, Limits, SyncMode
+from holtmq.config import Amqp, Config, Data, Http, Journal, Limits, Queue, SyncMode
 from holtmq.journal import JournalError
 from holtmq.journal.disk import OsDisk
 from holtmq.node import Node
 from holtmq.verify.watched_disk import Event, WatchedDisk, What
 
 _CHECKPOINT_SECONDS: Final = 0.05
+_RETENTION_MS: Final = 200  # rounds are short here, too
+_MOST: Final = 1_000_000  # the judge reads a queue in one pop
 
 
 class Fuse:
@@ -32,17 +34,21 @@ class Fuse:
 
     def __init__(self, news: int) -> None:
         self._news = news
+        self._names: dict[int, str] = {}  # of open files
+        self._on = ""
         self._what: What | None = None
         self._left = 0
 
-    def light(self, what: What, count: int) -> None:
-        """Die right after the judge was told of the ``count``-th such event from now."""
-        self._left, self._what = count, what
+    def light(self, what: What, count: int, on: str) -> None:
+        """Die right after the judge was told of the ``count``-th such event, on such a file, from now."""
+        self._left, self._on, self._what = count, on.replace("*", ""), what
 
     def note(self, event: Event) -> None:
         """Called by the disk, in whatever thread is writing."""
         os.write(self._news, event.encode())
-        if event.what is self._what:
+        if event.what in (What.CREATED, What.OPENED):
+            self._names[event.file] = event.name
+        if event.what is self._what and self._on in (event.name or self._names.get(event.file, "")):
             self._left -= 1
             if self._left <= 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -53,14 +59,15 @@ def main(arguments: list[str]) -> int:
     folder, news, segment_bytes, sync, *boundary = arguments
     fuse = Fuse(int(news))
     if boundary:
-        fuse.light(What(boundary[0]), int(boundary[1]))
+        fuse.light(What(boundary[0]), int(boundary[1]), boundary[2])
     config = Config(
         data=Data(dir=Path(folder)),
         amqp=Amqp(host=("127.0.0.1",), port=0),
-        http=Http(host=("127.0.0.1",), port=0),
+        http=Http(host=("127.0.0.1",), port=0, max_batch=_MOST),
         journal=Journal(
             segment_bytes=int(segment_bytes), checkpoint_bytes=4 * int(segment_bytes), sync=SyncMode(sync)
         ),
+        queue=Queue(retention_interval_ms=_RETENTION_MS, eviction_interval_ms=_RETENTION_MS),
         limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
     )
     threading.Thread(target=_obey, args=(fuse,), name="commands", daemon=True).start()
@@ -92,8 +99,8 @@ async def _serve(node: Node) -> int:
 
 def _obey(fuse: Fuse) -> None:
     for line in sys.stdin:
-        _, what, count = line.split()
-        fuse.light(What(what), int(count))
+        _, what, count, on = line.split()
+        fuse.light(What(what), int(count), on)
 
 
 if __name__ == "__main__":

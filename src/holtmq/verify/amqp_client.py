@@ -31,6 +31,7 @@ from holtmq.amqp.methods import (
     ConnectionTuneOk,
     Method,
 )
+from holtmq.verify.door import Gone
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
 
 _CHANNEL: Final = 1
@@ -41,11 +42,7 @@ _PERSISTENT: Final = encode_properties(Properties(delivery_mode=2))
 M = TypeVar("M", bound=Method)
 
 
-class Gone(Exception):
-    """The connection is lost: the broker is dead, or has refused us."""
-
-
-class Client:
+class AmqpClient:
     """Made by ``connect``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +53,7 @@ class Client:
         self._partial: tuple[Method, int, list[bytes]] | None = None
 
     @classmethod
-    async def connect(cls, port: int) -> "Client":
+    async def connect(cls, port: int) -> "AmqpClient":
         """Log in as guest and open a channel."""
         try:
             client = cls(*await asyncio.open_connection("127.0.0.1", port))

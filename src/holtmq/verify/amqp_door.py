@@ -1,0 +1,190 @@
+"""The AMQP door: publishers with confirms, a consumer with acks, one that moves messages in transactions.
+
+Owns: what AMQP clients do until the broker dies under them, and reading the queues.
+Must not touch: verdicts; every step is written into the record before or after it, never guessed.
+"""
+
+import asyncio
+import time
+from collections import deque
+from random import Random
+from typing import Final
+
+from holtmq.amqp.methods import (
+    BasicAck,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicDeliver,
+    BasicNack,
+    BasicQos,
+    BasicQosOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueuePurge,
+    QueuePurgeOk,
+    TxCommit,
+    TxCommitOk,
+    TxSelect,
+    TxSelectOk,
+)
+from holtmq.verify.amqp_client import AmqpClient
+from holtmq.verify.door import Gone, Ports, Watch
+from holtmq.verify.record import Record, make_body
+
+PLAIN: Final = "plain"
+WORK: Final = "work"
+MARKERS: Final = "markers"
+IN: Final = "in"
+OUT: Final = "out"
+AUDIT: Final = "audit"
+QUEUES: Final = (PLAIN, WORK, MARKERS, IN, OUT, AUDIT)
+
+_WINDOW: Final = 16  # publishes on their way to a confirm
+_PADDING_MAX: Final = 2_000
+_ACKS_PER_MARKER: Final = 8
+_PER_TRANSACTION: Final = 3
+
+
+class AmqpDoor:
+    """See the module. A place of the record is a queue."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.watch = Watch()
+        self._counts: dict[str, int] = {}
+
+    async def prepare(self, ports: Ports) -> None:
+        """Durable queues, all of them."""
+        client = await AmqpClient.connect(ports.amqp)
+        for queue in QUEUES:
+            await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)
+        client.close()
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    async def read(self, ports: Ports) -> dict[str, list[bytes]]:
+        """Everything that waits, in order; it is left there."""
+        found: dict[str, list[bytes]] = {}
+        for queue in QUEUES:
+            client = await AmqpClient.connect(ports.amqp)
+            count = (await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)).message_count
+            bodies = found[queue] = []
+            if count:
+                await client.call(BasicConsume(queue, "reader"), BasicConsumeOk)
+            while len(bodies) < count:
+                method, body = await client.next()
+                if isinstance(method, BasicDeliver):
+                    bodies.append(body)
+            client.close()
+        self._counts = {queue: len(bodies) for queue, bodies in found.items()}
+        return found
+
+    async def finish_reading(self, ports: Ports, most: int) -> None:
+        """Purge whatever has grown too long."""
+        for queue, count in self._counts.items():
+            if count > most:
+                client = await AmqpClient.connect(ports.amqp)
+                await client.call(QueuePurge(queue), QueuePurgeOk)
+                client.close()
+                self.record.purged(queue)
+
+    # -- working ---------------------------------------------------------------------------------
+
+    async def work(self, ports: Ports, random: Random) -> None:
+        """All clients at once, until each of them has lost its connection."""
+        seeds = [Random(random.random()) for _ in range(4)]
+        try:
+            clients = [await AmqpClient.connect(ports.amqp) for _ in range(6)]
+        except Gone:
+            return
+        work = [
+            self._publish(clients[0], seeds[0], PLAIN, "a"),
+            self._publish(clients[1], seeds[1], PLAIN, "b"),
+            self._publish(clients[2], seeds[2], WORK, "c"),
+            self._publish(clients[3], seeds[3], IN, "d"),
+            self._consume(clients[4]),
+            self._move(clients[5]),
+        ]
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        for client in clients:
+            client.close()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Gone):
+                raise outcome
+
+    async def _publish(self, client: AmqpClient, random: Random, queue: str, publisher: str) -> None:
+        await client.call(ConfirmSelect(), ConfirmSelectOk)
+        waiting: deque[tuple[int, str, float]] = deque()  # tag, name, when
+        tag = 0
+        while True:
+            for _ in range(random.randint(1, _WINDOW - len(waiting)) if len(waiting) < _WINDOW else 0):
+                tag += 1
+                name = self.record.next_name(queue, publisher)
+                waiting.append((tag, name, time.perf_counter()))
+                client.publish(queue, make_body(name, int(random.random() ** 3 * _PADDING_MAX)))
+            method, _ = await client.next()
+            now = time.perf_counter()
+            if isinstance(method, BasicAck):
+                while waiting and waiting[0][0] <= method.delivery_tag:
+                    _, name, began = waiting.popleft()
+                    self.record.confirm(name)
+                    self.watch.confirm_seconds.append(now - began)
+                self.watch.on_promise()
+            elif isinstance(method, BasicNack):
+                raise self.watch.refuse("the broker refused a message")
+
+    async def _consume(self, client: AmqpClient) -> None:
+        """Ack what comes. An ack has no answer, so two markers prove it durable.
+
+        The first marker is published behind the acks; the second when the first was confirmed, so the acks
+        are before it in the journal; its confirm therefore covers them.
+        """
+        await client.call(ConfirmSelect(), ConfirmSelectOk)
+        await client.call(BasicQos(prefetch_count=32), BasicQosOk)
+        await client.call(BasicConsume(WORK, "worker"), BasicConsumeOk)
+        acked: list[str] = []
+        behind: list[str] = []  # acks before the last confirmed marker
+        covered: list[str] = []  # acks before the marker that is on its way
+        marker = ""
+        while True:
+            method, body = await client.next()
+            if isinstance(method, BasicDeliver):
+                name = self.watch.receive(WORK, body)
+                self.record.leave(name)
+                acked.append(name)
+                client.send(BasicAck(method.delivery_tag))
+            elif isinstance(method, BasicAck):
+                self.record.confirm(marker)
+                self.record.ack_is_durable(behind)
+                self.watch.on_promise()
+                behind, marker = covered, ""
+            if not marker and len(acked) >= _ACKS_PER_MARKER:
+                covered, acked = acked, []
+                marker = self.record.next_name(MARKERS, "m")
+                client.publish(MARKERS, make_body(marker, 0))
+
+    async def _move(self, client: AmqpClient) -> None:
+        """Take from one queue and publish to two others, a few at a time, each time in one transaction."""
+        await client.call(TxSelect(), TxSelectOk)
+        await client.call(BasicQos(prefetch_count=32), BasicQosOk)
+        await client.call(BasicConsume(IN, "mover"), BasicConsumeOk)
+        waiting: deque[tuple[int, str]] = deque()
+        committing = False
+        while True:
+            method, body = await client.next()
+            if isinstance(method, BasicDeliver):
+                waiting.append((method.delivery_tag, self.watch.receive(IN, body)))
+            elif isinstance(method, TxCommitOk):
+                self.record.moved()
+                self.watch.on_promise()
+                committing = False
+            if waiting and not committing:
+                batch = [waiting.popleft() for _ in range(min(_PER_TRANSACTION, len(waiting)))]
+                for tag, _ in batch:
+                    client.send(BasicAck(tag))
+                for queue, copy in self.record.move([name for _, name in batch], (OUT, AUDIT)):
+                    client.publish(queue, make_body(copy, 0))
+                client.send(TxCommit())
+                committing = True

@@ -1,0 +1,61 @@
+"""A small HTTP client for the judge: one connection that is kept, one request at a time.
+
+Owns: requests to bytes, bytes to answers. Must not touch: what is pushed and why.
+Its own, so that an answer counts the moment it arrives, and nothing is ever retried behind the judge's back.
+"""
+
+import asyncio
+
+import msgspec
+
+from holtmq.verify.door import Gone
+
+
+class HttpClient:
+    """Made by ``connect``."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> "HttpClient":
+        """Open the connection."""
+        try:
+            return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 26))
+        except OSError as error:
+            raise Gone(str(error)) from None
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body."""
+        return await self._request(f"GET {path} HTTP/1.1\r\nhost: judged\r\n\r\n".encode())
+
+    async def post(self, path: str, content: object) -> tuple[int, bytes]:
+        """Status and body."""
+        body = msgspec.json.encode(content)
+        head = f"POST {path} HTTP/1.1\r\nhost: judged\r\ncontent-length: {len(body)}\r\n\r\n"
+        return await self._request(head.encode() + body)
+
+    def close(self) -> None:
+        """Hang up without a word."""
+        self._writer.transport.abort()
+
+    async def _request(self, request: bytes) -> tuple[int, bytes]:
+        if self._writer.is_closing():
+            raise Gone("the connection is lost")
+        self._writer.write(request)
+        try:
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            size = _content_length(head)
+            body = await self._reader.readexactly(size) if size else b""
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise Gone(str(error)) from None
+        return int(head.split(" ", 2)[1]), body
+
+
+def _content_length(head: str) -> int:
+    for line in head.split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "content-length":
+            return int(value)
+    return 0

@@ -1,0 +1,292 @@
+"""The HTTP door: producers, a worker with leases, and one that moves messages in transactions.
+
+Owns: what HTTP clients do until the broker dies under them, and reading the queues through a group's eyes.
+Must not touch: verdicts; every step is written into the record before or after it, never guessed.
+
+A place of the record is one partition, as its group sees it: what the group has not settled.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import msgspec
+
+from holtmq.verify.door import Gone, Ports, Watch
+from holtmq.verify.http_client import HttpClient
+from holtmq.verify.record import Record, make_body
+
+STORE: Final = "store"  # pushed to, never worked on
+JOBS: Final = "jobs"
+IN: Final = "in"
+OUT: Final = "out"
+AUDIT: Final = "audit"
+QUEUES: Final = (STORE, JOBS, IN, OUT, AUDIT)
+PARTITIONS: Final = ("north", "south", "west")
+GROUP: Final = "verifiers"
+
+_BATCH_MAX: Final = 6
+_PADDING_MAX: Final = 2_000
+_PER_TRANSACTION: Final = 3
+_EVERYTHING: Final = 1_000_000
+_IDLE_MS: Final = 200
+# Settled messages go at once, so that segments empty and are compacted while the check runs.
+_OPTIONS: Final = {"leaseTime": 300, "retentionEnabled": True, "completedRetentionSeconds": 1}
+
+
+class _Pushed(msgspec.Struct):
+    status: str
+
+
+class _Message(msgspec.Struct, rename="camel"):
+    transaction_id: str
+    partition_id: str
+    partition: str
+    lease_id: str
+    data: str
+
+
+class _Popped(msgspec.Struct):
+    messages: list[_Message]
+
+
+class _Verdict(msgspec.Struct):
+    success: bool
+    error: str | None = None
+
+
+_pushed: Final = msgspec.json.Decoder(list[_Pushed]).decode
+_popped: Final = msgspec.json.Decoder(_Popped).decode
+_verdicts: Final = msgspec.json.Decoder(list[_Verdict]).decode
+_committed: Final = msgspec.json.Decoder(_Verdict).decode
+
+
+@dataclass(slots=True)
+class _Producer:
+    """One publisher over all lives of the broker; it repeats what it had no answer to."""
+
+    name: str
+    queue: str
+    in_doubt: list[dict[str, str]] = field(default_factory=list)
+
+
+class HttpDoor:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.watch = Watch()
+        self._producers = (
+            _Producer("s", STORE),
+            _Producer("t", STORE),
+            _Producer("j", JOBS),
+            _Producer("i", IN),
+        )
+        self._being_read: list[list[_Message]] = []
+
+    async def prepare(self, ports: Ports) -> None:
+        """Queues that forget what is settled."""
+        client = await HttpClient.connect(ports.http)
+        for queue in QUEUES:
+            status, body = await client.post("/api/v1/configure", {"queue": queue, "options": _OPTIONS})
+            if status != 200:
+                raise Gone(f"a queue could not be made: {body[:200]!r}")
+        client.close()
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    async def read(self, ports: Ports) -> dict[str, list[bytes]]:
+        """Lease everything the group has not settled; ``finish_reading`` gives it back."""
+        client = await HttpClient.connect(ports.http)
+        found: dict[str, list[bytes]] = {}
+        self._being_read = []
+        for queue in QUEUES:
+            by_partition: dict[str, list[_Message]] = {partition: [] for partition in PARTITIONS}
+            for message in await _pop(client, queue, _EVERYTHING, len(PARTITIONS)):
+                by_partition.setdefault(message.partition, []).append(message)
+            for partition, messages in by_partition.items():
+                found[_place(queue, partition)] = [message.data.encode() for message in messages]
+                if messages:
+                    self._being_read.append(messages)
+        client.close()
+        return found
+
+    async def finish_reading(self, ports: Ports, most: int) -> None:
+        """Release the leases, untouched; settle by its last message whatever has grown too long."""
+        client = await HttpClient.connect(ports.http)
+        for messages in self._being_read:
+            if len(messages) > most:
+                await self._settle(client, [messages[-1]], "completed")
+                # Everything below is settled with it.
+                self.record.purged_names(message.transaction_id for message in messages)
+            else:
+                await self._settle(client, [messages[0]], "retry")
+        client.close()
+
+    # -- working ---------------------------------------------------------------------------------
+
+    async def work(self, ports: Ports, random: Random) -> None:
+        """All clients at once, until each of them has lost its connection."""
+        seeds = [Random(random.random()) for _ in range(len(self._producers) + 2)]
+        try:
+            clients = [await HttpClient.connect(ports.http) for _ in seeds]
+        except Gone:
+            return
+        work = [
+            self._produce(client, producer, seed)
+            for client, producer, seed in zip(clients, self._producers, seeds, strict=False)
+        ]
+        work += [self._consume(clients[-2], seeds[-2]), self._move(clients[-1], seeds[-1])]
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        for client in clients:
+            client.close()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Gone):
+                raise outcome
+
+    async def _produce(self, client: HttpClient, producer: _Producer, random: Random) -> None:
+        """Push, batch after batch; first of all, again, what the last life did not answer."""
+        if producer.in_doubt:
+            for item in producer.in_doubt:
+                self.record.send_again(item["transactionId"])
+            for item, status in zip(
+                producer.in_doubt, await self._push(client, producer.in_doubt), strict=True
+            ):
+                self.record.sent_again(item["transactionId"], stored=status == "queued")
+            producer.in_doubt = []
+        while True:
+            items = producer.in_doubt = [
+                self._item(producer, random) for _ in range(random.randint(1, _BATCH_MAX))
+            ]
+            began = time.perf_counter()
+            statuses = await self._push(client, items)
+            self.watch.confirm_seconds.append(time.perf_counter() - began)
+            if any(status != "queued" for status in statuses):
+                raise self.watch.refuse("a new message was taken for another")
+            producer.in_doubt = []
+            for item in items:
+                self.record.confirm(item["transactionId"])
+            self.watch.on_promise()
+
+    def _item(self, producer: _Producer, random: Random) -> dict[str, str]:
+        partition = random.choice(PARTITIONS)
+        name = self.record.next_name(_place(producer.queue, partition), producer.name)
+        return _new_item(producer.queue, partition, name, int(random.random() ** 3 * _PADDING_MAX))
+
+    async def _push(self, client: HttpClient, items: list[dict[str, str]]) -> list[str]:
+        status, body = await client.post("/api/v1/push", {"items": items})
+        if status != 201:
+            raise self.watch.refuse(f"a push was refused: {body[:200]!r}")
+        return [answer.status for answer in _pushed(body)]
+
+    async def _consume(self, client: HttpClient, random: Random) -> None:
+        """Take batches under leases; ack them whole, one by one, by their last, or in part."""
+        while True:
+            messages = await _pop(client, JOBS, random.randint(1, 12), random.randint(1, 3), _IDLE_MS)
+            for partition in {message.partition: None for message in messages}:
+                mine = [message for message in messages if message.partition == partition]
+                for message in mine:
+                    self.watch.receive(_place(JOBS, partition), message.data.encode())
+                await self._finish(client, mine, random.random())
+
+    async def _finish(self, client: HttpClient, messages: list[_Message], how: float) -> None:
+        names = [message.transaction_id for message in messages]
+        if how < 0.2:  # one by one
+            for message in messages:
+                self.record.leave(message.transaction_id)
+                await self._settle(client, [message], "completed", single=True)
+                self._acked([message.transaction_id])
+            return
+        half = len(messages) // 2
+        if how < 0.4 and half:  # in part; what is left goes back, uncounted
+            self._leave(names[:half])
+            await self._settle(client, messages[:half], "completed")
+            self._acked(names[:half])
+            await self._settle(client, [messages[half]], "retry", single=True)
+            return
+        self._leave(names)
+        # By the last alone: whatever is before it counts as settled, too.
+        await self._settle(client, messages if how < 0.7 else messages[-1:], "completed")
+        self._acked(names)
+
+    def _leave(self, names: list[str]) -> None:
+        for name in names:
+            self.record.leave(name)
+
+    def _acked(self, names: list[str]) -> None:
+        self.record.ack_is_durable(names)
+        self.watch.on_promise()
+
+    async def _settle(
+        self, client: HttpClient, messages: list[_Message], status: str, *, single: bool = False
+    ) -> None:
+        acks = [
+            {
+                "transactionId": message.transaction_id,
+                "partitionId": message.partition_id,
+                "leaseId": message.lease_id,
+                "consumerGroup": GROUP,
+                "status": status,
+            }
+            for message in messages
+        ]
+        if single:
+            answer = await client.post("/api/v1/ack", acks[0])
+        else:
+            answer = await client.post("/api/v1/ack/batch", {"consumerGroup": GROUP, "acknowledgments": acks})
+        if answer[0] != 200 or not all(verdict.success for verdict in _verdicts(answer[1])):
+            raise self.watch.refuse(f"an ack was refused: {answer[1][:200]!r}")
+
+    async def _move(self, client: HttpClient, random: Random) -> None:
+        """Take from one queue and push to two others, a few at a time, each time in one transaction."""
+        while True:
+            batch = await _pop(client, IN, random.randint(1, _PER_TRANSACTION), 1, _IDLE_MS)
+            if not batch:
+                continue
+            partition = batch[0].partition
+            for message in batch:
+                self.watch.receive(_place(IN, partition), message.data.encode())
+            sources = [message.transaction_id for message in batch]
+            homes = {_place(queue, partition): queue for queue in (OUT, AUDIT)}
+            operations: list[dict[str, object]] = [
+                {
+                    "type": "ack",
+                    "transactionId": message.transaction_id,
+                    "partitionId": message.partition_id,
+                    "leaseId": message.lease_id,
+                    "consumerGroup": GROUP,
+                }
+                for message in batch
+            ]
+            operations += [
+                {"type": "push", "items": [_new_item(homes[place], partition, name, 0)]}
+                for place, name in self.record.move(sources, tuple(homes))
+            ]
+            status, body = await client.post("/api/v1/transaction", {"operations": operations})
+            if status != 200 or not _committed(body).success:
+                raise self.watch.refuse(f"a transaction was refused: {body[:200]!r}")
+            self.record.moved()
+            self.watch.on_promise()
+
+
+async def _pop(
+    client: HttpClient, queue: str, batch: int, partitions: int, wait_ms: int = 0
+) -> list[_Message]:
+    wait = f"&wait=true&timeout={wait_ms}" if wait_ms else ""
+    path = f"/api/v1/pop/queue/{queue}?consumerGroup={GROUP}&batch={batch}&partitions={partitions}{wait}"
+    status, body = await client.get(path)
+    if status not in (200, 204):
+        raise Gone(f"a pop was refused: {body[:200]!r}")
+    return _popped(body).messages if status == 200 else []
+
+
+def _place(queue: str, partition: str) -> str:
+    return f"{queue}/{partition}"
+
+
+def _new_item(queue: str, partition: str, name: str, padding: int) -> dict[str, str]:
+    """The name is the transaction id, so that a repeated push is recognised."""
+    payload = make_body(name, padding).decode()
+    return {"queue": queue, "partition": partition, "transactionId": name, "payload": payload}

@@ -1,0 +1,139 @@
+"""The broker's process, from outside: starting it, the news from its disk, killing it.
+
+Owns: the process, its pipes and the thread that reads the news. Must not touch: the broker's insides. What
+was synced is known from the pipe, never from asking it.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Final
+
+from holtmq.verify.door import Ports
+from holtmq.verify.durable_image import DurableImage
+from holtmq.verify.plan import Boundary
+from holtmq.verify.watched_disk import What, decode_event
+
+_START_SECONDS: Final = 60.0
+_PIPE_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class News:
+    """What the broker's disk has told, over all its lives."""
+
+    image: DurableImage = field(default_factory=DurableImage)
+    batch_bytes: list[float] = field(default_factory=list)
+    checkpoints: int = 0
+    compactions: int = 0
+    removed_segments: int = 0
+
+    def read(self, pipe: int) -> None:
+        """Until the last writer's end is closed, which is when the broker is dead."""
+        with os.fdopen(pipe, "rb") as news:
+            for line in news:
+                event = decode_event(line)
+                self.image.note(event)
+                match event.what:
+                    case What.WRITING:
+                        self.batch_bytes.append(event.stop - event.start)
+                    case What.RENAMED if event.new_name.endswith(".ckpt"):
+                        self.checkpoints += 1
+                    case What.REPLACED if event.new_name.endswith(".seg"):
+                        self.compactions += 1
+                    case What.REMOVED if event.name.endswith(".seg"):
+                        self.removed_segments += 1
+
+
+class Subject:
+    """One life of the broker."""
+
+    def __init__(self, process: subprocess.Popen[bytes], reader: threading.Thread, errors: IO[bytes]) -> None:
+        self._process = process
+        self._reader = reader
+        self._errors = errors
+        self.ports = Ports(0, 0)
+        self.recovery_seconds = 0.0
+        self.refusal = ""
+
+    async def ready(self) -> bool:
+        """Wait until it listens; False when it died or refused before that."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(_START_SECONDS):
+            line = (await asyncio.to_thread(self._process.stdout.readline)).decode()
+        if line.startswith("ready"):
+            _, amqp, http, seconds, _ = line.split()
+            self.ports, self.recovery_seconds = Ports(int(amqp), int(http)), float(seconds)
+            return True
+        self.refusal = line.removeprefix("refused ").strip()
+        if not self.refusal:
+            await asyncio.to_thread(self._process.wait)
+            self._errors.seek(0)
+            last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+            self.refusal = f"status {self._process.returncode} {last}".strip()
+        return False
+
+    def die_at(self, boundary: Boundary) -> None:
+        """Let it kill itself at a boundary."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"die {' '.join(boundary_arguments(boundary))}\n".encode())
+            self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """Without mercy."""
+        self._process.kill()
+
+    def terminate(self) -> None:
+        """In good order."""
+        self._process.send_signal(signal.SIGTERM)
+
+    async def is_dead(self) -> None:
+        """Wait for its end, and until the last of its news is in."""
+        await asyncio.to_thread(self._process.wait)
+        await asyncio.to_thread(self._reader.join)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def boundary_arguments(boundary: Boundary) -> list[str]:
+    """As the subject's command line and its standard input spell it."""
+    return [boundary.what.value, str(boundary.count), boundary.on or "*"]
+
+
+@contextlib.asynccontextmanager
+async def life(
+    command: Sequence[str], arguments: Sequence[str], news: News, boundary: Boundary | None = None
+) -> AsyncIterator[Subject]:
+    """Start a broker; it is dead when the block ends. ``arguments`` follow folder and pipe."""
+    read_end, write_end = os.pipe()
+    with contextlib.suppress(OSError):  # more room, so that the broker never waits for the judge
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    folder, *others = arguments
+    more = boundary_arguments(boundary) if boundary is not None else []
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [*command, folder, str(write_end), *others, *more],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            pass_fds=(write_end,),
+        )
+        os.close(write_end)
+        reader = threading.Thread(target=news.read, args=(read_end,), name="verify-news", daemon=True)
+        reader.start()
+        subject = Subject(process, reader, errors)
+        try:
+            yield subject
+        finally:
+            subject.kill()
+            await subject.is_dead()
