@@ -13,6 +13,12 @@ from holtmq import __version__
 _VERBS = {
     "serve": "holtmq.cli.serve:serve",
     "config": "holtmq.cli.show_config:config",
+    "user": "holtmq.cli.users:user",
+    "vhost": "holtmq.cli.users:vhost",
+    "permission": "holtmq.cli.users:permission",
+    "policy": "holtmq.cli.queues:policy",
+    "queue": "holtmq.cli.queues:queue",
+    "connection": "holtmq.cli.queues:connection",
     "journal": "holtmq.cli.journal:journal",
     "bench": "holtmq.cli.bench:bench",
     "pipeline": "holtmq.cli.pipeline:pipeline",

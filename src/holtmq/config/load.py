@@ -24,8 +24,8 @@ from holtmq.config.values import BadValue
 CONFIG_ENV: Final = "HOLT_CONFIG"
 DEFAULT_FILE: Final = Path("holt.toml")
 
-# HOLT_ variables that belong to others: to the command itself, to the test suite, to the benchmarks.
-_NOT_SETTINGS: Final = re.compile(r"HOLT_(CONFIG|MODEL_EXAMPLES|TEST_\w+|BENCH_\w+)")
+# HOLT_ variables that belong to others: to the command's other verbs, to the test suite, to the benchmarks.
+_NOT_SETTINGS: Final = re.compile(r"HOLT_(CONFIG|ADMIN_\w+|MODEL_EXAMPLES|TEST_\w+|BENCH_\w+)")
 # Kubernetes announces a service called "holt" or "holt-..." to every pod in variables of these forms.
 _SERVICE_LINK: Final = re.compile(r"HOLT_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)")
 _SERVICE_LINK_VALUE: Final = re.compile(r"(tcp|udp)://")

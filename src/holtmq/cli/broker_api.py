@@ -1,0 +1,121 @@
+"""A running broker, asked over its management API.
+
+Owns: one HTTP connection, the login, and errors in words. Must not touch: what verbs print.
+"""
+
+import base64
+import http.client
+from typing import Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+import click
+import msgspec
+
+from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
+
+T = TypeVar("T")
+
+_TIMEOUT: Final = 30.0
+
+
+class NobodyAnswers(Exception):
+    """There is no broker at this address."""
+
+
+class ErrorIn(msgspec.Struct):
+    """How the API refuses."""
+
+    reason: str = ""
+
+
+class BrokerApi:
+    """Implements ``Registry``; ``get`` and ``send`` serve the verbs that only a running broker has."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        # Not urllib: it would send the password through whatever proxy the environment names.
+        self._connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT)
+        self._base = parts.path.rstrip("/") + "/api"
+        self._url = url
+        self._user = user
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._headers = {"authorization": f"Basic {login}", "content-type": "application/json"}
+
+    def connect(self) -> None:
+        """Find out whether a broker is there and lets us in; NobodyAnswers when there is none."""
+        try:
+            self._connection.connect()
+        except OSError as error:
+            raise NobodyAnswers(f"no broker answers at {self._url} ({error.strerror or error})") from None
+        self.get(UserRow, "whoami")
+
+    def get(self, kind: type[T], *path: str) -> T:
+        """What is there."""
+        return msgspec.json.decode(self._request("GET", path, b""), type=kind)
+
+    def send(self, method: str, *path: str, body: object = None, query: str = "") -> bytes:
+        """Change something."""
+        return self._request(method, path, b"" if body is None else msgspec.json.encode(body), query)
+
+    def _request(self, method: str, path: tuple[str, ...], body: bytes, query: str = "") -> bytes:
+        target = "/".join((self._base, *(quote(part, safe="") for part in path)))
+        try:
+            self._connection.request(method, target + (f"?{query}" if query else ""), body, self._headers)
+            response = self._connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise click.ClickException(f"{self._url} did not answer: {error}") from None
+        if response.status >= 300:
+            raise click.ClickException(self._refusal(response.status, answer))
+        return answer
+
+    def _refusal(self, status: int, answer: bytes) -> str:
+        try:
+            reason = msgspec.json.decode(answer, type=ErrorIn).reason
+        except msgspec.MsgspecError:
+            reason = ""
+        if status == 401:
+            return f"{self._url} refused the login of user '{self._user}' (--user, --password)"
+        return reason or f"{self._url} answered with status {status}"
+
+    # -- Registry --------------------------------------------------------------------------------
+
+    def users(self) -> list[UserRow]:
+        """All users."""
+        return self.get(list[UserRow], "users")
+
+    def put_user(self, user: UserRow, password: str | None) -> None:
+        """Add or replace; without a password the row's hash is kept."""
+        secret = {"password_hash": user.password_hash} if password is None else {"password": password}
+        self.send("PUT", "users", user.name, body={"tags": user.tags, **secret})
+
+    def delete_user(self, name: str) -> None:
+        """Remove a user."""
+        self.send("DELETE", "users", name)
+
+    def vhosts(self) -> list[VhostRow]:
+        """All vhosts."""
+        return self.get(list[VhostRow], "vhosts")
+
+    def put_vhost(self, name: str) -> None:
+        """Add a vhost."""
+        self.send("PUT", "vhosts", name)
+
+    def delete_vhost(self, name: str) -> None:
+        """Remove a vhost and all that is in it."""
+        self.send("DELETE", "vhosts", name)
+
+    def permissions(self) -> list[PermissionRow]:
+        """All permissions."""
+        return self.get(list[PermissionRow], "permissions")
+
+    def set_permissions(self, row: PermissionRow) -> None:
+        """Give or replace permissions."""
+        self.send("PUT", "permissions", row.vhost, row.user, body=row)
+
+    def clear_permissions(self, user: str, vhost: str) -> None:
+        """Take permissions away."""
+        self.send("DELETE", "permissions", vhost, user)

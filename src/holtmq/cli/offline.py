@@ -1,0 +1,128 @@
+"""Users, vhosts and permissions in the folder of a broker that is not running.
+
+Owns: opening the journal alone, folding it, writing the change, closing. Must not touch: the records; the
+broker writes the same ones as when it runs.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from holtmq.auth.passwords import hash_password
+from holtmq.auth.permissions import BadPattern, Permissions
+from holtmq.auth.users import User
+from holtmq.broker.broker import Broker
+from holtmq.broker.errors import BrokerError, NotFound
+from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.recovery import recover
+from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
+from holtmq.journal import FileJournal, JournalError, JournalLocked, open_journal
+from holtmq.journal.segment import SUFFIX
+from holtmq.node import put_defaults
+
+
+@contextmanager
+def open_folder(folder: Path) -> "Iterator[FolderRegistry]":
+    """Own the folder for as long as the block lasts; every refusal becomes a message."""
+    found = {entry.name for entry in folder.iterdir()}
+    if found and not any(name.endswith(SUFFIX) for name in found):
+        raise click.ClickException(f"{folder} is not a data folder: there are files in it, but no journal")
+    try:
+        journal, recovery = open_journal(folder)
+        try:
+            broker = Broker(journal)
+            # So that a vhost's streams go with it: their logs are the partitioned queues'.
+            partitioned = PartitionedService(journal)
+            broker.attach(partitioned)
+            broker.flow.now_ms = int(time.time() * 1000)
+            recover(broker, recovery, partitioned.store)
+            if not broker.vhosts:  # a new folder: begin as the broker's first start would
+                put_defaults(broker)
+            yield FolderRegistry(broker, journal)
+        finally:
+            journal.close()
+        if journal.failed is not None:
+            raise journal.failed
+    except JournalLocked as locked:
+        raise click.ClickException(f"{locked}; reach that broker with --url, or stop it first") from None
+    except (BrokerError, BadPattern) as refused:
+        raise click.ClickException(str(refused)) from None
+    except (JournalError, OSError) as error:
+        raise click.ClickException(
+            f"{error}; nothing was changed (see `holt journal check {folder}`)"
+        ) from None
+
+
+class FolderRegistry:
+    """Implements ``Registry``."""
+
+    def __init__(self, broker: Broker, journal: FileJournal) -> None:
+        self._broker = broker
+        self._journal = journal
+
+    def users(self) -> list[UserRow]:
+        """All users."""
+        users = self._broker.users.users()
+        return [UserRow(user.name, list(user.tags), user.password_hash) for user in users]
+
+    def put_user(self, user: UserRow, password: str | None) -> None:
+        """Add or replace; without a password the row's hash is kept."""
+        password_hash = user.password_hash if password is None else hash_password(password)
+        self._broker.put_user(User(user.name, password_hash, tuple(user.tags)))
+        self._sync()
+
+    def delete_user(self, name: str) -> None:
+        """Remove a user."""
+        self._broker.delete_user(name)
+        self._sync()
+
+    def vhosts(self) -> list[VhostRow]:
+        """All vhosts."""
+        vhosts = self._broker.vhosts
+        return [
+            VhostRow(name, sum(len(queue) for queue in vhosts[name].queues.values()))
+            for name in sorted(vhosts)
+        ]
+
+    def put_vhost(self, name: str) -> None:
+        """Add a vhost."""
+        self._broker.put_vhost(name)
+        self._sync()
+
+    def delete_vhost(self, name: str) -> None:
+        """Remove a vhost and all that is in it."""
+        self._broker.delete_vhost(name)
+        self._sync()
+
+    def permissions(self) -> list[PermissionRow]:
+        """All permissions."""
+        return [
+            PermissionRow(
+                grant.user,
+                grant.vhost,
+                grant.permissions.configure,
+                grant.permissions.write,
+                grant.permissions.read,
+            )
+            for grant in self._broker.users.grants()
+        ]
+
+    def set_permissions(self, row: PermissionRow) -> None:
+        """Give or replace permissions."""
+        self._broker.set_permissions(row.user, row.vhost, Permissions(row.configure, row.write, row.read))
+        self._sync()
+
+    def clear_permissions(self, user: str, vhost: str) -> None:
+        """Take permissions away."""
+        if not self._broker.users.grants(user=user, vhost=vhost):
+            raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'")
+        self._broker.clear_permissions(user, vhost)
+        self._sync()
+
+    def _sync(self) -> None:
+        self._journal.flush()
+        if self._journal.failed is not None:
+            raise self._journal.failed

@@ -1,0 +1,158 @@
+"""``holt policy``, ``holt queue``, ``holt connection``: the working parts of a running broker.
+
+Owns: arguments and words. Must not touch: the API's paths of other verbs; rules.
+"""
+
+import click
+import msgspec
+
+from holtmq.cli.target import Target, as_json, in_vhost, show, with_broker
+
+_operator = click.option("--operator", is_flag=True, help="Operator policies: limits that users cannot lift.")
+
+
+class PolicyRow(msgspec.Struct, frozen=True):
+    """One policy."""
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str = msgspec.field(name="apply-to")
+    definition: dict[str, object] = {}
+    priority: int = 0
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """One queue."""
+
+    vhost: str
+    name: str
+    type: str
+    messages_ready: int
+    messages_unacknowledged: int
+    consumers: int
+    policy: str | None = None
+
+
+class ConnectionRow(msgspec.Struct, frozen=True):
+    """One client."""
+
+    name: str
+    user_provided_name: str
+    user: str
+    vhost: str
+    channels: int
+    state: str
+
+
+@click.group()
+def policy() -> None:
+    """Give queues and exchanges options by the pattern of their names."""
+
+
+@policy.command("set")
+@click.argument("name")
+@click.argument("pattern")
+@click.argument("definition")
+@click.option("--priority", default=0, show_default=True, help="Of several that match, the highest wins.")
+@click.option("--apply-to", default="all", show_default=True, help="all, queues, exchanges, ...")
+@_operator
+@in_vhost
+@with_broker
+def set_policy(
+    target: Target,
+    name: str,
+    pattern: str,
+    definition: str,
+    priority: int,
+    apply_to: str,
+    operator: bool,
+    vhost: str,
+) -> None:
+    """Set policy NAME for names that match PATTERN, to a JSON DEFINITION such as '{"max-length": 1000}'."""
+    try:
+        values = msgspec.json.decode(definition, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise click.ClickException(f"the definition is not a JSON object: {error}") from None
+    body = {"pattern": pattern, "definition": values, "priority": priority, "apply-to": apply_to}
+    target.api().send("PUT", _book(operator), vhost, name, body=body)
+    click.echo(f"Policy '{name}' in vhost '{vhost}' set.")
+
+
+@policy.command("list")
+@_operator
+@as_json
+@with_broker
+def list_policies(target: Target, operator: bool, as_json: bool) -> None:
+    """List policies, the strongest of each vhost first."""
+    rows = target.api().get(list[PolicyRow], _book(operator))
+    show(rows, ("vhost", "name", "pattern", "apply-to", "definition", "priority"), as_json)
+
+
+@policy.command("clear")
+@click.argument("name")
+@_operator
+@in_vhost
+@with_broker
+def clear_policy(target: Target, name: str, operator: bool, vhost: str) -> None:
+    """Remove policy NAME; queues go back to their own arguments."""
+    target.api().send("DELETE", _book(operator), vhost, name)
+    click.echo(f"Policy '{name}' in vhost '{vhost}' cleared.")
+
+
+@click.group()
+def queue() -> None:
+    """List, empty and delete queues."""
+
+
+@queue.command("list")
+@click.option("-p", "--vhost", help="Only in this vhost.")
+@as_json
+@with_broker
+def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
+    """List queues with what waits in them."""
+    where = ("queues",) if vhost is None else ("queues", vhost)
+    rows = target.api().get(list[QueueRow], *where)
+    show(rows, QueueRow.__struct_fields__, as_json)
+
+
+@queue.command("purge")
+@click.argument("name")
+@in_vhost
+@with_broker
+def purge_queue(target: Target, name: str, vhost: str) -> None:
+    """Drop what waits in queue NAME."""
+    target.api().send("DELETE", "queues", vhost, name, "contents")
+    click.echo(f"Queue '{name}' in vhost '{vhost}' purged.")
+
+
+@queue.command("delete")
+@click.argument("name")
+@click.option("--if-empty", is_flag=True, help="Only when nothing waits in it.")
+@click.option("--if-unused", is_flag=True, help="Only when nobody consumes from it.")
+@in_vhost
+@with_broker
+def delete_queue(target: Target, name: str, if_empty: bool, if_unused: bool, vhost: str) -> None:
+    """Delete queue NAME with what is in it."""
+    wanted = [("if-empty", if_empty), ("if-unused", if_unused)]
+    query = "&".join(f"{key}=true" for key, asked in wanted if asked)
+    target.api().send("DELETE", "queues", vhost, name, query=query)
+    click.echo(f"Queue '{name}' in vhost '{vhost}' deleted.")
+
+
+@click.group()
+def connection() -> None:
+    """See who is connected."""
+
+
+@connection.command("list")
+@as_json
+@with_broker
+def list_connections(target: Target, as_json: bool) -> None:
+    """List AMQP connections."""
+    rows = target.api().get(list[ConnectionRow], "connections")
+    show(rows, ConnectionRow.__struct_fields__, as_json)
+
+
+def _book(operator: bool) -> str:
+    return "operator-policies" if operator else "policies"

@@ -1,0 +1,176 @@
+"""Which broker a verb is about: the options every administrative verb has, and the tables they print.
+
+Owns: ``--url``, ``--user``, ``--password``, ``--data-dir``; the choice between broker and folder. Must not
+touch: what verbs do.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from holtmq.cli.broker_api import BrokerApi, NobodyAnswers
+from holtmq.cli.registry import Registry
+
+Verb = Callable[..., None]
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+in_vhost = click.option("-p", "--vhost", default="/", show_default=True, help="The vhost.")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to, and as whom."""
+
+    url: str
+    user: str
+    password: str
+    folder: Path | None = None
+
+    def api(self) -> BrokerApi:
+        """The running broker, or an exit that says there is none."""
+        api = BrokerApi(self.url, self.user, self.password)
+        try:
+            api.connect()
+        except NobodyAnswers as silence:
+            raise click.ClickException(f"{silence}; `holt serve` starts one, --url names another") from None
+        return api
+
+    @contextmanager
+    def registry(self) -> Iterator[Registry]:
+        """The running broker or, when none answers, the folder."""
+        api = BrokerApi(self.url, self.user, self.password)
+        try:
+            api.connect()
+        except NobodyAnswers as silence:
+            if self.folder is None:
+                raise click.ClickException(
+                    f"{silence}; `holt serve` starts one, --url names another, "
+                    "--data-dir changes the folder of one that is stopped"
+                ) from None
+        else:
+            if self.folder is not None:
+                _refuse_if_unused(self.folder, self.url)
+            yield api
+            return
+        from holtmq.cli.offline import open_folder  # the whole broker
+
+        with open_folder(self.folder) as registry:
+            yield registry
+
+
+def _refuse_if_unused(folder: Path, url: str) -> None:
+    """A broker answers, but if nobody holds the folder it is another one's: change neither."""
+    from holtmq.journal import JournalLocked
+    from holtmq.journal.disk import OsDisk
+
+    disk = OsDisk(folder)
+    try:
+        disk.lock()
+    except JournalLocked:
+        return
+    disk.unlock()
+    raise click.ClickException(
+        f"a broker answers at {url}, but it does not use {folder}, which nobody has open: "
+        "leave --data-dir out for that broker, or name its --url for another"
+    )
+
+
+def with_broker(verb: Verb) -> Verb:
+    """Options that name a running broker; the verb gets a ``Target`` first."""
+
+    @functools.wraps(verb)
+    def run(url: str, login: str, password: str, **options: object) -> None:
+        verb(Target(url, login, password), **options)
+
+    return _options(run)
+
+
+def with_registry(verb: Verb) -> Verb:
+    """The same, or a data folder."""
+
+    @functools.wraps(verb)
+    def run(url: str, login: str, password: str, folder: Path | None, **options: object) -> None:
+        verb(Target(url, login, password, folder), **options)
+
+    return _options(
+        click.option(
+            "--data-dir",
+            "folder",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            help="The folder to change when no broker answers.",
+        )(run)
+    )
+
+
+def _options(run: Verb) -> Verb:
+    for option in reversed(
+        (
+            click.option(
+                "--url",
+                envvar="HOLT_ADMIN_URL",
+                default="http://127.0.0.1:6632",
+                show_default=True,
+                show_envvar=True,
+                help="The broker's HTTP address.",
+            ),
+            click.option(
+                "--user",
+                "login",
+                envvar="HOLT_ADMIN_USER",
+                default="guest",
+                show_default=True,
+                show_envvar=True,
+                help="Log in as this user.",
+            ),
+            click.option(
+                "--password",
+                envvar="HOLT_ADMIN_PASSWORD",
+                default="guest",
+                show_envvar=True,
+                help="The password to log in with; others on this machine can see options.",
+            ),
+        )
+    ):
+        run = option(run)
+    return run
+
+
+def show(rows: Sequence[msgspec.Struct], columns: Sequence[str], as_json: bool) -> None:
+    """A table for people, or JSON for programs."""
+    table = [{column: msgspec.to_builtins(row)[column] for column in columns} for row in rows]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(table)).decode())
+        return
+    lines = [list(columns), *([_cell(row[column]) for column in columns] for row in table)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    match value:
+        case list():
+            return ",".join(map(str, value)) or "-"
+        case dict():
+            return msgspec.json.encode(value).decode()
+        case None | "":
+            return "-"
+        case _:
+            return str(value)
+
+
+def new_password(from_stdin: bool) -> str:
+    """Asked for twice, or the first line of standard input; never an option, which others could see."""
+    if from_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    else:
+        password = str(click.prompt("New password", hide_input=True, confirmation_prompt=True))
+    if not password:
+        raise click.ClickException("an empty password would let anybody in")
+    return password
