@@ -97,6 +97,11 @@ class AckRequest(NamedTuple):
     lease_id: str = ""
     error: str | None = None
 
+    @property
+    def ack(self) -> tuple[int, str, AckStatus | None, str, str | None]:
+        """The fields of an ``Ack``."""
+        return self.partition, self.transaction_id, self.status, self.lease_id, self.error
+
 
 class AckAnswer(NamedTuple):
     outcome: AckOutcome

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holtmq.broker.acking import NOT_FOUND, decide_acks
-from holtmq.broker.acknowledgment import Ack
+from holtmq.broker.acknowledgment import Ack, AckOutcome
 from holtmq.broker.errors import LimitReached
 from holtmq.broker.groups import micros
-from holtmq.broker.joining import decide_join, decide_subscription
 from holtmq.broker.partitioned_bodies import AmqpFacts, Body, encode_body
-from holtmq.broker.partitioned_events import NO_QUEUE, Acked, QueueEvent, Trimmed
+from holtmq.broker.partitioned_events import Acked, QueueEvent, Trimmed
 from holtmq.broker.partitioned_keyed import KeyedRows
 from holtmq.broker.partitioned_locks import LockPermits
+from holtmq.broker.partitioned_popping import Popping
 from holtmq.broker.partitioned_queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned_requests import (
     AckAnswer,
@@ -25,7 +25,6 @@ from holtmq.broker.partitioned_requests import (
     PopRequest,
     PushItem,
     PushResult,
-    Run,
     Waiter,
 )
 from holtmq.broker.partitioned_spool import Spool
@@ -39,7 +38,6 @@ from holtmq.broker.queue_config import US
 from holtmq.broker.range_reads import DeliveryCheckpoints
 from holtmq.broker.retention import decide_retention
 from holtmq.broker.staging import Staging
-from holtmq.broker.subscriptions import Scope
 from holtmq.journal.interface import Journal
 
 Decided = tuple[str, Sequence[PushItem], PushDecision]
@@ -70,10 +68,9 @@ class PartitionedService:
         self.tally = Tally()
         self.line = WaitingLine(self.store.queues, self.pop)
         self.store.on_event = self.line.hear
-        self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
+        self._popping = Popping(self.store, self.tally, self.line, self.settings.lookback)
         self._fires_at_us: int | None = None
         self._fire_wanted = False
-        self._turns = 0  # where a pop over many queues starts: fair rotation
 
     # -- push ------------------------------------------------------------------------------------
 
@@ -188,120 +185,15 @@ class PartitionedService:
 
         A group's first pop records where it starts, whether it finds anything or not.
         """
-        if self.spool.pops_paused:
-            return None
-        if request.queue:
-            queue = self.store.queues.get(request.queue)
-            wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
-            if queue is None:
-                return None
-            runs = self._claim(queue, request, request.limit, request.most_partitions, now)
-        else:
-            wrote, runs = self._pop_many(request, now)
-        if not runs:
-            return None
-        self._count(runs, now)
-        conflates = request.conflates and any(run.queue.groups[request.group].conflates for run in runs)
-        return Popped(request, runs, wrote or request.auto_ack, conflates)
-
-    def _pop_many(self, request: PopRequest, now: float) -> tuple[bool, list[Run]]:
-        scope = Scope("", "", request.namespace, request.task)
-        queues = self.matching(request.namespace, request.task)
-        wrote = self._join(request, None, scope, now)
-        runs: list[Run] = []
-        limit, most = request.limit, request.most_partitions
-        if queues:
-            self._turns += 1
-            at = self._turns % len(queues)
-            queues = sorted(queues[at:] + queues[:at], key=_priority)
-        for queue in queues:
-            if limit <= 0 or most <= 0:
-                break
-            wrote = self._join(request, queue, scope, now) or wrote
-            for run in self._claim(queue, request, limit, most, now):
-                runs.append(run)
-                limit -= len(run.bodies)
-                most -= 1
-        return wrote, runs
+        return None if self.spool.pops_paused else self._popping.pop(request, now)
 
     def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
         """Every queue of a namespace and/or task; blank matches all."""
-        return [
-            queue
-            for queue in self.store.queues.values()
-            if (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
-        ]
-
-    def _join(self, request: PopRequest, queue: PartitionedQueue | None, scope: Scope, now: float) -> bool:
-        """Record where the group starts, if that is not known yet; whether anything was written."""
-        group = request.group
-        key = (queue.number if queue is not None else NO_QUEUE, group, scope.partition or scope.queue)
-        if queue is not None and key in self._joined:
-            return False
-        changes: list[Change] = []
-        store = self.store
-        named = queue if scope.queue else None
-        made = decide_subscription(
-            store.subscriptions, named, group, scope, request.start, now, self.settings.lookback
-        )
-        if made is not None:
-            # Two records, the second decided on the first: a crash between them leaves a record without a
-            # start, which the next pop turns into one.
-            store.commit([(NO_QUEUE, made)])
-        if queue is not None:
-            start = decide_join(
-                store.subscriptions,
-                queue,
-                group,
-                partition=scope.partition,
-                made=made,
-                conflates=request.conflates,
-            )
-            if start is not None:
-                changes.append((queue.number, start))
-                store.commit(changes)
-            self._joined.add(key)
-        return made is not None or bool(changes)
+        return self._popping.matching(namespace, task)
 
     def forget_joined(self) -> None:
         """Groups, queues or their records went away: the next pops look again."""
-        self._joined.clear()
-
-    def _claim(
-        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, now: float
-    ) -> list[Run]:
-        claim = queue.claim(
-            request.group,
-            request.lease_id,
-            limit,
-            now,
-            partition=request.partition or None,
-            most_partitions=most,
-            lease_seconds=request.lease_seconds,
-            auto_ack=request.auto_ack,
-        )
-        if not claim.deliveries:
-            return []
-        runs: list[Run] = []
-        try:
-            for delivery in claim.deliveries:
-                rows = queue.log.refs(delivery.offsets)
-                bodies = self.store.bodies([position for _, position, _ in rows])
-                queue.delivered(delivery, [body.transaction_id for body in bodies])
-                runs.append(Run(queue, delivery, rows, bodies))
-            if claim.events:
-                self.store.commit([(queue.number, event) for event in claim.events])
-        except BaseException:
-            for delivery in claim.deliveries:  # nobody gets them: do not make the next worker wait
-                queue.release(request.group, delivery.partition)
-            raise
-        self.line.plan(queue, request.group)
-        return runs
-
-    def _count(self, runs: Sequence[Run], now: float) -> None:
-        now_us = micros(now)
-        for run in runs:
-            self.tally.of(run.queue.name).popped(len(run.bodies), max(0, now_us - run.rows[0][2]))
+        self._popping.forget_joined()
 
     def wait(self, waiter: Waiter, now: float) -> None:
         """Serve the pop as soon as there is something for it."""
@@ -313,31 +205,44 @@ class PartitionedService:
 
     # -- ack -------------------------------------------------------------------------------------
 
-    def ack(self, requests: Sequence[AckRequest], now: float, release: bool | None = None) -> list[AckAnswer]:
-        """Settle messages; each has its own answer, those of one (partition, group) take effect together."""
-        answers = [_UNKNOWN] * len(requests)
+    def ack(self, requests: Sequence[AckRequest], now: float) -> list[AckAnswer]:
+        """Settle messages of any queues and groups; each has its own answer."""
+        answers: list[AckAnswer | None] = [None] * len(requests)
         places: dict[tuple[int, str], list[int]] = {}
         for place, request in enumerate(requests):
-            places.setdefault((request[0], request[2]), []).append(place)
+            places.setdefault((request.queue, request.group), []).append(place)
         for (number, group), mine in places.items():
-            queue = self.store.by_number.get(number)
-            if queue is None:
-                continue
-            acks = [_ack(requests[place]) for place in mine]
-            decision = decide_acks(queue, group, acks, now, release)
-            if decision.events:
-                self.store.commit([(number, event) for event in decision.events])
-            refused = 0
-            for place, outcome in zip(mine, decision.outcomes, strict=True):
+            acks = [Ack(*requests[place].ack) for place in mine]
+            queue, outcomes = self.settle(number, group, acks, now)
+            for place, outcome in zip(mine, outcomes, strict=True):
                 answers[place] = AckAnswer(outcome, queue)
+        return [answer for answer in answers if answer is not None]
+
+    def settle(
+        self, number: int, group: str, acks: Sequence[Ack], now: float
+    ) -> tuple[PartitionedQueue | None, list[AckOutcome]]:
+        """Settle messages of one queue for one group; those of one partition take effect together."""
+        queue = self.store.by_number.get(number)
+        if queue is None:
+            return None, [NOT_FOUND] * len(acks)
+        decision = decide_acks(queue, group, acks, now)
+        if decision.events:
+            self.store.commit([(number, event) for event in decision.events])
+        outcomes = decision.outcomes
+        tally = self.tally.of(queue.name)
+        refused = 0
+        last: AckOutcome | None = None
+        for outcome in outcomes:
+            if outcome is not last:  # equal answers are one object: most calls are done with one look
+                last = outcome
                 if not outcome.success:
-                    refused += 1
-            tally = self.tally.of(queue.name)
-            tally.acked(len(mine) - refused, refused)
-            for event in decision.events:
-                if isinstance(event, Acked) and event.dead_letters:
-                    tally.dead_letters += len(event.dead_letters)
-        return answers
+                    refused = sum(1 for each in outcomes if not each.success)
+                    break
+        tally.acked(len(acks) - refused, refused)
+        for event in decision.events:
+            if isinstance(event, Acked) and event.dead_letters:
+                tally.dead_letters += len(event.dead_letters)
+        return queue, outcomes
 
     def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:
         """Renew a lease wherever it holds something; by default for a minute, or its queue's lease time."""
@@ -430,13 +335,6 @@ class PartitionedService:
                     tally.evicted += gone
 
 
-_UNKNOWN = AckAnswer(NOT_FOUND, None)
-
-
-def _ack(request: AckRequest) -> Ack:
-    return Ack(request[1], request[3], request[4], request[5], request[6])
-
-
 def _by_queue(items: Sequence[PushItem]) -> Sequence[tuple[str, Sequence[PushItem]]]:
     if not items:
         return ()
@@ -447,7 +345,3 @@ def _by_queue(items: Sequence[PushItem]) -> Sequence[tuple[str, Sequence[PushIte
     for item in items:
         found.setdefault(item[0], []).append(item)
     return tuple(found.items())
-
-
-def _priority(queue: PartitionedQueue) -> int:
-    return queue.config.priority_order

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import msgspec
 
-from holtmq.broker.acknowledgment import AckStatus
+from holtmq.broker.acknowledgment import Ack, AckStatus
 from holtmq.broker.errors import BrokerError, LeaseLost
 from holtmq.broker.groups import QUEUE_MODE, micros
 from holtmq.broker.identifiers import message_id, partition_id, partition_of
@@ -31,6 +31,7 @@ LEASE_PREFIX: Final = b"/api/v1/lease/"
 LEASE_SUFFIX: Final = b"/extend"
 _NOWHERE: Final = (0, 0)  # no queue has number 0
 _MOST_LEASE: Final = 86_400.0
+_COMPLETED: Final = AckStatus.COMPLETED
 
 
 class AckIn(msgspec.Struct, rename="camel"):
@@ -119,27 +120,41 @@ class AckApi:
         if not incoming:
             exchange.answer(200, b"[]")
             return
-        requests: list[AckRequest] = []
+        now = self._clock()
         known: dict[str, tuple[int, int]] = {}
+        together: list[Ack] = []
+        home: tuple[int, str] | None = None
+        parts: list[str] = []
         status_of = AckStatus.named
+        count = 0
         for ack in incoming:
             where = known.get(ack.partition_id)
             if where is None:
                 where = known[ack.partition_id] = partition_of(ack.partition_id) or _NOWHERE
-            requests.append(
-                AckRequest(
-                    where[0],
+            named = group or ack.consumer_group or QUEUE_MODE
+            if home is None or where[0] != home[0] or named != home[1]:
+                if home is not None:  # another queue or group: what came before is a call of its own
+                    parts.append(self._settle_run(home, together, now, count))
+                    count += len(together)
+                    together = []
+                home = (where[0], named)
+            status = ack.status
+            together.append(
+                Ack(
                     where[1],
-                    group or ack.consumer_group or QUEUE_MODE,
                     ack.transaction_id,
-                    status_of(ack.status or "completed"),
+                    _COMPLETED if status == "completed" else status_of(status or "completed"),
                     ack.lease_id or "",
                     ack.error,
                 )
             )
-        answers = self._service.ack(requests, self._clock())
-        body = ack_answers(requests, answers)
-        exchange.answer_when_durable(self._journal, 200, body)
+        assert home is not None
+        parts.append(self._settle_run(home, together, now, count))
+        exchange.answer_when_durable(self._journal, 200, f"[{','.join(parts)}]".encode())
+
+    def _settle_run(self, home: tuple[int, str], acks: list[Ack], now: float, first: int) -> str:
+        queue, outcomes = self._service.settle(*home, acks, now)
+        return ack_answers(acks, queue, outcomes, first)
 
     # -- leases ----------------------------------------------------------------------------------
 

@@ -6,13 +6,12 @@ Owns: their wire form. Must not touch: how a message's state comes about.
 from collections.abc import Iterator
 from typing import Final
 
-from holtmq.broker.acknowledgment import AckStatus
+from holtmq.broker.acknowledgment import Ack, AckStatus
 from holtmq.broker.groups import QUEUE_MODE, micros
 from holtmq.broker.identifiers import message_id, partition_id, partition_of
 from holtmq.broker.message_log import GONE
 from holtmq.broker.partitioned_admin import drop_letters, queue_named, trim_head
 from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_requests import AckRequest
 from holtmq.broker.queue_statistics import MessageState, message_state
 from holtmq.broker.replaying import find_letter
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
@@ -199,14 +198,12 @@ async def move_to_letters(call: Call) -> object:
     queue, index, position = _address(call)
     if position is None:
         raise Refusal(404, "Message not found")
-    ack = AckRequest(
-        queue.number, index, QUEUE_MODE, call.path["transaction"], AckStatus.DEAD_LETTER, "", "Moved by hand"
-    )
-    (answer,) = call.service.ack([ack], call.now)
-    if not answer.outcome.success:
+    ack = Ack(index, call.path["transaction"], AckStatus.DEAD_LETTER, "", "Moved by hand")
+    _, (outcome,) = call.service.settle(queue.number, QUEUE_MODE, [ack], call.now)
+    if not outcome.success:
         raise Refusal(409, "The message is already settled")
     await call.durable()
-    return {"success": True, "dlq": answer.outcome.dead_lettered}
+    return {"success": True, "dlq": outcome.dead_lettered}
 
 
 async def queue_messages(call: Call) -> object:

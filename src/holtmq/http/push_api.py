@@ -4,6 +4,7 @@ Owns: reading push items (also those inside transactions and stream cycles) and 
 with them. Must not touch: how they are stored.
 """
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -70,6 +71,27 @@ def read_item(item: PushItemIn, subject: str | None) -> PushItem:
     return PushItem(queue, partition, Body(transaction_id, bytes(item.payload), trace_id, subject))
 
 
+def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[PushItem]:
+    """Many at once: what repeats from item to item is checked once."""
+    items: list[PushItem] = []
+    queue = partition = ""
+    for item in incoming:
+        id_ = item.transaction_id
+        if (
+            item.queue == queue
+            and item.partition == partition
+            and item.trace_id is None
+            and id_
+            and len(id_) < 256
+        ):
+            items.append(PushItem(queue, partition, Body(id_, bytes(item.payload), None, subject)))
+            continue
+        read = read_item(item, subject)
+        queue, partition = read.queue, read.partition
+        items.append(read)
+    return items
+
+
 def explain_items(items: object) -> Refusal | None:
     """What is wrong with push items that could not be read; None when it is not their shape."""
     if not isinstance(items, list):
@@ -120,7 +142,7 @@ class PushApi:
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         subject = exchange.subject
-        items = [read_item(item, subject) for item in incoming]
+        items = read_items(incoming, subject)
         results = self._service.push(items, self._clock())
         answer = buffered_results(items) if results is None else push_results(items, results)
         exchange.answer_when_durable(self._journal, 201, answer)

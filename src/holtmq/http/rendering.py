@@ -6,9 +6,10 @@ A message's own part is rendered once and kept with its body, so that ten groups
 
 from collections.abc import Sequence
 
-from holtmq.broker.acknowledgment import AckOutcome, AckVerdict
-from holtmq.broker.identifiers import message_id, partition_id
-from holtmq.broker.partitioned_requests import AckAnswer, AckRequest, Popped, PushItem, PushResult, Run
+from holtmq.broker.acknowledgment import Ack, AckOutcome, AckVerdict
+from holtmq.broker.identifiers import partition_id
+from holtmq.broker.partitioned_queue import PartitionedQueue
+from holtmq.broker.partitioned_requests import Popped, PushItem, PushResult, Run
 from holtmq.http.wire import iso_us, quoted, quoted_or_null
 
 ACK_ERRORS = {
@@ -24,21 +25,37 @@ _NOT_DELIVERED = "Message not found: transaction is unresolvable under this leas
 def push_results(items: Sequence[PushItem], results: Sequence[PushResult]) -> bytes:
     """The array that answers a push."""
     parts: list[str] = []
-    tails: dict[tuple[int, int], tuple[str, str]] = {}
+    number = partition = ms = -1
+    head = middle = tail = ""
     for index, (item, result) in enumerate(zip(items, results, strict=True)):
-        number, partition, offset, created_us, duplicate = result
-        tail = tails.get((number, partition))
-        if tail is None:
-            name = quoted(item.queue)
-            tail = tails[number, partition] = (partition_id(number, partition), name)
-        body = item.body
+        if result[1] != partition or result[0] != number:
+            number, partition = result[0], result[1]
+            middle = _id_middle(number)
+            where = f'"partition_id":"{partition_id(number, partition)}","queueName":{quoted(item[0])}'
+            tail = f'","trace_id":null,{where}}}'
+        offset, created_us = result[2], result[3]
+        if created_us // 1000 != ms:
+            ms = created_us // 1000
+            head = _id_head(ms)
+        body = item[2]
+        end = tail
+        if body.trace_id is not None:
+            end = tail.replace("null", quoted(body.trace_id), 1)
+        status = "duplicate" if result[4] else "queued"
         parts.append(
-            f'{{"index":{index},"status":"{"duplicate" if duplicate else "queued"}",'
-            f'"transaction_id":{quoted(body.transaction_id)},'
-            f'"message_id":"{message_id(number, offset, created_us)}","partition_id":"{tail[0]}",'
-            f'"trace_id":{quoted_or_null(body.trace_id)},"queueName":{tail[1]}}}'
+            f'{{"index":{index},"status":"{status}","transaction_id":{quoted(body.transaction_id)},'
+            f'"message_id":"{head}{created_us - ms * 1000:03x}{middle}{offset:012x}{end}'
         )
     return f"[{','.join(parts)}]".encode()
+
+
+def _id_head(ms: int) -> str:
+    """What the ids of one millisecond begin with; with ``_id_middle`` the same as ``message_id``."""
+    return f"{ms >> 16 & 0xFFFF_FFFF:08x}-{ms & 0xFFFF:04x}-7"
+
+
+def _id_middle(queue: int) -> str:
+    return f"-{0x8000 | queue & 0x3FFF:04x}-"
 
 
 def buffered_results(items: Sequence[PushItem]) -> bytes:
@@ -76,55 +93,65 @@ def popped_messages(popped: Popped, extra: str = "") -> bytes:
 
 def _fragments(run: Run) -> list[bytes]:
     """Each message without its end, which differs from pop to pop."""
-    fragments: list[bytes] = []
+    fragments = [body.rendered for body in run.bodies]
+    if None not in fragments:
+        return fragments  # type: ignore[return-value]  # just checked
     number = run.queue.number
-    where = ""
+    middle = _id_middle(number)
+    where = (
+        f'","queue":{quoted(run.queue.name)},"partition":{quoted(run.delivery.name)},'
+        f'"partitionId":"{partition_id(number, run.delivery.partition)}","offset":'
+    )
+    ms = -1
+    head = second = ""
+    rendered: list[bytes] = []
     for position, (row, body) in enumerate(zip(run.rows, run.bodies, strict=True), run.delivery.first):
         fragment = body.rendered
         if fragment is None:
-            if not where:
-                where = (
-                    f'","queue":{quoted(run.queue.name)},"partition":{quoted(run.delivery.name)},'
-                    f'"partitionId":"{partition_id(number, run.delivery.partition)}","offset":'
-                )
             offset, _, created_us = row
-            head = (
-                f'{{"id":"{message_id(number, offset, created_us)}",'
-                f'"transactionId":{quoted(body.transaction_id)},"traceId":{quoted_or_null(body.trace_id)},'
-                f'"data":'
+            if created_us // 1000 != ms:
+                ms = created_us // 1000
+                head, second = _id_head(ms), iso_us(created_us)[:23]
+            us = created_us - ms * 1000
+            trace_id, producer = body.trace_id, body.producer
+            front = (
+                f'{{"id":"{head}{us:03x}{middle}{offset:012x}","transactionId":{quoted(body.transaction_id)},'
+                f'"traceId":{"null" if trace_id is None else quoted(trace_id)},"data":'
             )
-            tail = (
-                f',"producerSub":{quoted_or_null(body.producer)},"createdAt":"{iso_us(created_us)}'
-                f"{where}{position}"
+            back = (
+                f',"producerSub":{"null" if producer is None else quoted(producer)},'
+                f'"createdAt":"{second}{us:03d}Z{where}{position}'
             )
-            fragment = body.rendered = b"".join((head.encode(), body.payload, tail.encode()))
-        fragments.append(fragment)
-    return fragments
+            fragment = body.rendered = b"".join((front.encode(), body.payload, back.encode()))
+        rendered.append(fragment)
+    return rendered
 
 
-def ack_answers(requests: Sequence[AckRequest], answers: Sequence[AckAnswer]) -> bytes:
-    """The array that answers an acknowledgment, also for a single one."""
+def ack_answers(
+    acks: Sequence[Ack], queue: PartitionedQueue | None, outcomes: Sequence[AckOutcome], first: int = 0
+) -> str:
+    """Elements of the array that answers acknowledgments of one queue, numbered from ``first``."""
     parts: list[str] = []
-    tails: dict[tuple[int, int], str] = {}
-    for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
-        _, partition, _, transaction_id, _, lease_id, _ = request
-        outcome, queue = answer
-        if outcome.verdict is AckVerdict.NOT_FOUND and lease_id and queue is not None:
-            partition = -1 - partition  # a tail of its own: see _NOT_DELIVERED
-        key = (id(outcome), partition)
-        tail = tails.get(key)
-        if tail is None:
-            error = ACK_ERRORS.get(outcome.verdict)
-            if partition < 0:
-                partition, error = -1 - partition, _NOT_DELIVERED
-            queue_name = partition_name = "null"
-            if queue is not None and partition < len(queue.partitions):
-                queue_name, partition_name = quoted(queue.name), quoted(queue.partitions[partition].name)
-            tail = tails[key] = (
-                f'{ack_verdict(outcome, error)},"queueName":{queue_name},"partitionName":{partition_name}}}'
-            )
-        parts.append(f'{{"index":{index},"transactionId":{quoted(transaction_id)},{tail}')
-    return f"[{','.join(parts)}]".encode()
+    last: tuple[AckOutcome | None, int] = (None, -1)
+    tail = ""
+    for index, (ack, outcome) in enumerate(zip(acks, outcomes, strict=True), first):
+        partition = ack[0]
+        if outcome is not last[0] or partition != last[1] or outcome.verdict is AckVerdict.NOT_FOUND:
+            last = (outcome, partition)
+            tail = _ack_tail(ack, queue, outcome)
+        parts.append(f'{{"index":{index},"transactionId":{quoted(ack[1])},{tail}')
+    return ",".join(parts)
+
+
+def _ack_tail(ack: Ack, queue: PartitionedQueue | None, outcome: AckOutcome) -> str:
+    error = ACK_ERRORS.get(outcome.verdict)
+    names = '"queueName":null,"partitionName":null'
+    if queue is not None and ack.partition < len(queue.partitions):
+        if outcome.verdict is AckVerdict.NOT_FOUND and ack.lease_id:
+            error = _NOT_DELIVERED
+        name = queue.partitions[ack.partition].name
+        names = f'"queueName":{quoted(queue.name)},"partitionName":{quoted(name)}'
+    return f"{ack_verdict(outcome, error)},{names}}}"
 
 
 def ack_verdict(outcome: AckOutcome, error: str | None) -> str:
