@@ -24,8 +24,8 @@ def register(spark: "SparkSession") -> "SparkSession":
 
 
 def session(name: str = "holtmq", master: str = "local[*]", **settings: str) -> "SparkSession":
-    """A Spark session that is ready to read and write HoltMQ; see ``holtmq.spark.session``."""
-    from holtmq.spark.session import open_session
+    """A Spark session that is ready to read and write HoltMQ; see ``holtmq.spark.spark_session``."""
+    from holtmq.spark.spark_session import open_session
 
     return open_session(name, master, settings)
 

@@ -112,7 +112,7 @@ def _arrow(broker: object) -> str:
 
 
 def _spark() -> str:
-    from holtmq.spark.session import open_session
+    from holtmq.spark.spark_session import open_session
 
     spark = open_session("holt doctor", "local[1]", {})
     try:

@@ -109,6 +109,7 @@ class SinkOptions:
     partition: str = ""
     part_bytes: int = 4 << 20  # how much one request stages
     write_id: str = ""  # a batch write of this name happens once, however often it is run
+    write_batch: int = 0  # the number of the write under its name: they must rise
 
 
 _CONNECTION: Final = (
@@ -143,7 +144,7 @@ SOURCE_OPTIONS: Final = (
     "columns",
     "partition",
 )
-SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes", "writeId")
+SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes", "writeId", "writeBatch")
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -199,6 +200,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         options.text("partition"),
         options.size("stageBytes") or 4 << 20,
         options.text("writeId"),
+        options.parse("writeBatch", _parse_number) if options.text("writeBatch") else 0,
     )
 
 
@@ -303,6 +305,12 @@ def parse_size(text: str) -> int:
     if size < 1:
         raise ValueError("it must be at least 1")
     return size
+
+
+def _parse_number(text: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", text.strip()):
+        raise ValueError("it must be a whole number")
+    return int(text)
 
 
 def _parse_count(text: str) -> int:

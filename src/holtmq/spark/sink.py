@@ -161,7 +161,7 @@ class HoltStreamWriter(DataSourceStreamArrowWriter):
 
 
 class HoltBatchWriter(DataSourceArrowWriter):
-    """All rows or none."""
+    """All rows or none. Inside ``foreachBatch``, writeId and writeBatch make it exactly once as well."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -173,13 +173,13 @@ class HoltBatchWriter(DataSourceArrowWriter):
         )  # pickled from here: every task stages under the same name
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return _Stager(self._options).run(iterator, self._writer, 0)
+        return _Stager(self._options).run(iterator, self._writer, self._options.write_batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _publish(self._options, messages, 0)
+        _publish(self._options, messages, self._options.write_batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _forget(self._options, messages, 0)
+        _forget(self._options, messages, self._options.write_batch)
 
 
 def _forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:

@@ -14,7 +14,7 @@ what SQL means; Spark checks that.
 import re
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.spark.errors import HoltSparkError, InvalidOption
 from holtmq.spark.jobs.running import Progress, Setting
 from holtmq.spark.lake import Lake
-from holtmq.spark.options import parse_seconds, source_options
+from holtmq.spark.options import source_options
 from holtmq.spark.schema import split_ddl
 
 if TYPE_CHECKING:
@@ -277,7 +277,12 @@ def _start(
         if "payload" not in columns:  # the whole row is the message
             frame = frame.selectExpr("to_json(struct(*)) AS payload")
             writer = frame.writeStream.outputMode(sink.mode).queryName(f"{pipeline}-{sink.name}")
-        writer = writer.format("holtmq").options(**setting.source, queue=sink.queue)
+        if sink.mode == "append":
+            writer = writer.format("holtmq").options(**setting.source, queue=sink.queue)
+        else:
+            # Spark takes a Python sink in append mode only; a numbered batch write is as exact.
+            name = f"{pipeline}-{sink.name}:{checkpoint}"
+            writer = writer.foreachBatch(_updates(setting, sink.queue, name))
     elif sink.lake:
         writer = writer.format("parquet").option("path", sink.lake).partitionBy(*sink.partition_by)
     else:
@@ -288,6 +293,10 @@ def _start(
     return writer.trigger(processingTime=f"{max(setting.every, 0.001):g} seconds").start()
 
 
-def parse_every(text: str) -> float:
-    """Seconds of ``--every``."""
-    return parse_seconds(text)
+def _updates(setting: Setting, queue: str, name: str) -> Callable[["DataFrame", int], None]:
+    def write(batch: "DataFrame", number: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or name
+        options = {**setting.source, "queue": queue, "writeId": query, "writeBatch": str(number)}
+        batch.write.format("holtmq").mode("append").options(**options).save()
+
+    return write

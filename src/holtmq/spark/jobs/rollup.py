@@ -4,7 +4,6 @@ Owns: what is counted and the minutes it covers. Must not touch: the queues. A m
 over; writing it again replaces it, so a run that died is simply repeated.
 """
 
-import json
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ from holtmq.spark.jobs.running import Setting, repeat
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_STATE: Final = "_rollup/_state.json"
+_STATE: Final = "_rollup/_until"  # a file for each run, named by the time it reached
 _DATA: Final = "_rollup/minutes"
 _MINUTE_MS: Final = 60_000
 COLUMNS: Final = (
@@ -55,15 +54,20 @@ def rollup(setting: Setting, queues: str, lake: str, *, partial: bool = False) -
     files = Files(spark, lake)
 
     def step() -> dict[str, object]:
-        since = json.loads(files.read(_STATE))["until_ms"] if files.exists(_STATE) else 0
+        runs = [name for name in files.names(_STATE) if name.isdigit()]
+        since = max(map(int, runs), default=0)
         now_ms = int(time.time() * 1000)
-        until = (now_ms if partial else now_ms - now_ms % _MINUTE_MS) // 1
+        until = now_ms if partial else now_ms - now_ms % _MINUTE_MS
         began = time.monotonic()
         rows = _minutes(spark, setting, queues, since - since % _MINUTE_MS, until)
         spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
         writer = rows.selectExpr("*", "to_date(minute) AS date", "date_format(minute, 'HHmm') AS at")
         writer.write.mode("overwrite").partitionBy("date", "at").parquet(files.full(_DATA))
-        files.write(_STATE, json.dumps({"until_ms": until}))
+        if str(until) not in runs:
+            files.write(f"{_STATE}/{until}", "")
+        for name in runs:
+            if int(name) < until:
+                files.delete(f"{_STATE}/{name}")
         total = read_rollup(spark, lake).where(f"minute >= timestamp_millis({since - since % _MINUTE_MS})")
         sums = total.selectExpr(*(f"coalesce(sum({c}), 0) AS {c}" for c in COLUMNS[4:10])).first()
         assert sums is not None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
-from holtmq.spark.session import open_session
+from holtmq.spark.spark_session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,112 @@
+"""The sink in real Spark: exactly once for streams, all or nothing for batches, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from spark_support import Shop
+
+
+def ids(spark: SparkSession, shop: Shop, queue: str) -> list[int]:
+    frame = shop.read(spark, queue, payloadSchema="id BIGINT", columns="id")
+    return sorted(row.id for row in frame.collect())
+
+
+def test_a_batch_that_spark_repeats_adds_nothing_even_when_it_is_cut_differently(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.push("q", range(60))
+    checkpoint = tmp_path / "c"
+
+    def run(slices: str) -> None:
+        frame = shop.stream(spark, "q", maxOffsetsPerTrigger="20", minPartitions=slices)
+        shop.to_queue(frame.select("payload", "partition"), "out", checkpoint)
+
+    run("1")
+    assert ids(spark, shop, "out") == list(range(60))
+    # As if Spark had died after the sink's commit and before its own.
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    shop.push("q", range(60, 70))
+    run("3")
+
+    assert ids(spark, shop, "out") == list(range(70))
+
+
+def test_a_batch_write_with_one_failing_task_leaves_nothing(spark: SparkSession, shop: Shop) -> None:
+    rows = spark.range(0, 100, 1, 4).selectExpr(
+        "IF(id = 90, raise_error('boom'), CAST(id AS STRING)) AS payload"
+    )
+
+    with pytest.raises(PySparkException, match="boom"):
+        rows.write.format("holtmq").mode("append").option("url", shop.url).option(
+            "queue", shop.name("q")
+        ).save()
+
+    assert shop.next_offset("q") == 0
+    assert shop.broker.call(lambda node: node.partitioned.staging.staged_rows) == 0
+
+
+def test_a_named_batch_write_happens_once(spark: SparkSession, shop: Shop) -> None:
+    def write(name: str) -> None:
+        rows = spark.range(10).selectExpr("CAST(id AS STRING) AS payload")
+        writer = (
+            rows.write.format("holtmq").mode("append").option("url", shop.url).option("queue", shop.name("q"))
+        )
+        writer.option("writeId", name).save()
+
+    write(f"{shop.prefix}-a")
+    write(f"{shop.prefix}-a")
+    assert shop.next_offset("q") == 10
+    write(f"{shop.prefix}-b")
+    assert shop.next_offset("q") == 20
+
+
+def test_every_column_arrives(spark: SparkSession, shop: Shop) -> None:
+    rows = spark.sql(
+        f"""SELECT '{{"a":1}}' AS payload, '{shop.name("x")}' AS queue, 'left' AS partition,
+                   'mine' AS transaction_id, map('k', 'v') AS headers, 'a.b' AS routing_key, 5 AS priority"""
+    )
+
+    rows.write.format("holtmq").mode("append").option("url", shop.url).save()
+
+    (row,) = shop.read(spark, "x").collect()
+    assert (bytes(row.payload), row.partition, row.transaction_id) == (b'{"a":1}', "left", "mine")
+    assert (row.headers, row.routing_key, row.priority) == ({"k": "v"}, "a.b", 5)
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT 1 AS id", r"to_json\(struct"),
+        ("SELECT 'x' AS payload, 1 AS colour", "no column 'colour'"),
+        ("SELECT 1 AS payload", "must be string or binary, not int"),
+    ],
+)
+def test_a_frame_the_sink_cannot_write_is_refused_before_anything_happens(
+    spark: SparkSession, shop: Shop, sql: str, words: str
+) -> None:
+    writer = spark.sql(sql).write.format("holtmq").mode("append").option("url", shop.url)
+
+    with pytest.raises(PySparkException, match=words):
+        writer.option("queue", shop.name("q")).save()
+
+
+def test_overwriting_a_queue_is_refused(spark: SparkSession, shop: Shop) -> None:
+    writer = (
+        spark.sql("SELECT 'x' AS payload").write.format("holtmq").mode("overwrite").option("url", shop.url)
+    )
+
+    with pytest.raises(PySparkException, match="appended to, not overwritten"):
+        writer.option("queue", shop.name("q")).save()
+
+
+def test_a_write_in_many_parts_arrives_whole(spark: SparkSession, shop: Shop) -> None:
+    rows = spark.range(0, 3000, 1, 2).selectExpr("to_json(struct(id, repeat('x', 200) AS pad)) AS payload")
+
+    writer = rows.write.format("holtmq").mode("append").option("url", shop.url)
+    writer.option("queue", shop.name("q")).option("stageBytes", "20k").save()
+
+    assert ids(spark, shop, "q") == list(range(3000))
