@@ -262,6 +262,15 @@ class FastProtocol(HttpToolsProtocol):
             self._unread = False
             self.on_response_complete()
 
+    def eof_received(self) -> None:
+        # The transport closes now and tells connection_lost a turn later. Who waits is withdrawn at once: what
+        # is claimed for it in between would stay in a lease that nobody has.
+        active = self._active
+        if active is not None and active.on_lost is not None:
+            active.on_lost()
+            active.on_lost = None
+        super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.pipeline.clear()
         active, self._active = self._active, None

@@ -1,0 +1,45 @@
+"""Stops in the middle of everything, again and again: no message is lost, and none stays behind in a lease."""
+
+import asyncio
+import random
+from collections import defaultdict
+
+import pytest
+
+from holtmq.client import Client, Message
+from holtmq.testing import TestBroker
+
+LONG_LEASE = 600  # what is stuck in a lease stays stuck for the whole test
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_workers_that_come_and_go_leave_nothing_behind(
+    broker: TestBroker, name: str, seed: int
+) -> None:
+    dice = random.Random(seed)
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    async def handler(message: Message) -> None:
+        await asyncio.sleep(dice.choice((0, 0, 0.001, 0.003)))
+        seen[message.partition].append(message.data)
+
+    async with Client(broker.http_url, stop_timeout=5) as producer:
+        await producer.queue(name).configure(lease_time=LONG_LEASE, retry_limit=0)
+
+        async def produce() -> None:
+            for number in range(120):
+                partition = f"p{number % 6}"
+                await producer.queue(name).partition(partition).push(number)
+                await asyncio.sleep(dice.choice((0, 0.002, 0.006)))
+
+        producing = asyncio.create_task(produce())
+        while not producing.done():
+            async with Client(broker.http_url, stop_timeout=5) as worker:
+                queue = worker.queue(name).group("g").batch(dice.randint(1, 5)).partitions(dice.randint(1, 3))
+                queue.concurrency(dice.randint(1, 4)).each().consume(handler).start()
+                await asyncio.sleep(dice.random() * 0.04)
+        await producing
+        await producer.queue(name).group("g").batch(10).each().idle(0.3).consume(handler)
+
+        assert seen == {f"p{p}": list(range(p, 120, 6)) for p in range(6)}  # each once, each in order
+        assert await producer.queue(name).dlq().all() == []
