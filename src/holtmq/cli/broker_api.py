@@ -52,6 +52,10 @@ class BrokerApi:
             raise NobodyAnswers(f"no broker answers at {self._url} ({error.strerror or error})") from None
         self.get(UserRow, "whoami")
 
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
     def get(self, kind: type[T], *path: str) -> T:
         """What is there."""
         return msgspec.json.decode(self._request("GET", path, b""), type=kind)

@@ -51,9 +51,7 @@ def open_folder(folder: Path) -> "Iterator[FolderRegistry]":
     except (BrokerError, BadPattern) as refused:
         raise click.ClickException(str(refused)) from None
     except (JournalError, OSError) as error:
-        raise click.ClickException(
-            f"{error}; nothing was changed (see `holt journal check {folder}`)"
-        ) from None
+        raise click.ClickException(f"{error} (`holt journal check {folder}` says more)") from None
 
 
 class FolderRegistry:

@@ -34,19 +34,23 @@ class Target:
 
     def api(self) -> BrokerApi:
         """The running broker, or an exit that says there is none."""
-        api = BrokerApi(self.url, self.user, self.password)
         try:
-            api.connect()
+            api = self._connect()
         except NobodyAnswers as silence:
             raise click.ClickException(f"{silence}; `holt serve` starts one, --url names another") from None
+        return api
+
+    def _connect(self) -> BrokerApi:
+        api = BrokerApi(self.url, self.user, self.password)
+        click.get_current_context().call_on_close(api.close)
+        api.connect()
         return api
 
     @contextmanager
     def registry(self) -> Iterator[Registry]:
         """The running broker or, when none answers, the folder."""
-        api = BrokerApi(self.url, self.user, self.password)
         try:
-            api.connect()
+            api = self._connect()
         except NobodyAnswers as silence:
             if self.folder is None:
                 raise click.ClickException(

@@ -1,0 +1,251 @@
+"""The administrative verbs, against a running broker and against the folder of a stopped one."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pika
+import pytest
+from click.testing import CliRunner, Result
+
+from holtmq.cli import main
+from holtmq.config import load
+from holtmq.testing import TestBroker
+
+Holt = Callable[..., Result]
+
+_NOBODY = "http://127.0.0.1:9"  # the discard port: nothing listens there
+
+
+@pytest.fixture
+def broker() -> Iterator[TestBroker]:
+    with TestBroker() as one:
+        yield one
+
+
+@pytest.fixture
+def holt(broker: TestBroker) -> Holt:
+    """``holt("user", "list")`` against the broker."""
+
+    def run(*arguments: str, stdin: str | None = None, **env: str) -> Result:
+        return CliRunner().invoke(
+            main, arguments, input=stdin, env={"HOLT_ADMIN_URL": broker.http_url, **env}
+        )
+
+    return run
+
+
+def offline(folder: Path, *arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--url", _NOBODY, "--data-dir", str(folder)], input=stdin)
+
+
+def done(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def rows(result: Result) -> list[dict[str, object]]:
+    return list(json.loads(done(result)))
+
+
+def logs_in(port: int, user: str, password: str, vhost: str = "/") -> bool:
+    credentials = pika.PlainCredentials(user, password)
+    try:
+        pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, vhost, credentials)).close()
+    except pika.exceptions.AMQPError:
+        return False
+    return True
+
+
+# -- a running broker --------------------------------------------------------------------------------
+
+
+def test_a_user_is_added_given_permissions_changed_and_deleted(broker: TestBroker, holt: Holt) -> None:
+    done(holt("user", "add", "app", "--tag", "monitoring", "--password-stdin", stdin="first\n"))
+    done(holt("permission", "set", "app", "^app", ".*", ""))
+    assert logs_in(broker.amqp_port, "app", "first")
+
+    done(holt("user", "passwd", "app", "--password-stdin", stdin="second\n"))
+    assert not logs_in(broker.amqp_port, "app", "first")
+    done(holt("user", "tags", "app", "administrator", "monitoring"))
+    assert logs_in(broker.amqp_port, "app", "second")
+
+    assert rows(holt("user", "list", "--json"))[0] == {"name": "app", "tags": ["administrator", "monitoring"]}
+    assert rows(holt("permission", "list", "--of", "app", "--json")) == [
+        {"user": "app", "vhost": "/", "configure": "^app", "write": ".*", "read": ""}
+    ]
+    done(holt("permission", "clear", "app"))
+    assert not logs_in(broker.amqp_port, "app", "second")
+    done(holt("user", "delete", "app"))
+    assert [row["name"] for row in rows(holt("user", "list", "--json"))] == ["guest"]
+
+
+def test_a_password_is_asked_for_twice_and_never_shown(broker: TestBroker, holt: Holt) -> None:
+    differing = holt("user", "add", "app", stdin="hush\nhash\nhush\nhush\n")
+
+    assert "do not match" in done(differing)
+    assert "hush" not in differing.output
+    done(holt("permission", "set", "app", "", "", ""))
+    assert logs_in(broker.amqp_port, "app", "hush")
+
+
+def test_an_empty_password_and_a_user_that_exists_are_refused(holt: Holt) -> None:
+    empty = holt("user", "add", "app", "--password-stdin", stdin="\n")
+    again = holt("user", "add", "guest", "--password-stdin", stdin="x\n")
+
+    assert (empty.exit_code, again.exit_code) == (1, 1)
+    assert "empty password" in empty.output
+    assert "already" in again.output
+    assert [row["name"] for row in rows(holt("user", "list", "--json"))] == ["guest"]
+
+
+def test_vhosts_come_and_go(broker: TestBroker, holt: Holt) -> None:
+    done(holt("vhost", "add", "team/a"))
+
+    assert logs_in(broker.amqp_port, "guest", "guest", "team/a")
+    assert [row["name"] for row in rows(holt("vhost", "list", "--json"))] == ["/", "team/a"]
+    assert holt("vhost", "add", "team/a").exit_code == 1
+    done(holt("vhost", "delete", "team/a"))
+    assert "vhost team/a not found" in holt("vhost", "delete", "team/a").output
+
+
+def test_policies_and_queues_are_managed(broker: TestBroker, holt: Holt) -> None:
+    guest, queue = ("guest", "guest"), f"{broker.http_url}/api/queues/%2F/work"
+    httpx.put(queue, json={"durable": True}, auth=guest).raise_for_status()
+    body = {"properties": {}, "routing_key": "work", "payload": "x", "payload_encoding": "string"}
+    publish = f"{broker.http_url}/api/exchanges/%2F/amq.default/publish"
+    for _ in range(3):
+        httpx.post(publish, json=body, auth=guest).raise_for_status()
+
+    done(holt("policy", "set", "short", "^work", '{"max-length": 2}', "--apply-to", "queues"))
+    (listed,) = rows(holt("queue", "list", "--json"))
+    (policy,) = rows(holt("policy", "list", "--json"))
+
+    assert (listed["name"], listed["messages_ready"], listed["policy"]) == ("work", 2, "short")
+    assert (policy["definition"], policy["apply-to"]) == ({"max-length": 2}, "queues")
+    assert rows(holt("policy", "list", "--operator", "--json")) == []
+    done(holt("policy", "clear", "short"))
+    assert holt("queue", "delete", "work", "--if-empty").exit_code == 1
+    done(holt("queue", "purge", "work"))
+    done(holt("queue", "delete", "work", "--if-empty", "--if-unused"))
+    assert rows(holt("queue", "list", "--json")) == []
+
+
+def test_a_policy_that_makes_no_sense_is_refused_with_the_reason(holt: Holt) -> None:
+    assert "not a JSON object" in holt("policy", "set", "p", "", "max-length=1").output
+    assert "nearest right one is 'max-length'" in holt("policy", "set", "p", "", '{"max-len": 1}').output
+
+
+def test_connections_are_listed_as_a_table(broker: TestBroker, holt: Holt) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+
+    head, line = done(holt("connection", "list")).splitlines()
+    connection.close()
+
+    assert head.split() == ["name", "user_provided_name", "user", "vhost", "channels", "state"]
+    assert line.endswith("running")
+
+
+def test_a_wrong_login_and_a_missing_broker_are_told_apart(holt: Holt) -> None:
+    wrong = holt("user", "list", "--password", "nope")
+    nobody = holt("queue", "list", "--url", _NOBODY)
+
+    assert "refused the login of user 'guest'" in wrong.output
+    assert "no broker answers at http://127.0.0.1:9" in nobody.output
+    assert (wrong.exit_code, nobody.exit_code) == (1, 1)
+
+
+def test_the_login_comes_from_the_environment_which_serve_does_not_mind(holt: Holt) -> None:
+    done(holt("user", "add", "boss", "--tag", "administrator", "--password-stdin", stdin="x\n"))
+    env = {"HOLT_ADMIN_USER": "boss", "HOLT_ADMIN_PASSWORD": "x"}
+
+    done(holt("user", "list", **env))
+    load({**env, "HOLT_ADMIN_URL": "http://here"})  # raises for a variable it does not know
+
+
+# -- the folder of a stopped broker ------------------------------------------------------------------
+
+
+def test_a_broker_is_set_up_before_its_first_start(tmp_path: Path) -> None:
+    done(offline(tmp_path, "vhost", "add", "v"))
+    done(offline(tmp_path, "user", "add", "app", "--password-stdin", stdin="secret\n"))
+    done(offline(tmp_path, "permission", "set", "app", ".*", ".*", ".*", "-p", "v"))
+    done(offline(tmp_path, "user", "tags", "app", "administrator"))
+
+    with TestBroker(tmp_path) as broker:
+        assert logs_in(broker.amqp_port, "app", "secret", "v")
+        assert not logs_in(broker.amqp_port, "app", "secret", "/")
+        assert logs_in(broker.amqp_port, "guest", "guest", "/")
+
+
+def test_a_stopped_broker_keeps_its_messages_while_its_users_change(tmp_path: Path) -> None:
+    with TestBroker(tmp_path) as broker:
+        api, guest = f"{broker.http_url}/api", ("guest", "guest")
+        httpx.put(f"{api}/vhosts/doomed", auth=guest).raise_for_status()
+        app = {"password": "first", "tags": ""}
+        httpx.put(f"{api}/users/app", json=app, auth=guest).raise_for_status()
+        stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+        httpx.put(f"{api}/queues/doomed/log", json=stream, auth=guest).raise_for_status()
+        httpx.put(f"{api}/queues/%2F/work", json={"durable": True}, auth=guest).raise_for_status()
+        body = {"properties": {"delivery_mode": 2}, "payload": "x", "payload_encoding": "string"}
+        for vhost, queue in (("%2F", "work"), ("doomed", "log")):
+            publish = f"{api}/exchanges/{vhost}/amq.default/publish"
+            httpx.post(publish, json={**body, "routing_key": queue}, auth=guest).raise_for_status()
+
+    assert rows(offline(tmp_path, "vhost", "list", "--json")) == [
+        {"name": "/", "messages": 1},
+        {"name": "doomed", "messages": 1},
+    ]
+    done(offline(tmp_path, "vhost", "delete", "doomed"))
+    done(offline(tmp_path, "user", "passwd", "app", "--password-stdin", stdin="second\n"))
+    done(offline(tmp_path, "permission", "set", "app", ".*", ".*", ".*"))
+    done(offline(tmp_path, "permission", "clear", "guest"))
+
+    with TestBroker(tmp_path) as broker:
+        assert broker.queues() == ["work"]
+        assert broker.queue_depth("work") == 1
+        assert not logs_in(broker.amqp_port, "app", "first")
+        assert logs_in(broker.amqp_port, "app", "second")
+        assert not logs_in(broker.amqp_port, "guest", "guest")  # no permissions left in the vhost
+        assert httpx.get(f"{broker.http_url}/api/v1/resources/queues").json() == {"queues": []}
+
+
+def test_refusals_in_a_folder_are_messages_and_change_nothing(tmp_path: Path) -> None:
+    assert "no user 'nobody'" in offline(tmp_path, "user", "delete", "nobody").output
+    assert "no user 'nobody'" in offline(tmp_path, "permission", "set", "nobody", "", "", "").output
+    assert "not a regular expression" in offline(tmp_path, "permission", "set", "guest", "(", "", "").output
+    assert "no permissions" in offline(tmp_path, "permission", "clear", "guest", "-p", "x").output
+    assert offline(tmp_path, "user", "add", "a\nb", "--password-stdin", stdin="x\n").exit_code == 1
+    assert rows(offline(tmp_path, "permission", "list", "--json")) == [
+        {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    ]
+
+
+def test_the_folder_of_a_running_broker_is_refused(tmp_path: Path) -> None:
+    with TestBroker(tmp_path) as broker:
+        locked = offline(tmp_path, "user", "list")
+        through = CliRunner().invoke(
+            main, ["user", "list", "--url", broker.http_url, "--data-dir", str(tmp_path)]
+        )
+
+    assert locked.exit_code == 1
+    assert f"in use by pid {os.getpid()}" in locked.output
+    assert "--url" in locked.output
+    assert "guest" in done(through)
+
+
+def test_a_broker_that_runs_on_another_folder_is_not_taken_for_this_one(holt: Holt, tmp_path: Path) -> None:
+    answer = holt("user", "delete", "guest", "--data-dir", str(tmp_path))
+
+    assert answer.exit_code == 1
+    assert "does not use" in answer.output
+    assert "guest" in done(holt("user", "list"))
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("root")
+
+    assert "not a data folder" in offline(tmp_path, "user", "list").output
+    assert [entry.name for entry in tmp_path.iterdir()] == ["passwd"]
