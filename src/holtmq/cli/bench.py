@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from holtmq.load.http_workloads import HTTP_WORKLOADS
 from holtmq.load.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from holtmq.load.comparison import Outcome
 
 
 @click.group()
@@ -21,9 +26,11 @@ def bench() -> None:
 @bench.command("list")
 def list_workloads() -> None:
     """Print the workloads and what each one does."""
-    width = max(len(name) for name in WORKLOADS)
-    for workload in WORKLOADS.values():
-        click.echo(f"{workload.name:<{width}}  {workload.about}")
+    width = max(map(len, (*WORKLOADS, *HTTP_WORKLOADS)))
+    for amqp_one in WORKLOADS.values():
+        click.echo(f"{amqp_one.name:<{width}}  amqp  {amqp_one.about}")
+    for http_one in HTTP_WORKLOADS.values():
+        click.echo(f"{http_one.name:<{width}}  http  {http_one.about}")
 
 
 @bench.command()
@@ -83,7 +90,6 @@ def amqp(
 
     from holtmq.load.comparison import Target, compare, distinct
     from holtmq.load.link import LoadError
-    from holtmq.load.report import as_html, as_json, as_table, new_report
 
     try:
         targets = [Target.at(url, pid)]
@@ -107,16 +113,114 @@ def amqp(
                     on_round=lambda target, workload: status.update(f"{workload.name} on {target.label}"),
                 )
             )
+    labels = [target.label for target in targets]
+    command = "holt bench amqp " + " ".join(f"--workload {name}" for name in names)
+    _show(labels, outcomes, rounds, seconds, warm_up, command, json_file, html_file)
+
+
+@bench.command()
+@click.option("--url", default="http://127.0.0.1:6632", show_default=True, help="The broker to measure.")
+@click.option(
+    "--against", metavar="URL", help="A second broker: the same work on both, in turn, with ratios."
+)
+@click.option("--token", default="", help="A token with the right to read and write, for both.")
+@click.option(
+    "--workload",
+    "names",
+    multiple=True,
+    type=click.Choice(list(HTTP_WORKLOADS)),
+    metavar="NAME",
+    help="An http workload of `holt bench list`; may be repeated.  [default: all]",
+)
+@click.option(
+    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Measured time of a round."
+)
+@click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Time before it.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds on each broker.")
+@click.option("--messages", type=click.IntRange(1), help="Backlog of the workloads that start with one.")
+@click.option("--pid", type=int, help="The broker's process.  [default: found when it is on this machine]")
+@click.option("--against-pid", type=int, help="The second broker's process.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all figures here."
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page with a plot here.",
+)
+def http(
+    url: str,
+    against: str | None,
+    token: str,
+    names: tuple[str, ...],
+    seconds: float,
+    warm_up: float,
+    rounds: int,
+    messages: int | None,
+    pid: int | None,
+    against_pid: int | None,
+    json_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Put load on a broker's partitioned queues over HTTP and print what it does with it.
+
+    The tool works on a queue named holt-load and deletes it again. A rate counts messages: stored where they
+    are only pushed, else popped and acked. The times are those of a push where there are only pushes, of an
+    ack elsewhere, and of waking a pop in `wake`.
+    """
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from holtmq.load.http_comparison import compare_http, distinct_http
+    from holtmq.load.http_stage import HttpTarget
+    from holtmq.load.link import LoadError
+
+    try:
+        targets = [HttpTarget.at(url, pid, token)]
+        if against is not None:
+            targets = distinct_http([*targets, HttpTarget.at(against, against_pid, token)])
+    except LoadError as error:
+        raise click.ClickException(str(error)) from None
+    chosen = [HTTP_WORKLOADS[name] for name in names or HTTP_WORKLOADS]
+    if messages is not None:
+        chosen = [replace(one, messages=messages) if one.messages else one for one in chosen]
+    with Console(stderr=True).status("") as status:
+        outcomes = [
+            compare_http(
+                targets,
+                workload,
+                rounds=rounds,
+                seconds=seconds,
+                warm_up=warm_up,
+                on_round=lambda target, workload: status.update(f"{workload.name} on {target.label}"),
+            )
+            for workload in chosen
+        ]
+    labels = [target.label for target in targets]
+    command = "holt bench http " + " ".join(f"--workload {name}" for name in names)
+    _show(labels, outcomes, rounds, seconds, warm_up, command, json_file, html_file)
+
+
+def _show(
+    labels: list[str],
+    outcomes: list[Outcome],
+    rounds: int,
+    seconds: float,
+    warm_up: float,
+    command: str,
+    json_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Print the table, write what was asked for, and fail when a round did."""
+    from rich.console import Console
+
+    from holtmq.load.report import as_html, as_json, as_table, new_report
+
     # A table cut to a pipe's assumed 80 columns would lose the ratios it was made for.
     Console(width=None if sys.stdout.isatty() else 170).print(as_table(outcomes))
-    report = new_report(
-        [target.label for target in targets],
-        outcomes,
-        rounds=rounds,
-        seconds=seconds,
-        warm_up=warm_up,
-        command="holt bench amqp " + " ".join(f"--workload {name}" for name in names),
-    )
+    report = new_report(labels, outcomes, rounds=rounds, seconds=seconds, warm_up=warm_up, command=command)
     if json_file is not None:
         json_file.write_bytes(as_json(report))
     if html_file is not None:

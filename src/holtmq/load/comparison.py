@@ -48,6 +48,7 @@ class Figures:
     latency_us: Percentiles | None
     confirm_us: Percentiles | None
     publish_rate: float | None
+    request_rate: float | None = None
 
     @classmethod
     def of(cls, label: str, rounds: Sequence[Round]) -> Figures:
@@ -64,6 +65,7 @@ class Figures:
             _percentiles([one.latency_us for one in rounds]),
             _percentiles([one.confirm_us for one in rounds]),
             _median([one.publish_rate for one in rounds]),
+            _median([one.request_rate for one in rounds]),
         )
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from holtmq.load.comparison import Figures, Outcome
 from holtmq.load.rounds import Percentiles
 
-_COLOURS = ("#1f6f8b", "#c06014")
+_COLOURS = ("#1f6f8b", "#c06014", "#6b7f2a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Report:
     warm_up: float
     command: str
     outcomes: list[Outcome]
+    load_average: tuple[float, float, float]  # at the end: what else the machine did
 
 
 def new_report(
@@ -56,6 +57,7 @@ def new_report(
         warm_up,
         command,
         list(outcomes),
+        os.getloadavg(),
     )
 
 
@@ -68,8 +70,10 @@ def as_table(outcomes: Sequence[Outcome]) -> Table:
     table = Table(title_justify="left", header_style="bold", pad_edge=False)
     table.add_column("workload", no_wrap=True)
     table.add_column("broker", no_wrap=True)
+    with_requests = any(figures.request_rate for outcome in outcomes for figures in outcome.figures)
     for name in (
         "msg/s",
+        *(("requests/s",) if with_requests else ()),
         "ratio",
         "CPU µs/msg",
         "of theirs",
@@ -82,12 +86,13 @@ def as_table(outcomes: Sequence[Outcome]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for outcome in outcomes:
         for row, figures in enumerate(outcome.figures):
-            speed = outcome.speed_ratio if row == 0 else None
+            speed = _ratio(outcome, row)
             cpu = outcome.cpu_ratio if row == 0 else None
             table.add_row(
                 outcome.workload if row == 0 else "",
                 figures.label,
                 rate_text(figures),
+                *((_number(figures.request_rate, 0),) if with_requests else ()),
                 f"{speed:.2f}x" if speed is not None else "",
                 _number(figures.cpu_us_per_message, 2),
                 f"{cpu:.0%}" if cpu is not None else "",
@@ -159,6 +164,13 @@ def rate_text(figures: Figures) -> str:
     return f"{figures.publish_rate:,.0f} in, {figures.rate:,.0f} out"
 
 
+def _ratio(outcome: Outcome, row: int) -> float | None:
+    """Of two, the first broker's over the second's, in its line; of more, in the line of each other one."""
+    if row == 0:
+        return outcome.speed_ratio
+    return outcome.figures[0].rate / outcome.figures[row].rate if len(outcome.figures) > 2 else None
+
+
 def _plot(report: Report) -> str:
     """Bars relative to the better broker of each workload: rates differ by orders of magnitude."""
     height, gap, left, width = 18, 14, 210, 560
@@ -196,7 +208,7 @@ def _html_table(report: Report) -> str:
     rows = []
     for outcome in report.outcomes:
         for row, figures in enumerate(outcome.figures):
-            ratio = outcome.speed_ratio if row == 0 else None
+            ratio = _ratio(outcome, row)
             cells = (
                 outcome.workload if row == 0 else "",
                 figures.label,

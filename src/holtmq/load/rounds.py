@@ -42,6 +42,7 @@ class Round:
     publish_rate: float | None = None  # where it differs from `rate`
     deliveries: int = 0
     slow_reads: int = 0  # reads the generator had to take apart frame by frame
+    request_rate: float | None = None  # where several messages share a request
 
 
 class _Meter:

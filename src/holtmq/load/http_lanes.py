@@ -1,0 +1,142 @@
+"""Connections that ask and are answered, one request at a time each, on one thread with one selector.
+
+Owns: whose turn it is and how long an answer took. Must not touch: what is asked; HTTP is one of several
+protocols that are driven from here.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterable
+from time import perf_counter, perf_counter_ns
+from typing import Final, Generic, Protocol, TypeVar
+
+from holtmq.load.link import LoadError
+
+_POLL_SECONDS: Final = 0.05
+_TICK_SECONDS: Final = 0.001
+_STALL_SECONDS: Final = 30.0
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+Asked = TypeVar("Asked", contravariant=True)
+Got = TypeVar("Got", covariant=True)
+Heard = TypeVar("Heard", contravariant=True)
+Next = TypeVar("Next", covariant=True)
+
+
+class Wire(Protocol[Asked, Got]):
+    """A connection on which at most one request is under way."""
+
+    def fileno(self) -> int: ...
+
+    def send(self, request: Asked) -> None: ...
+
+    def receive(self) -> Got | None:
+        """Read what is there; the answer once it is complete."""
+
+    def close(self) -> None: ...
+
+
+class Worker(Protocol[Next, Heard]):
+    """What a lane does: its next request, by and by."""
+
+    def next(self) -> Next | None:
+        """The next request; None while it may not, to be asked again."""
+
+    def take(self, answer: Heard, took_ns: int) -> Next | None:
+        """Look at an answer; then as ``next``."""
+
+
+class Lane(Generic[Request, Answer]):
+    """A connection and the worker that uses it."""
+
+    __slots__ = ("_sent_at", "_wire", "_worker")
+
+    def __init__(self, wire: Wire[Request, Answer], worker: Worker[Request, Answer]) -> None:
+        self._wire = wire
+        self._worker = worker
+        self._sent_at = 0
+
+    def fileno(self) -> int:
+        return self._wire.fileno()
+
+    def start(self) -> bool:
+        """Send the next request; False when the worker has none now."""
+        request = self._worker.next()
+        if request is None:
+            return False
+        self._sent_at = perf_counter_ns()
+        self._wire.send(request)
+        return True
+
+    def readable(self) -> bool | None:
+        """Go on: True when the next request is out, False when there is none, None when still waiting."""
+        answer = self._wire.receive()
+        if answer is None:
+            return None
+        request = self._worker.take(answer, perf_counter_ns() - self._sent_at)
+        if request is None:
+            return False
+        self._sent_at = perf_counter_ns()
+        self._wire.send(request)
+        return True
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class AnyLane(Protocol):
+    """A lane, whatever its protocol."""
+
+    def fileno(self) -> int: ...
+
+    def start(self) -> bool: ...
+
+    def readable(self) -> bool | None: ...
+
+    def close(self) -> None: ...
+
+
+class LaneEngine:
+    """Lanes and the selector between them."""
+
+    def __init__(self, lanes: Iterable[AnyLane]) -> None:
+        self._lanes = {lane.fileno(): lane for lane in lanes}
+        self._idle = list(self._lanes.values())
+        self._poll = select.epoll()
+        self.answers = 0
+        for number in self._lanes:
+            self._poll.register(number, select.EPOLLIN)
+
+    def run(self, done: Callable[[], bool], until: float | None = None, *, paced: bool = False) -> None:
+        """Work until ``done`` or that time. Paced workers are asked again every millisecond."""
+        lanes, poll = self._lanes, self._poll.poll
+        wait = _TICK_SECONDS if paced else _POLL_SECONDS
+        heard = perf_counter()
+        self._wake_idle()
+        while not done():
+            now = perf_counter()
+            if until is not None and now >= until:
+                return
+            events = poll(wait if until is None else min(wait, until - now))
+            if not events and not paced and now - heard > _STALL_SECONDS:
+                raise LoadError(f"no answer for {_STALL_SECONDS:.0f} s")
+            for number, _ in events:
+                lane = lanes[number]
+                went_on = lane.readable()
+                if went_on is not None:
+                    self.answers += 1
+                    heard = now
+                    if not went_on:
+                        self._idle.append(lane)
+            if self._idle:
+                self._wake_idle()
+
+    def _wake_idle(self) -> None:
+        self._idle = [lane for lane in self._idle if not lane.start()]
+
+    def close(self) -> None:
+        self._poll.close()
+        for lane in self._lanes.values():
+            lane.close()

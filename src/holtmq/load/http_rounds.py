@@ -1,0 +1,159 @@
+"""One round: set a workload up, warm up, measure, drain, check, clean up.
+
+Owns: what is measured and when. Must not touch: the broker's protocol, which its stage knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter, process_time
+from typing import Final, Protocol
+
+from holtmq.load.http_lanes import AnyLane, LaneEngine
+from holtmq.load.http_workers import Flow, Pace
+from holtmq.load.http_workloads import HttpMode, HttpWorkload
+from holtmq.load.link import LoadError
+from holtmq.load.processes import Usage, usage
+from holtmq.load.rounds import Round, percentiles
+
+_WAKES: Final = 200.0  # a second: the next pop waits long before the next push
+
+
+class Stage(Protocol):
+    """A workload's queue on one broker, freshly made."""
+
+    flow: Flow
+
+    def fill(self, messages: int) -> None:
+        """Push a backlog, spread over the partitions, by any means."""
+
+    def pushers(self) -> Sequence[AnyLane]: ...
+
+    def poppers(self) -> Sequence[AnyLane]: ...
+
+    def close(self) -> None:
+        """Close every connection and remove the queue."""
+
+
+class Contender(Protocol):
+    """A broker under load. ``pid`` is its process, when it is on this machine."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def runs(self, workload: HttpWorkload) -> bool:
+        """Whether the workload has a counterpart there."""
+
+    def stage(self, workload: HttpWorkload) -> Stage: ...
+
+
+class _Meter:
+    """Counts and CPU times at one moment, to be subtracted from those at a later one."""
+
+    def __init__(self, flow: Flow, engine: LaneEngine, pid: int | None) -> None:
+        self.at = perf_counter()
+        self.own_cpu = process_time()
+        self.broker: Usage | None = usage(pid) if pid is not None else None
+        self.pushed = flow.pushed
+        self.settled = flow.deliveries
+        self.answers = engine.answers
+
+
+def run_http_round(contender: Contender, workload: HttpWorkload, seconds: float, warm_up: float) -> Round:
+    """Run the workload once."""
+    stage = contender.stage(workload)
+    lanes: list[AnyLane] = []
+    try:
+        if workload.messages:
+            stage.fill(workload.messages)
+        if workload.mode is not HttpMode.PUSH:
+            lanes += stage.poppers()
+        if workload.mode in (HttpMode.PUSH, HttpMode.FLOW, HttpMode.WAKE):
+            lanes += stage.pushers()
+        engine = LaneEngine(lanes)
+        try:
+            return _measure(stage.flow, engine, seconds, warm_up, contender.pid)
+        finally:
+            engine.close()
+    finally:
+        stage.close()
+
+
+def _measure(flow: Flow, engine: LaneEngine, seconds: float, warm_up: float, pid: int | None) -> Round:
+    match flow.workload.mode:
+        case HttpMode.PUSH:
+            _run(engine, warm_up)
+        case HttpMode.FLOW:
+            flow.bounded = True
+            _run(engine, warm_up)
+        case HttpMode.ACK:
+            _find_half_load(flow, engine, max(warm_up, 0.2))
+        case HttpMode.WAKE:
+            flow.bounded = True
+            flow.push_pace = Pace(_WAKES)
+            engine.run(_never, perf_counter() + warm_up, paced=True)
+        case HttpMode.DRAIN:
+            pass  # from the first message to the last: what is warmed up here would be missing there
+    flow.forget_times()
+    before = _Meter(flow, engine, pid)
+    paced = flow.ack_pace is not None or flow.push_pace is not None
+    until = None if flow.workload.mode is HttpMode.DRAIN else perf_counter() + seconds
+    engine.run((lambda: flow.drained) if flow.workload.messages else _never, until, paced=paced)
+    after = _Meter(flow, engine, pid)
+    times = {HttpMode.PUSH: flow.push_ns, HttpMode.WAKE: flow.wake_ns}.get(flow.workload.mode, flow.ack_ns)
+    seen = _round(flow, before, after, times)
+    if flow.workload.mode is HttpMode.FLOW:
+        flow.closed = True
+        engine.run(lambda: flow.drained)
+    if flow.workload.mode in (HttpMode.FLOW, HttpMode.DRAIN):
+        flow.check()
+    return seen
+
+
+def _never() -> bool:
+    return False
+
+
+def _run(engine: LaneEngine, seconds: float) -> None:
+    engine.run(_never, perf_counter() + seconds)
+
+
+def _find_half_load(flow: Flow, engine: LaneEngine, seconds: float) -> None:
+    """See how many acks go at most, then allow half as many."""
+    began, before = perf_counter(), len(flow.ack_ns)
+    engine.run(lambda: flow.drained, began + seconds)
+    acks = len(flow.ack_ns) - before
+    if flow.drained or not acks:
+        raise LoadError(f"{flow.workload.name}: the backlog does not last for the measurement")
+    flow.ack_pace = Pace(acks / (perf_counter() - began) / 2)
+
+
+def _round(flow: Flow, before: _Meter, after: _Meter, times_ns: list[int]) -> Round:
+    workload, seconds = flow.workload, after.at - before.at
+    if workload.mode is HttpMode.PUSH:
+        messages = after.pushed - before.pushed
+    else:
+        messages = after.settled - before.settled
+    if messages <= 0:
+        raise LoadError(f"{workload.name}: not one message in {seconds:.1f} s")
+    cpu = share = resident = None
+    if before.broker is not None and after.broker is not None:
+        spent = after.broker.cpu_seconds - before.broker.cpu_seconds
+        cpu, share = spent / messages * 1e6, spent / seconds
+        resident = after.broker.resident_bytes / 1e6
+    return Round(
+        workload.name,
+        seconds,
+        messages,
+        messages / seconds,
+        (after.own_cpu - before.own_cpu) / seconds,
+        cpu,
+        share,
+        resident,
+        confirm_us=percentiles(times_ns),
+        deliveries=after.settled - before.settled,
+        request_rate=(after.answers - before.answers) / seconds,
+    )

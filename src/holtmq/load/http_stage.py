@@ -1,0 +1,98 @@
+"""A workload's queue on a broker with the HTTP interface, and the connections that work on it.
+
+Owns: what is made there, and removing it again. Must not touch: the measuring.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holtmq.load.http_dialect import QUEUE, HeldMessage, HttpDialect
+from holtmq.load.http_lanes import Lane, LaneEngine
+from holtmq.load.http_wire import HttpAddress, HttpAnswer, HttpWire, product
+from holtmq.load.http_workers import Flow, Popper, Pusher
+from holtmq.load.http_workloads import HttpWorkload
+from holtmq.load.link import LoadError
+from holtmq.load.processes import listener_pid
+
+_FILL_LANES: Final = 8
+_FILL_BATCH: Final = 100
+
+HttpLane = Lane[bytes, HttpAnswer]
+
+
+class HttpStage:
+    """See the module."""
+
+    def __init__(self, address: HttpAddress, workload: HttpWorkload) -> None:
+        self.flow = Flow(workload)
+        self._address = address
+        self._workload = workload
+        self._control = HttpWire(address)
+        try:
+            self._control.delete_queue(QUEUE)  # what an interrupted round left
+            self._dialect = HttpDialect(address, workload)
+        except BaseException:
+            self._control.close()
+            raise
+
+    def fill(self, messages: int) -> None:
+        filler = replace(self._workload, pushers=_FILL_LANES, push_batch=_FILL_BATCH, own_ids=True)
+        flow = Flow(filler)
+        dialect = HttpDialect(self._address, filler)
+        engine = LaneEngine([_pusher(self._address, dialect, flow, lane) for lane in range(_FILL_LANES)])
+        try:
+            engine.run(lambda: flow.offered >= messages)
+            flow.closed = True
+            engine.run(lambda: flow.pushed == flow.offered)
+        finally:
+            engine.close()
+        self.flow.offered = self.flow.pushed = flow.pushed
+
+    def pushers(self) -> list[HttpLane]:
+        return [
+            _pusher(self._address, self._dialect, self.flow, lane) for lane in range(self._workload.pushers)
+        ]
+
+    def poppers(self) -> list[HttpLane]:
+        return [
+            Lane(
+                HttpWire(self._address),
+                Popper[bytes, HttpAnswer, list[HeldMessage]](self._dialect, self.flow, lane, group),
+            )
+            for group in range(self._workload.lines)
+            for lane in range(self._workload.poppers)
+        ]
+
+    def close(self) -> None:
+        with suppress(LoadError):  # a broker that is gone; the next round on it clears first
+            self._control.delete_queue(QUEUE)
+        self._control.close()
+
+
+def _pusher(address: HttpAddress, dialect: HttpDialect, flow: Flow, lane: int) -> HttpLane:
+    return Lane(HttpWire(address), Pusher[bytes, HttpAnswer, list[HeldMessage]](dialect, flow, lane))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTarget:
+    """A broker with the HTTP interface."""
+
+    label: str
+    address: HttpAddress
+    pid: int | None
+
+    @classmethod
+    def at(cls, url: str, pid: int | None = None, token: str = "") -> HttpTarget:
+        """Connect once, to learn the broker's name and that it is there."""
+        address = HttpAddress.parse(url, token)
+        label = product(address)
+        return cls(label, address, pid if pid is not None else listener_pid(address.socket_address))
+
+    def runs(self, workload: HttpWorkload) -> bool:
+        return True
+
+    def stage(self, workload: HttpWorkload) -> HttpStage:
+        return HttpStage(self.address, workload)

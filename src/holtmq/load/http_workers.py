@@ -1,0 +1,172 @@
+"""Workers that push, pop and acknowledge, in whatever dialect the broker speaks.
+
+Owns: the order of requests, the counts, and the bounds on what is pushed but not settled.
+Must not touch: bytes on the wire (the dialect's), sockets.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter, perf_counter_ns
+from typing import Generic, Protocol, TypeVar
+
+from holtmq.load.http_workloads import HttpMode, HttpWorkload
+from holtmq.load.link import LoadError
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+Held = TypeVar("Held")  # what a pop handed out, as the dialect keeps it until the ack
+Made = TypeVar("Made", covariant=True)
+Read = TypeVar("Read", contravariant=True)
+
+
+class Dialect(Protocol[Made, Read, Held]):
+    """How requests look and answers are read. Anything unexpected is a ``LoadError``."""
+
+    def push(self, lane: int) -> Made:
+        """The next push of a lane; lanes never share a partition unless there are too few."""
+
+    def pushed(self, answer: Read) -> None: ...
+
+    def pop(self, lane: int, group: int) -> Made: ...
+
+    def popped(self, answer: Read, lane: int, group: int) -> Held | None:
+        """None: there was nothing."""
+
+    def size(self, held: Held) -> int: ...
+
+    def ack(self, held: Held, first: int, count: int, group: int) -> Made: ...
+
+    def acked(self, answer: Read, count: int) -> None: ...
+
+
+class Pace:
+    """So many a second, evenly."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._began = perf_counter()
+        self._taken = 0
+
+    def take(self) -> bool:
+        due = (perf_counter() - self._began) * self._rate
+        if self._taken >= due:
+            return False
+        # What could not be sent in time is not made up for: a burst would measure the burst.
+        self._taken = max(self._taken + 1, int(due - 0.05 * self._rate))
+        return True
+
+
+class Flow:
+    """What has been pushed and settled in one round, and how much may still be pushed."""
+
+    def __init__(self, workload: HttpWorkload) -> None:
+        self.workload = workload
+        self.offered = 0  # asked to be stored
+        self.pushed = 0  # answered: stored
+        self.settled = [0] * workload.lines
+        self.bounded = False
+        self.closed = False
+        self.push_pace: Pace | None = None
+        self.ack_pace: Pace | None = None
+        self.push_ns: list[int] = []
+        self.ack_ns: list[int] = []
+        self.wake_ns: list[int] = []  # from a push to the answer of the pop that waited for it
+        self.offered_at = 0
+
+    @property
+    def deliveries(self) -> int:
+        return sum(self.settled)
+
+    @property
+    def drained(self) -> bool:
+        return self.offered == self.pushed and min(self.settled) >= self.pushed
+
+    def may_push(self) -> bool:
+        if self.closed:
+            return False
+        if self.bounded and self.offered - min(self.settled) >= self.workload.backlog:
+            return False
+        return self.push_pace is None or self.push_pace.take()
+
+    def forget_times(self) -> None:
+        """What follows is measured."""
+        self.push_ns, self.ack_ns, self.wake_ns = [], [], []
+
+    def check(self) -> None:
+        """Every message once in every group."""
+        for group, settled in enumerate(self.settled):
+            if settled != self.pushed:
+                raise LoadError(
+                    f"{self.workload.name}: {self.pushed} pushed, {settled} settled by group {group}"
+                )
+
+
+class Pusher(Generic[Request, Answer, Held]):
+    """Push after push."""
+
+    __slots__ = ("_batch", "_dialect", "_flow", "_lane")
+
+    def __init__(self, dialect: Dialect[Request, Answer, Held], flow: Flow, lane: int) -> None:
+        self._dialect = dialect
+        self._flow = flow
+        self._lane = lane
+        self._batch = flow.workload.push_batch
+
+    def next(self) -> Request | None:
+        flow = self._flow
+        if not flow.may_push():
+            return None
+        flow.offered += self._batch
+        flow.offered_at = perf_counter_ns()
+        return self._dialect.push(self._lane)
+
+    def take(self, answer: Answer, took_ns: int) -> Request | None:
+        self._dialect.pushed(answer)
+        flow = self._flow
+        flow.pushed += self._batch
+        flow.push_ns.append(took_ns)
+        return self.next()
+
+
+class Popper(Generic[Request, Answer, Held]):
+    """Pop, then ack what came, at once or in pieces."""
+
+    __slots__ = ("_acked", "_asked", "_dialect", "_flow", "_group", "_held", "_lane", "_step", "_wakes")
+
+    def __init__(self, dialect: Dialect[Request, Answer, Held], flow: Flow, lane: int, group: int) -> None:
+        self._dialect = dialect
+        self._flow = flow
+        self._lane = lane
+        self._group = group
+        self._step = flow.workload.ack_batch
+        self._wakes = flow.workload.mode is HttpMode.WAKE
+        self._held: Held | None = None
+        self._acked = 0  # of what is held
+        self._asked = 0  # under way
+
+    def next(self) -> Request | None:
+        held, flow = self._held, self._flow
+        if held is None:
+            return self._dialect.pop(self._lane, self._group)
+        if flow.ack_pace is not None and not flow.ack_pace.take():
+            return None
+        left = self._dialect.size(held) - self._acked
+        self._asked = min(left, self._step) if self._step else left
+        return self._dialect.ack(held, self._acked, self._asked, self._group)
+
+    def take(self, answer: Answer, took_ns: int) -> Request | None:
+        held = self._held
+        if held is None:
+            self._held = self._dialect.popped(answer, self._lane, self._group)
+            self._acked = 0
+            if self._wakes and self._held is not None:
+                self._flow.wake_ns.append(perf_counter_ns() - self._flow.offered_at)
+            return self.next()
+        self._dialect.acked(answer, self._asked)
+        flow = self._flow
+        flow.settled[self._group] += self._asked
+        flow.ack_ns.append(took_ns)
+        self._acked += self._asked
+        if self._acked == self._dialect.size(held):
+            self._held = None
+        return self.next()

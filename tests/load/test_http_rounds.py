@@ -1,0 +1,94 @@
+"""Short rounds of every HTTP workload on a real broker, and the command that runs them."""
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holtmq.cli import main
+from holtmq.load.http_comparison import compare_http, distinct_http
+from holtmq.load.http_rounds import run_http_round
+from holtmq.load.http_stage import HttpTarget
+from holtmq.load.http_workloads import HTTP_WORKLOADS, HttpMode
+from holtmq.testing import TestBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TestBroker]:
+    with TestBroker() as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", HTTP_WORKLOADS)
+def test_every_workload_runs_and_loses_nothing(broker: TestBroker, name: str) -> None:
+    workload = HTTP_WORKLOADS[name]
+    if workload.messages:
+        workload = replace(workload, messages=50_000 if workload.mode is HttpMode.ACK else 3_000)
+
+    seen = run_http_round(HttpTarget.at(broker.http_url), workload, 0.2, 0.05)
+
+    assert seen.messages > 0
+    assert seen.request_rate
+    assert seen.confirm_us is not None
+    assert seen.confirm_us.samples > 0
+    if workload.mode is HttpMode.DRAIN:
+        assert seen.messages >= 3_000
+
+
+def test_a_round_leaves_no_queue_behind(broker: TestBroker) -> None:
+    target = HttpTarget.at(broker.http_url)
+
+    run_http_round(target, HTTP_WORKLOADS["push-10"], 0.1, 0)
+
+    with socket.create_connection((target.address.host, target.address.port), 5) as asking:
+        asking.sendall(target.address.get("/api/v1/resources/queues"))
+        assert b"holt-load" not in asking.recv(65536)
+
+
+def test_two_brokers_of_one_product_are_told_apart(broker: TestBroker) -> None:
+    target = HttpTarget.at(broker.http_url)
+    assert target.label.startswith("HoltMQ ")
+
+    labels = [one.label for one in distinct_http([target, replace(target, pid=None)])]
+
+    assert all(str(target.address) in label for label in labels)
+
+
+def test_a_round_that_fails_is_reported_and_not_measured(broker: TestBroker) -> None:
+    target = HttpTarget.at(broker.http_url)
+    too_short = replace(HTTP_WORKLOADS["ack-100"], messages=100)
+
+    outcome = compare_http([target], too_short, rounds=1, seconds=0.1, warm_up=0)
+
+    assert outcome.figures == []
+    assert "does not last" in outcome.failures[0]
+
+
+def test_bench_http_compares_two_brokers_and_writes_what_it_found(broker: TestBroker, tmp_path: Path) -> None:
+    with TestBroker() as theirs:
+        arguments = ["bench", "http", "--url", broker.http_url, "--against", theirs.http_url]
+        arguments += ["--workload", "push-10", "--seconds", "0.1", "--warm-up", "0", "--rounds", "1"]
+        arguments += ["--json", str(tmp_path / "out.json"), "--html", str(tmp_path / "out.html")]
+        result = CliRunner().invoke(main, arguments)
+
+    assert result.exit_code == 0, result.output
+    assert "push-10" in result.output
+    assert "requests/s" in result.output
+    written = json.loads((tmp_path / "out.json").read_bytes())
+    assert [figures["rounds"] for figures in written["outcomes"][0]["figures"]] == [1, 1]
+    assert "<svg" in (tmp_path / "out.html").read_text()
+
+
+def test_an_http_broker_that_is_not_there_is_an_error_not_a_traceback() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        result = CliRunner().invoke(main, ["bench", "http", "--url", url])
+
+    assert result.exit_code == 1
+    assert "cannot connect" in result.output
+    assert "not an address" in CliRunner().invoke(main, ["bench", "http", "--url", "amqp://x"]).output
