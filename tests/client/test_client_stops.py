@@ -1,4 +1,4 @@
-"""Stops in the middle of everything, again and again: no message is lost, and none stays behind in a lease."""
+"""Stops in the middle of everything, again and again: nothing is lost, nothing stays behind in a lease."""
 
 import asyncio
 import random

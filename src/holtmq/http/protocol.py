@@ -263,8 +263,8 @@ class FastProtocol(HttpToolsProtocol):
             self.on_response_complete()
 
     def eof_received(self) -> None:
-        # The transport closes now and tells connection_lost a turn later. Who waits is withdrawn at once: what
-        # is claimed for it in between would stay in a lease that nobody has.
+        # The transport closes now and tells connection_lost a turn later. Who waits is withdrawn at once:
+        # what is claimed for it in between would stay in a lease that nobody has.
         active = self._active
         if active is not None and active.on_lost is not None:
             active.on_lost()
