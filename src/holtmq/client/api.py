@@ -204,10 +204,11 @@ def wire_items(queue: str, partition: str, payloads: object) -> list[WireItem]:
         raise ValueError("a push needs the name of a queue")
     entries: Iterable[object] = payloads if isinstance(payloads, list | tuple) else (payloads,)
     items: list[WireItem] = []
-    for entry in entries:
+    call = str(uuid4())  # one for all of them: making a UUID costs as much as the rest of an item
+    for number, entry in enumerate(entries):
         item = entry if isinstance(entry, Item) else Item(entry)
         payload = msgspec.Raw(msgspec.json.encode(item.payload))
-        name = item.transaction_id or str(uuid4())
+        name = item.transaction_id or (f"{call}-{number}" if number else call)
         items.append(WireItem(queue, payload, name, item.partition or partition or None, item.trace_id))
     return items
 
