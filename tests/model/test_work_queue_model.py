@@ -79,7 +79,7 @@ class Machine(RuleBasedStateMachine):
                 self.bench.vhost, name, kind, durable=True, arguments=dict(arguments)
             )
         self.bench.broker.bind(self.bench.vhost, "late", DEAD, "")
-        self.sessions: list[Session] = []
+        self.sessions: list[Session] = [Session(self.bench), Session(self.bench)]
         # By lease: a Lease object is what both sides can point at.
         self.leases: dict[tuple[Session, int], tuple[ModelQueue, Item]] = {}
         self.revoked: dict[tuple[Session, int], tuple[ModelQueue, Item]] = {}
@@ -198,14 +198,19 @@ class Machine(RuleBasedStateMachine):
 
     # -- topology --------------------------------------------------------------------------------
 
-    @initialize(shape=shapes)
-    def begin(self, shape: Shape) -> None:
-        self.declare("q0", shape)
+    @initialize(one=shapes, other=shapes)
+    def begin(self, one: Shape, other: Shape) -> None:
+        self.declare("q0", one)
+        self.declare("q1", other)
+        self.remember_durable()
 
-    @rule(name=st.sampled_from(QUEUES), shape=shapes)
+    @rule(which=picks, shape=shapes)
+    @precondition(lambda self: len(self.model.queues) <= len(QUEUES))
+    def declare_another(self, which: int, shape: Shape) -> None:
+        missing = [name for name in QUEUES if name not in self.model.queues]
+        self.declare(missing[which % len(missing)], shape)
+
     def declare(self, name: str, shape: Shape) -> None:
-        if name in self.model.queues:
-            return
         self.bench.declare(name, shape.arguments(), durable=shape.durable)
         self.bind(name)
         self.model.queues[name] = ModelQueue(name, shape)
@@ -216,10 +221,19 @@ class Machine(RuleBasedStateMachine):
             for key in keys:
                 self.bench.broker.bind(self.bench.vhost, source, name, key)
 
-    @rule(name=st.sampled_from(QUEUES))
+    def some_queue(self, which: int) -> str:
+        names = [name for name in QUEUES if name in self.model.queues]
+        return names[which % len(names)]
+
+    @rule(which=picks, delete=st.sampled_from([False, False, True]))
+    def empty(self, which: int, delete: bool) -> None:
+        name = self.some_queue(which)
+        if delete and len(self.model.queues) > 2:  # one is always left, beside that of the dead
+            self.delete(name)
+        else:
+            self.purge(name)
+
     def purge(self, name: str) -> None:
-        if name not in self.model.queues:
-            return
         self.turn_now()
         queue = self.model.queues[name]
         assert self.bench.broker.purge_queue(self.bench.vhost, name)[0] == len(queue.waiting)
@@ -228,10 +242,7 @@ class Machine(RuleBasedStateMachine):
         queue.waiting.clear()
         self.end(True)
 
-    @rule(name=st.sampled_from(QUEUES))
     def delete(self, name: str) -> None:
-        if name not in self.model.queues:
-            return
         self.turn_now()
         queue = self.model.queues.pop(name)
         assert self.bench.broker.delete_queue(self.bench.vhost, name)[0] == len(queue.waiting)
@@ -262,16 +273,19 @@ class Machine(RuleBasedStateMachine):
         count: int,
         turn: bool,
     ) -> None:
-        if any(queue.shape.refuses for queue in self.model.route(exchange, keys)):
-            self.turn_now()  # otherwise a consumer may make room while the broker decides
+        refusing = any(queue.shape.refuses for queue in self.model.route(exchange, keys))
         for _ in range(count):
+            if refusing:
+                self.turn_now()  # otherwise a consumer may make room while the broker decides
             body = self.next_body(size)
             accepted, expected = self.place(exchange, keys, body, persistent, priority, ttl_ms)
+            self.since.append(self.model.projection())  # a power cut may come before a limit bites
             outcome = self.send(exchange, keys, body, persistent, priority, ttl_ms)
             assert outcome is expected
             for queue in accepted:
                 self.enforce(queue)
-        self.end(turn or any(queue.shape.refuses for queue in self.model.route(exchange, keys)))
+            self.settled_turn = False
+        self.end(turn or refusing)
 
     def next_body(self, size: int) -> bytes:
         self.serial += 1
@@ -346,22 +360,17 @@ class Machine(RuleBasedStateMachine):
 
     # -- consuming -------------------------------------------------------------------------------
 
-    @rule()
-    @precondition(lambda self: len(self.sessions) < 3)
-    def open_session(self) -> None:
-        self.sessions.append(Session(self.bench))
-
     @rule(
         who=picks,
-        name=st.sampled_from([*QUEUES]),
+        which=picks,
         prefetch=st.sampled_from([0, 1, 2, 5]),
         no_ack=st.sampled_from([False, False, False, True]),
         priority=st.sampled_from([0, 0, 1]),
         turn=turns,
     )
-    @precondition(lambda self: self.sessions)
-    def consume(self, who: int, name: str, prefetch: int, no_ack: bool, priority: int, turn: bool) -> None:
-        if name not in self.model.queues or len(self.takers(name)) >= 3:
+    def consume(self, who: int, which: int, prefetch: int, no_ack: bool, priority: int, turn: bool) -> None:
+        name = self.some_queue(which)
+        if len(self.takers(name)) >= 3:
             return
         session = self.sessions[who % len(self.sessions)]
         witness = Witness(session, self.bench.queue(name), prefetch, no_ack, priority)
@@ -370,11 +379,9 @@ class Machine(RuleBasedStateMachine):
         self.bench.broker.consume(witness.queue, witness)
         self.end(turn)
 
-    @rule(who=picks, name=st.sampled_from([*QUEUES, DEAD]), turn=turns)
-    @precondition(lambda self: self.sessions)
-    def get(self, who: int, name: str, turn: bool) -> None:
-        if name not in self.model.queues:
-            return
+    @rule(who=picks, which=picks, from_dead=st.sampled_from([False, False, False, True]), turn=turns)
+    def get(self, who: int, which: int, from_dead: bool, turn: bool) -> None:
+        name = DEAD if from_dead else self.some_queue(which)
         self.turn_now()
         session = self.sessions[who % len(self.sessions)]
         queue = self.model.queues[name]
@@ -401,6 +408,7 @@ class Machine(RuleBasedStateMachine):
         return session.ledger.end_upto(numbers[-1]) if len(numbers) > 1 else session._end(numbers)
 
     @rule(who=picks, multiple=st.booleans(), turn=turns)
+    @precondition(lambda self: self.leases or self.revoked)
     def ack(self, who: int, multiple: bool, turn: bool) -> None:
         chosen = self.some_leases(who, multiple)
         if chosen is None:
@@ -421,6 +429,7 @@ class Machine(RuleBasedStateMachine):
                 queue.counts.pop(item, None)
 
     @rule(who=picks, multiple=st.booleans(), turn=turns)
+    @precondition(lambda self: self.leases or self.revoked)
     def reject(self, who: int, multiple: bool, turn: bool) -> None:
         chosen = self.some_leases(who, multiple)
         if chosen is None:
@@ -441,6 +450,7 @@ class Machine(RuleBasedStateMachine):
             queue.outcasts.append(("rejected", item))
 
     @rule(who=picks, multiple=st.booleans(), turn=turns)
+    @precondition(lambda self: self.leases or self.revoked)
     def release(self, who: int, multiple: bool, turn: bool) -> None:
         chosen = self.some_leases(who, multiple)
         if chosen is None:
@@ -468,10 +478,9 @@ class Machine(RuleBasedStateMachine):
             self.enforce(queue)
 
     @rule(who=picks, requeue=st.sampled_from([True, True, False]), turn=turns)
+    @precondition(lambda self: any(session.consumers for session in self.sessions))
     def cancel(self, who: int, requeue: bool, turn: bool) -> None:
         takers = [taker for session in self.sessions for taker in session.consumers]
-        if not takers:
-            return
         taker = takers[who % len(takers)]
         if requeue:
             keys = [(taker.session, number) for number in taker.held]
@@ -485,9 +494,9 @@ class Machine(RuleBasedStateMachine):
         self.end(turn)
 
     @rule(who=picks, turn=turns)
-    @precondition(lambda self: self.sessions)
     def close_session(self, who: int, turn: bool) -> None:
         session = self.sessions.pop(who % len(self.sessions))
+        self.sessions.append(Session(self.bench))
         self.revoked = {key: value for key, value in self.revoked.items() if key[0] is not session}
         self.give_back([key for key in self.leases if key[0] is session])
         session.close()
@@ -532,6 +541,7 @@ class Machine(RuleBasedStateMachine):
         for accepted, body in placed:
             for queue in accepted:
                 queue.waiting.append(self.model.item(body, persistent))
+        self.since.append(self.model.projection())
         flow.commit({id(x.queue): x.queue for x in leases if not x.queue.deleted}.values())
         self.overtaken = []
         for accepted, _ in placed:
@@ -579,12 +589,23 @@ class Machine(RuleBasedStateMachine):
         self.bench.checkpoint()
         self.remember_durable()
 
-    @rule(keep=st.sampled_from([Keep.NOTHING, Keep.SECTORS, Keep.EVERYTHING]))
-    def crash(self, keep: Keep) -> None:
-        """Nothing unsynced was ever handed to the disk, so what comes back is known to the message."""
-        self.restart(lambda: self.bench.crash(keep), *self.durable)
+    @rule(
+        how=st.sampled_from(["crash", "stop", "power"]),
+        keep=st.sampled_from([Keep.NOTHING, Keep.SECTORS, Keep.EVERYTHING]),
+        after=st.integers(0, 6),
+    )
+    def end_and_start(self, how: str, keep: Keep, after: int) -> None:
+        if how == "crash":
+            # Nothing unsynced was ever handed to the disk, so what comes back is known to the message.
+            self.restart(lambda: self.bench.crash(keep), *self.durable)
+        elif how == "stop":
+            self.stop_and_start()
+        else:
+            self.power_fails(after)
+        self.sessions = [Session(self.bench), Session(self.bench)]
+        if len(self.model.queues) == 1:
+            self.declare("q0", Shape())
 
-    @rule()
     def stop_and_start(self) -> None:
         self.turn_now()
         self.restart(self.bench.restart, self.model.projection(), self.model.lasting_delays())
@@ -600,8 +621,7 @@ class Machine(RuleBasedStateMachine):
         self.settled_turn = True
         self.remember_durable()
 
-    @rule(after=st.integers(0, 6), turn=st.just(True))
-    def power_fails(self, after: int, turn: bool) -> None:
+    def power_fails(self, after: int) -> None:
         """While a commit is being written: some first part of its records survives."""
         self.turn_now()
         self.disk.cut_power_after(after)
@@ -647,24 +667,23 @@ class Machine(RuleBasedStateMachine):
 
     def adopt_broker(self) -> None:
         """Go on from what the broker found."""
-        known = {
-            (name, item.body): item for past in self.since for name, k in past.items() for item in k.items
-        }
-        shapes_known = {name: kept.shape for past in self.since for name, kept in past.items()}
+        shapes_known = {kept.shape for past in self.since for kept in past.values() if kept.shape.durable}
         self.sessions, self.leases, self.revoked, self.overtaken = [], {}, {}, []
         self.model.queues = {}
         for name, queue in self.bench.vhost.queues.items():
-            model = self.model.queues[name] = ModelQueue(name, shapes_known[name])
+            # Of two queues of this name, one after the other, the disk may know the first.
+            shape = next(one for one in shapes_known if one.arguments() == queue.arguments or name == DEAD)
+            model = self.model.queues[name] = ModelQueue(name, Shape() if name == DEAD else shape)
             for found in self.bench.waiting(name):
-                item = known.get((name, found.body)) or self.model.item(found.body, True)
-                item.priority, item.expires_ms, item.arrived_ms = (
+                item = Item(
+                    found.seq,
+                    found.body,
+                    found.persistent,
                     found.priority,
-                    found.expires_ms,
                     found.arrived_ms,
+                    found.expires_ms,
+                    was_out=queue.is_redelivered(found),
                 )
-                self.model._n += 1
-                item.n = found.seq
-                item.was_out = queue.is_redelivered(found)
                 model.waiting.append(item)
                 model.counts[item] = queue.returned.get(found.seq, 0)
         self.model._n = max(self.model._n, self.bench.flow.seq)
