@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from holtmq.auth.tokens import Identity, Role, TokenVerifier
-from holtmq.http.ack_api import LEASE_PREFIX, LEASE_SUFFIX, AckApi
+from holtmq.http.ack_api import LEASE_PREFIX, LEASE_SUFFIX, AckApi, AckIn, BatchIn, ExtendIn, TransactionIn
 from holtmq.http.context import Context
 from holtmq.http.endpoints import WRITE, Endpoint
 from holtmq.http.pop_api import PopApi, is_pop
 from holtmq.http.protocol import Exchange, FindRoute, Route
-from holtmq.http.push_api import PushApi
+from holtmq.http.push_api import PushApi, PushIn
 
 _POP_QUERY: Final = (
     "batch",
@@ -30,7 +30,15 @@ _POP_QUERY: Final = (
     "conflation",
 )
 ENDPOINTS: Final = (
-    Endpoint("POST", "/api/v1/push", WRITE, "queues", "Push messages", statuses=(201, 400, 413, 429, 503)),
+    Endpoint(
+        "POST",
+        "/api/v1/push",
+        WRITE,
+        "queues",
+        "Push messages",
+        body=PushIn,
+        statuses=(201, 400, 413, 429, 503),
+    ),
     Endpoint(
         "GET",
         "/api/v1/pop/queue/{queue}/partition/{partition}",
@@ -58,17 +66,36 @@ ENDPOINTS: Final = (
         query=("namespace", "task", *_POP_QUERY),
         statuses=(200, 204, 400),
     ),
-    Endpoint("POST", "/api/v1/ack", WRITE, "queues", "Acknowledge one message", statuses=(200, 400)),
-    Endpoint("POST", "/api/v1/ack/batch", WRITE, "queues", "Acknowledge messages", statuses=(200, 400)),
+    Endpoint(
+        "POST", "/api/v1/ack", WRITE, "queues", "Acknowledge one message", body=AckIn, statuses=(200, 400)
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/ack/batch",
+        WRITE,
+        "queues",
+        "Acknowledge messages",
+        body=BatchIn,
+        statuses=(200, 400),
+    ),
     Endpoint(
         "POST",
         "/api/v1/transaction",
         WRITE,
         "queues",
         "Push and acknowledge in one step",
+        body=TransactionIn,
         statuses=(200, 400),
     ),
-    Endpoint("POST", "/api/v1/lease/{leaseId}/extend", WRITE, "queues", "Renew a lease", statuses=(200, 400)),
+    Endpoint(
+        "POST",
+        "/api/v1/lease/{leaseId}/extend",
+        WRITE,
+        "queues",
+        "Renew a lease",
+        body=ExtendIn,
+        statuses=(200, 400),
+    ),
 )
 
 

@@ -35,7 +35,7 @@ class OperationIn(msgspec.Struct, rename="camel"):
     after: str | None = None
     limit: int | None = None
     keys_only: bool | None = None
-    value: msgspec.Raw = msgspec.Raw(b"null")
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     ttl_seconds: float | None = None
     forever: bool | None = None
     expect: int | None = None

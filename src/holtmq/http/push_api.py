@@ -27,7 +27,7 @@ class PushItemIn(msgspec.Struct, rename="camel"):
     """One item as it comes. A ``producerSub`` in it is a stranger and ignored, always."""
 
     queue: str
-    payload: msgspec.Raw = _NULL
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: _NULL)
     partition: str | None = None
     transaction_id: str | None = None
     trace_id: str | None = None

@@ -8,6 +8,7 @@ from typing import Final
 from holtmq.http import (
     analytics_api,
     dlq_api,
+    docs_api,
     groups_api,
     hot,
     keyed_api,
@@ -27,7 +28,7 @@ from holtmq.http import (
 )
 from holtmq.http.endpoints import Endpoint
 
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+_DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *hot.ENDPOINTS,
     *queues_api.ENDPOINTS,
     *dlq_api.ENDPOINTS,
@@ -47,3 +48,5 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *locks_api.ENDPOINTS,
     *timers_api.ENDPOINTS,
 )
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (*_DESCRIBED, *docs_api.endpoints_for(_DESCRIBED))

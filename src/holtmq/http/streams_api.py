@@ -41,7 +41,7 @@ class StateIn(msgspec.Struct):
 class StateOpIn(msgspec.Struct):
     type: str
     key: str
-    value: msgspec.Raw = msgspec.Raw(b"null")
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
 class AckIn(msgspec.Struct, rename="camel"):
