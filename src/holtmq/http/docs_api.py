@@ -50,7 +50,7 @@ def openapi(endpoints: Sequence[Endpoint]) -> dict[str, object]:
 
 def _any_value(_kind: type) -> dict[str, object]:
     """``object`` and the like: whatever JSON there is."""
-    return {}
+    return {"description": "any JSON value"}
 
 
 def _operation(endpoint: Endpoint, schema_of: dict[type, dict[str, object]]) -> dict[str, object]:
