@@ -43,3 +43,24 @@ async def test_workers_that_come_and_go_leave_nothing_behind(
 
         assert seen == {f"p{p}": list(range(p, 120, 6)) for p in range(6)}  # each once, each in order
         assert await producer.queue(name).dlq().all() == []
+
+
+async def test_a_first_pop_whose_client_hangs_up_before_the_answer_leaves_no_lease(
+    broker: TestBroker, client: Client, name: str
+) -> None:
+    await client.queue(name).configure(lease_time=LONG_LEASE)
+    await client.queue(name).push("kept")
+
+    for attempt in range(20):
+        group = f"g{attempt}"  # a group's first pop is written down, and its answer waits for the disk
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.http_port)
+        writer.write(
+            f"GET /api/v1/pop/queue/{name}?consumerGroup={group} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        )
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+        again = await client.queue(name).group(group).pop(wait=2)
+        assert bool(again) != answer.startswith(b"HTTP/1.1 200")  # it came, or it can be had

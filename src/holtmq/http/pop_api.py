@@ -8,9 +8,10 @@ import asyncio
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from holtmq.broker.acknowledgment import AckStatus
 from holtmq.broker.errors import Conflict
 from holtmq.broker.groups import QUEUE_MODE
-from holtmq.broker.partitioned_requests import Popped, PopRequest, Waiter
+from holtmq.broker.partitioned_requests import AckRequest, Popped, PopRequest, Waiter
 from holtmq.broker.subscriptions import StartRequest, read_start
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
@@ -131,10 +132,28 @@ class PopApi:
                 f',"autopilot":{{"partitions":{asked.most_partitions},"batch":{asked.limit},"waitMs":50}}'
             )
         body = popped_messages(popped, extra)
+        if not asked.auto_ack:
+            exchange.on_dropped = lambda: self._give_back(popped)
         if popped.wrote:
             exchange.answer_when_durable(self._journal, 200, body)
         else:
             exchange.answer(200, body)
+
+    def _give_back(self, popped: Popped) -> None:
+        """The client hung up before its answer: nobody else should wait for a lease nobody has."""
+        request = popped.request
+        heads = [
+            AckRequest(
+                run.queue.number,
+                run.delivery.partition,
+                request.group,
+                run.bodies[0].transaction_id,
+                AckStatus.RETRY,
+                request.lease_id,
+            )
+            for run in popped.runs
+        ]
+        self._service.ack(heads, self._clock())
 
     def _empty(self, exchange: Exchange, asked: Parameters, *, durable: bool = False) -> None:
         if asked.queue:

@@ -63,6 +63,7 @@ class Exchange:
         "keep_alive",
         "may_run",
         "message_event",
+        "on_dropped",
         "on_lost",
         "path",
         "query",
@@ -85,6 +86,7 @@ class Exchange:
         self.may_run = False
         self.subject: str | None = None
         self.on_lost: Callable[[], None] | None = None
+        self.on_dropped: Callable[[], None] | None = None  # there was an answer, and nobody to send it to
         # What uvicorn's connection asks of a cycle:
         self.response_complete = False
         self.disconnected = False
@@ -240,6 +242,8 @@ class FastProtocol(HttpToolsProtocol):
         if exchange is self._active:
             self._active = None
         if exchange.disconnected or transport.is_closing():
+            if exchange.on_dropped is not None:
+                exchange.on_dropped()
             return
         end = b"\r\n\r\n" if exchange.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if status == 204:
