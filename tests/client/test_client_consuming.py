@@ -216,6 +216,24 @@ async def test_a_callback_that_fails_is_a_failure_and_loses_nothing(
     assert [record.message for record in caplog.records] == ["on_error failed"]
 
 
+async def test_a_handler_cancelled_from_inside_is_a_failure_and_the_worker_goes_on(
+    client: Client, name: str
+) -> None:
+    await client.queue(name).configure(retry_limit=0)
+    await client.queue(name).push([1, 2])
+
+    async def handler(message: Message) -> None:
+        if message.data == 1:
+            other = asyncio.create_task(asyncio.sleep(60))
+            asyncio.get_running_loop().call_soon(other.cancel)
+            await other
+
+    done = await client.queue(name).each().idle(0.3).consume(handler)
+
+    assert (done.handled, done.failed) == (1, 1)
+    assert [letter.data for letter in await client.queue(name).dlq().all()] == [1]
+
+
 async def test_auto_acked_messages_never_come_again(client: Client, name: str) -> None:
     await client.queue(name).push([1, 2, 3])
     seen: list[int] = []

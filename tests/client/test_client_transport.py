@@ -57,12 +57,13 @@ def ids(asked: Asked) -> list[str]:
         Say(503, {"error": "no disk", "code": "unavailable"}),
         Say(500, {"error": "oops"}),
         Say(502, raw=b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\n\r\n<p/>"),
+        Say(408, {"error": "idle"}),
         Say(429, {"error": "slow down"}),
         Say(drop=True),
         Say(201, PUSHED, cut=5),
         Say(201, PUSHED, cut=60),
     ],
-    ids=["503", "500", "502", "429", "dropped", "cut in the status", "cut in the body"],
+    ids=["503", "500", "502", "408", "429", "dropped", "cut in the status", "cut in the body"],
 )
 async def test_a_push_survives_a_fault_and_is_sent_again_with_the_same_ids(fault: Say) -> None:
     async with StubBroker(fault, fault, STORED) as stub, quick_client(stub.url) as client:
@@ -125,8 +126,9 @@ async def test_after_all_tries_the_last_fault_is_raised(fault: Say, kind: type[E
         assert len(stub.asked) == QUICK.tries
 
 
-async def test_retry_after_is_waited_for() -> None:
-    busy = Say(429, {"error": "busy"}, {"Retry-After": "1"})
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_is_waited_for(status: int) -> None:
+    busy = Say(status, {"error": "busy"}, {"Retry-After": "1"})
     async with StubBroker(busy, STORED) as stub, quick_client(stub.url) as client:
         began = time.monotonic()
 

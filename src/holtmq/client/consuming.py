@@ -184,16 +184,27 @@ class Workers(Generic[D]):
             await hooks.handle(unit)
             if hooks.succeeded is not None:
                 await hooks.succeeded(unit)
+        except asyncio.CancelledError as error:
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise
+            # Not ours: the handler let something it waited for be cancelled. A failure like any other.
+            await self._fail(
+                unit, RuntimeError(f"the handler was cancelled from inside: {error}"), settlement
+            )
         except Exception as error:
-            self.done.failed += len(unit)
-            await self._tell_failure(unit, error)
-            text = f"{type(error).__name__}: {error}"[:_ERROR_MAX]
-            for message in unit:
-                settlement.settle(message, Status.FAILED, text)
+            await self._fail(unit, error, settlement)
         else:
             self.done.handled += len(unit)
             for message in unit:
                 settlement.settle(message, Status.COMPLETED)
+
+    async def _fail(self, unit: list[D], error: Exception, settlement: Settlement[D]) -> None:
+        self.done.failed += len(unit)
+        await self._tell_failure(unit, error)
+        text = f"{type(error).__name__}: {error}"[:_ERROR_MAX]
+        for message in unit:
+            settlement.settle(message, Status.FAILED, text)
 
     async def _tell_failure(self, unit: list[D], error: Exception) -> None:
         if self._hooks.failed is None:

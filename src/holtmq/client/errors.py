@@ -115,6 +115,7 @@ class PushFailed(ClientError):
 
 _BY_STATUS: Final[dict[int, type[Refused]]] = {
     401: Unauthorized,
+    408: Unavailable,  # what a proxy says about a connection it gave up, not about a request
     403: Forbidden,
     404: NotFound,
     409: Conflict,

@@ -169,8 +169,8 @@ class Connection:
         answer = AnswerReader()
         try:
             async with asyncio.timeout(seconds):
+                # Not drained first: a broker may refuse a large request before it has read all of it.
                 self._writer.write(request)
-                await self._writer.drain()
                 while answer.answer is None:
                     data = await self._reader.read(_READ_SIZE)
                     if data:

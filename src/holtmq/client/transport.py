@@ -19,6 +19,7 @@ from holtmq.client.errors import (
     ConnectionFailed,
     HungUp,
     Overloaded,
+    Refused,
     TimedOut,
     is_passing,
     refusal,
@@ -111,7 +112,7 @@ class Transport:
                 failures += 1
                 if tries is not None and failures >= tries:
                     raise
-                retry_after = error.retry_after if isinstance(error, Overloaded) else None
+                retry_after = error.retry_after if isinstance(error, Refused) else None
                 delay = self._backoff.delay(failures, random.random(), retry_after)
                 log.debug("trying again", extra={"path": request.path, "reason": str(error), "delay": delay})
                 await _pause(delay, hang_up)
