@@ -1,6 +1,9 @@
 """Queues, messages, status, figures, maintenance and rows over HTTP."""
 
 import base64
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from http_support import Api, ids
@@ -338,3 +341,25 @@ def test_fetch_reads_by_offset_and_names_what_is_out_of_range(api: Api) -> None:
     changed = api.post("/api/v1/partitions/changed", {"entries": [{"queue": "q"}]}).json()
     assert [row["name"] for row in changed["entries"][0]["partitions"]] == ["p"]
     assert changed["entries"][0]["next"] is None
+
+
+def test_a_fetch_waits_for_records_and_shows_only_durable_ones(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    api.push("q", "a")
+    body = {"entries": [{"queue": "q", "partition": "Default", "offset": 1}]}
+    reader, pusher = connect(), connect()
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(reader.post, "/api/v1/fetch", {**body, "maxWaitMs": 20_000})
+        broker.disk.stall()
+        pushing = pool.submit(pusher.push, "q", "b")
+        deadline = time.monotonic() + 5
+        while api.get("/api/v1/resources/queues/q").json()["totals"]["total"] < 2:
+            assert time.monotonic() < deadline, "the push never came"
+        stalled = api.post("/api/v1/fetch", body).json()["entries"][0]
+        broker.disk.resume()
+        found = waiting.result(5).json()["entries"][0]
+        pushing.result(5)
+
+    assert (stalled["highWatermark"], stalled["records"]) == (1, [])
+    assert [record["transactionId"] for record in found["records"]] == ["b"]

@@ -4,7 +4,7 @@ Owns: the line of waiters by (queue, group, partition) and by namespace and task
 when a lease, delay or window ends. Must not touch: clocks (``at`` and ``now`` come in), answers.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 
 from holtmq.broker.partitioned_events import Acked, Pushed, QueueConfigured, QueueEvent
@@ -12,7 +12,7 @@ from holtmq.broker.partitioned_queue import PartitionedQueue
 from holtmq.broker.partitioned_requests import Popped, PopRequest, Waiter
 
 _ANY = ""
-_Line = deque[Waiter]
+_Line = OrderedDict[Waiter, None]  # in order of arrival; whoever gives up leaves in constant time
 _Key = tuple[str, str, str]  # queue, group, partition (blank: any)
 _Wide = tuple[str, str, str]  # namespace, task, group
 
@@ -48,12 +48,12 @@ class WaitingLine:
     def add(self, waiter: Waiter, now: float) -> None:
         request = waiter.request
         if not request.queue:
-            self._wide.setdefault(_wide_key(request), deque()).append(waiter)
+            self._wide.setdefault(_wide_key(request), OrderedDict())[waiter] = None
             for queue in self._queues.values():
                 if _matches(request.namespace, request.task, queue):
                     self.plan(queue, request.group)
             return
-        self._lines.setdefault(_key(request), deque()).append(waiter)
+        self._lines.setdefault(_key(request), OrderedDict())[waiter] = None
         groups = self._groups.setdefault(request.queue, {})
         groups[request.group] = groups.get(request.group, 0) + 1
         found = self._queues.get(request.queue)
@@ -69,13 +69,13 @@ class WaitingLine:
         if not request.queue:
             wide = self._wide.get(_wide_key(request))
             if wide is not None and waiter in wide:
-                wide.remove(waiter)
+                del wide[waiter]
                 if not wide:
                     del self._wide[_wide_key(request)]
             return
         line = self._lines.get(_key(request))
         if line is not None and waiter in line:
-            line.remove(waiter)
+            del line[waiter]
             self._left(request)
 
     def _left(self, request: PopRequest) -> None:
@@ -206,28 +206,28 @@ class WaitingLine:
 
     def _serve_line(self, line: _Line, now: float) -> None:
         while line:
-            waiter = line[0]
+            waiter = next(iter(line))
             popped = self._pop(waiter.request, now)
             if popped is None:
                 queue = self._queues.get(waiter.request.queue)
                 if queue is not None:
                     self.plan(queue, waiter.request.group)
                 return
-            line.popleft()
+            del line[waiter]
             waiter.done = True
             self._left(waiter.request)
             waiter.deliver(popped)
 
     def _serve_wide(self, key: _Wide, line: _Line, now: float) -> None:
         while line:
-            waiter = line[0]
+            waiter = next(iter(line))
             popped = self._pop(waiter.request, now)
             if popped is None:
                 for queue in self._queues.values():
                     if _matches(key[0], key[1], queue):
                         self.plan(queue, key[2])
                 return
-            line.popleft()
+            del line[waiter]
             waiter.done = True
             if not line:
                 del self._wide[key]

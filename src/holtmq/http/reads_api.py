@@ -10,6 +10,7 @@ import msgspec
 
 from holtmq.broker.groups import micros
 from holtmq.broker.identifiers import partition_id
+from holtmq.broker.message_log import Partition
 from holtmq.broker.partitioned_queue import PartitionedQueue
 from holtmq.http.endpoints import WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
@@ -59,6 +60,7 @@ async def fetch(call: Call) -> object:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or not await _pushed(call, {entry.queue for entry in asked.entries}, left):
                 break
+            await call.durable()  # before that the messages do not show
             answer, size, failed = _read_all(call, asked)
     return {"entries": answer}
 
@@ -101,22 +103,33 @@ def _read_entry(call: Call, entry: FetchEntry, left: int) -> tuple[dict[str, obj
             return {**empty, "error": "UNKNOWN_TOPIC_OR_PARTITION"}, 0
         return ({**empty, "error": "OFFSET_OUT_OF_RANGE"} if entry.offset else empty), 0
     where = queue.partitions[index]
-    head |= {"highWatermark": where.end, "logStartOffset": where.first}
-    if not where.first <= entry.offset <= where.end:
+    end = _durable_end(call, queue, where)
+    head |= {"highWatermark": end, "logStartOffset": where.first}
+    if not where.first <= entry.offset <= end:
         return {**head, "records": [], "error": "OFFSET_OUT_OF_RANGE"}, 0
-    records, size = _records(call, queue, index, entry.offset, min(entry.max_bytes or left, left))
+    records, size = _records(call, queue, where, entry.offset, end, min(entry.max_bytes or left, left))
     return {**head, "records": records}, size
 
 
+def _durable_end(call: Call, queue: PartitionedQueue, where: Partition) -> int:
+    """The first offset that a power cut could still give to another message.
+
+    A reader remembers how far it read: had it seen such a message, it would never see the other one.
+    """
+    durable, at = call.context.journal.durable, len(where.offsets)
+    while at and queue.log.position(where.offsets[at - 1]) >= durable:
+        at -= 1
+    return where.first + at
+
+
 def _records(
-    call: Call, queue: PartitionedQueue, index: int, start: int, most_bytes: int
+    call: Call, queue: PartitionedQueue, where: Partition, start: int, end: int, most_bytes: int
 ) -> tuple[list[dict[str, object]], int]:
     """From an offset on, at least one record whatever its size."""
-    where = queue.partitions[index]
     records: list[dict[str, object]] = []
     size, at = 0, start
-    while at < where.end and (size < most_bytes or not records):
-        stop = min(at + _READ_AT_ONCE, where.end)
+    while at < end and (size < most_bytes or not records):
+        stop = min(at + _READ_AT_ONCE, end)
         rows = queue.log.refs(where.offsets[at - where.first : stop - where.first])
         bodies = call.service.store.bodies([position for _, position, _ in rows])
         for position, (row, body) in enumerate(zip(rows, bodies, strict=True), at):
