@@ -7,9 +7,7 @@ stands beside the node, the one place that knows both.
 from collections.abc import Iterator
 
 from holtmq.amqp.channel import Channel
-from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection
-from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.server import AmqpProtocol, AmqpServer
 from holtmq.http.clients import (
     ChannelDetails,
@@ -38,13 +36,6 @@ class AmqpClients:
     def consumers(self) -> list[ConsumerRow]:
         """Their consumers."""
         return [row for protocol, channel in self._channels() for row in _consumer_rows(protocol, channel)]
-
-    def close(self, reason: str, *, vhost: str | None = None, user: str | None = None) -> None:
-        """Close the connections in a vhost or of a user, with the reason in the close method."""
-        for protocol in self._running():
-            connection = protocol.connection
-            if connection.vhost.name == vhost or connection.user_name == user:
-                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
 
     def _running(self) -> list[AmqpProtocol]:
         found = [protocol for protocol in self._server.connections if protocol.connection.is_running]

@@ -475,6 +475,21 @@ def test_an_acknowledged_get_is_durable_when_it_is_answered(broker: TestBroker, 
     assert [row["payload"] for row in get(api, "work")] == ["b"]
 
 
+def test_an_acknowledged_get_waits_for_the_disk(broker: TestBroker, api: Api) -> None:
+    api("PUT", "/queues/%2F/work", {"durable": True})
+    publish(api, "work", "a", delivery_mode=2)
+    broker.disk.stall()
+    body = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{broker.http_url}/api/queues/%2F/work/get", json=body, auth=("guest", "guest"), timeout=0.3
+        )
+
+    broker.disk.resume()
+    assert get(api, "work") == []
+
+
 def test_bytes_that_are_no_text_come_as_base64(api: Api) -> None:
     api("PUT", "/queues/%2F/work", {})
     body = {"properties": {}, "routing_key": "work", "payload": "/w==", "payload_encoding": "base64"}

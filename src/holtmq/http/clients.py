@@ -91,7 +91,7 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clients(Protocol):
-    """Everybody who is connected, asked and sent away."""
+    """Everybody who is connected."""
 
     def connections(self) -> list[ConnectionRow]:
         """Clients that are through the handshake."""
@@ -103,8 +103,4 @@ class Clients(Protocol):
 
     def consumers(self) -> list[ConsumerRow]:
         """Their consumers."""
-        ...
-
-    def close(self, reason: str, *, vhost: str | None = None, user: str | None = None) -> None:
-        """Close the connections in a vhost or of a user, with the reason in the close method."""
         ...

@@ -14,7 +14,6 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import NotFound
 from holtmq.broker.policies import Policy, PolicyBook
 from holtmq.broker.vhost import VHost
-from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
 from holtmq.http.management_access import Need
 from holtmq.http.management_call import CHANGED, CREATED, Answer, Call, Row
@@ -71,10 +70,7 @@ async def put_vhost(call: Call) -> Answer:
 
 
 async def delete_vhost(call: Call) -> Answer:
-    name = call.vhost.name
-    # Clients first: one that stayed could declare a queue in a vhost that no restart would find.
-    call.context.clients.close(f"vhost '{name}' is deleted", vhost=name)
-    call.broker.delete_vhost(name)
+    call.broker.delete_vhost(call.vhost.name)
     return CHANGED
 
 
@@ -131,13 +127,8 @@ async def user_from(name: str, given: UserIn) -> User:
 
 
 async def delete_user(call: Call) -> Answer:
-    remove_user(call.context, user_named(call.broker, call.path["user"]).name)
+    call.broker.delete_user(call.path["user"])
     return CHANGED
-
-
-def remove_user(context: Context, name: str) -> None:
-    context.clients.close(f"user '{name}' is deleted", user=name)
-    context.broker.delete_user(name)
 
 
 # -- permissions -------------------------------------------------------------------------------------
