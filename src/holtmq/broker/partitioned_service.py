@@ -13,6 +13,7 @@ from holtmq.broker.acknowledgment import Ack, AckOutcome
 from holtmq.broker.errors import LimitReached
 from holtmq.broker.groups import micros
 from holtmq.broker.partitioned_bodies import AmqpFacts, Body, encode_body
+from holtmq.broker.partitioned_ephemeral import EphemeralQueue
 from holtmq.broker.partitioned_events import Acked, QueueEvent, Trimmed
 from holtmq.broker.partitioned_keyed import KeyedRows
 from holtmq.broker.partitioned_locks import LockPermits
@@ -63,6 +64,7 @@ class PartitionedService:
         self.keyed = KeyedRows(self.store)
         self.locks = LockPermits(self.keyed)
         self.timed = TimedMessages(self.store)
+        self.ephemeral: dict[str, EphemeralQueue] = {}
         self.staging = Staging(self.store, self.spool)
         DeliveryCheckpoints(self.store)
         self.tally = Tally()

@@ -82,6 +82,7 @@ _state_decoder = msgspec.msgpack.Decoder(QueueState)
 _counters_decoder = msgspec.msgpack.Decoder(Counters)
 _delay_decoder = msgspec.msgpack.Decoder(DelayState)
 _encode = msgspec.msgpack.Encoder().encode
+_PARTITIONED = int(Kind.PARTITIONED)
 _MESSAGE: Final = int(Kind.MESSAGE)
 
 
@@ -198,6 +199,10 @@ def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | 
                 if holding is not None:
                     holding.add(position, priority, expires_ms, body_size)
             continue
+        if kind >= _PARTITIONED:  # first: a million bodies come this way
+            if partitioned is not None:
+                partitioned.fold(position, kind, payload)
+            continue
         match kind:
             case Kind.SETTLED:
                 queue_id, size, positions = decode_settled(payload)
@@ -234,8 +239,6 @@ def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | 
                 seq, broker.last_queue_id = counters.seq, counters.last_queue_id
             case Kind.DELAY_STATE:
                 delayed = _delay_decoder.decode(payload).due_ms
-            case _ if kind >= Kind.PARTITIONED and partitioned is not None:
-                partitioned.fold(position, kind, payload)
             case _:  # PAGED
                 pass
     broker.flow.seq = seq

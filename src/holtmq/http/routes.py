@@ -9,6 +9,7 @@ from holtmq.http import (
     analytics_api,
     dlq_api,
     docs_api,
+    ephemeral_api,
     groups_api,
     hot,
     keyed_api,
@@ -47,6 +48,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *keyed_api.ENDPOINTS,
     *locks_api.ENDPOINTS,
     *timers_api.ENDPOINTS,
+    *ephemeral_api.ENDPOINTS,
 )
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (*_DESCRIBED, *docs_api.endpoints_for(_DESCRIBED))

@@ -1,0 +1,104 @@
+"""Ephemeral queues over HTTP: memory alone, with leases, bounds and groups."""
+
+from typing import Any
+
+import pytest
+from http_support import Api
+
+from holtmq.testing import TestBroker
+
+BASE = "/api/v1/ephemeral"
+
+
+def push(api: Api, *payloads: object, queue: str = "e", partition: str | None = None) -> Any:
+    body = {"queue": queue, "partition": partition, "messages": [{"payload": one} for one in payloads]}
+    return api.post(f"{BASE}/push", body)
+
+
+def pop(api: Api, queue: str = "e", **params: Any) -> list[dict[str, Any]]:
+    return list(api.get(f"{BASE}/pop", queue=queue, **{"batch": 10, **params}).json()["messages"])
+
+
+def ack(api: Api, message: dict[str, Any], **more: Any) -> str:
+    status = more.pop("status", None)
+    body = {"queue": "e", "acks": [{"id": message["id"], "status": status}], **more}
+    return str(api.post(f"{BASE}/ack", body).json()["results"][0]["outcome"])
+
+
+def test_messages_come_in_order_once_per_group(api: Api) -> None:
+    assert push(api, 1, {"a": 2}, None).status_code == 201
+
+    first = pop(api, group="g")
+
+    assert [message["payload"] for message in first] == [1, {"a": 2}, None]
+    assert pop(api, group="g") == []
+    assert len(pop(api, group="h")) == 3
+    assert [ack(api, message, group="g") for message in first] == ["acked"] * 3
+    assert ack(api, first[0], group="g") == "stale"
+    assert ack(api, {"id": "p/99"}, group="g") == "unknown"
+
+
+def test_an_unsettled_message_comes_again_until_its_retries_are_spent(broker: TestBroker, api: Api) -> None:
+    api.post(f"{BASE}/configure", {"queue": "e", "options": {"leaseSeconds": 5, "retryLimit": 1}})
+    push(api, 1)
+
+    (first,) = pop(api)
+    broker.clock.advance(6)
+    (again,) = pop(api)
+
+    assert (first["attempts"], again["attempts"]) == (1, 2)
+    assert ack(api, again, status="failed") == "acked"
+    assert pop(api) == []
+
+
+def test_a_failed_ack_gives_it_back_at_once(api: Api) -> None:
+    push(api, 1)
+
+    assert ack(api, pop(api)[0], status="failed") == "redelivered"
+    assert pop(api)[0]["attempts"] == 2
+
+
+@pytest.mark.parametrize(("policy", "status", "left"), [("reject", 429, [1, 2]), ("dropOldest", 201, [2, 3])])
+def test_a_full_queue_refuses_or_drops(api: Api, policy: str, status: int, left: list[int]) -> None:
+    api.post(f"{BASE}/configure", {"queue": "e", "options": {"maxLength": 2, "policy": policy}})
+    push(api, 1, 2)
+
+    answer = push(api, 3)
+
+    assert answer.status_code == status
+    assert [message["payload"] for message in pop(api)] == left
+
+
+def test_gauges_reset_and_deletion(api: Api) -> None:
+    push(api, 1, 2)
+    pop(api, group="g", batch=1)
+
+    shown = api.get(f"{BASE}/queues/e/depth").json()
+
+    assert (shown["length"], shown["groups"]["g"]) == (2, {"pending": 1, "inFlight": 1})
+    assert [row["queue"] for row in api.get(f"{BASE}/queues").json()["queues"]] == ["e"]
+    assert api.post(f"{BASE}/reset", {"queue": "e"}).json() == {"queue": "e", "dropped": 2}
+    assert api.delete(f"{BASE}/queue/e").json() == {"queue": "e", "deleted": True}
+    missing = api.get(f"{BASE}/queues/e/depth")
+    assert (missing.status_code, missing.json()["code"]) == (404, "ephemeral_queue_not_found")
+
+
+def test_time_takes_messages_and_a_window_holds_them(broker: TestBroker, api: Api) -> None:
+    api.post(f"{BASE}/configure", {"queue": "e", "options": {"ttlSeconds": 10}})
+    api.post(f"{BASE}/configure", {"queue": "w", "options": {"windowBuffer": {"ms": 5000, "count": 2}}})
+    push(api, 1)
+    push(api, 1, queue="w")
+
+    assert pop(api, queue="w") == []
+    push(api, 2, queue="w")
+    assert len(pop(api, queue="w")) == 2
+    broker.clock.advance(11)
+    assert pop(api) == []
+
+
+def test_nothing_survives_a_restart(broker: TestBroker, api: Api) -> None:
+    push(api, 1)
+
+    broker.restart()
+
+    assert pop(api) == []
