@@ -74,21 +74,16 @@ def read_item(item: PushItemIn, subject: str | None) -> PushItem:
 def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[PushItem]:
     """Many at once: what repeats from item to item is checked once."""
     items: list[PushItem] = []
-    queue = partition = ""
+    queue = ""
     for item in incoming:
         id_ = item.transaction_id
-        if (
-            item.queue == queue
-            and item.partition == partition
-            and item.trace_id is None
-            and id_
-            and len(id_) < 256
-        ):
+        partition = item.partition or DEFAULT_PARTITION
+        plain = item.trace_id is None and item.queue == queue and len(partition) <= NAME_MAX
+        if plain and id_ and len(id_) < 256:
             items.append(PushItem(queue, partition, Body(id_, bytes(item.payload), None, subject)))
-            continue
-        read = read_item(item, subject)
-        queue, partition = read.queue, read.partition
-        items.append(read)
+        else:
+            items.append(read_item(item, subject))
+            queue = item.queue
     return items
 
 

@@ -25,26 +25,26 @@ _NOT_DELIVERED = "Message not found: transaction is unresolvable under this leas
 def push_results(items: Sequence[PushItem], results: Sequence[PushResult]) -> bytes:
     """The array that answers a push."""
     parts: list[str] = []
-    number = partition = ms = -1
+    number = ms = -1
     head = middle = tail = ""
+    base = 0
     for index, (item, result) in enumerate(zip(items, results, strict=True)):
-        if result[1] != partition or result[0] != number:
-            number, partition = result[0], result[1]
+        if result[0] != number:
+            number = result[0]
+            base = int(partition_id(number, 0))
             middle = _id_middle(number)
-            where = f'"partition_id":"{partition_id(number, partition)}","queueName":{quoted(item[0])}'
-            tail = f'","trace_id":null,{where}}}'
+            tail = f'"queueName":{quoted(item[0])}}}'
         offset, created_us = result[2], result[3]
         if created_us // 1000 != ms:
             ms = created_us // 1000
             head = _id_head(ms)
         body = item[2]
-        end = tail
-        if body.trace_id is not None:
-            end = tail.replace("null", quoted(body.trace_id), 1)
+        trace = "null" if body.trace_id is None else quoted(body.trace_id)
         status = "duplicate" if result[4] else "queued"
         parts.append(
             f'{{"index":{index},"status":"{status}","transaction_id":{quoted(body.transaction_id)},'
-            f'"message_id":"{head}{created_us - ms * 1000:03x}{middle}{offset:012x}{end}'
+            f'"message_id":"{head}{created_us - ms * 1000:03x}{middle}{offset:012x}",'
+            f'"partition_id":"{base + result[1]}","trace_id":{trace},{tail}'
         )
     return f"[{','.join(parts)}]".encode()
 
