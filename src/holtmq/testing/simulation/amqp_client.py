@@ -30,6 +30,7 @@ from holtmq.amqp.methods import (
     TxCommitOk,
 )
 from holtmq.broker.broker import Broker
+from holtmq.testing.simulation.promises import BrokenRule
 from holtmq.verify.record import name_of
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
 
@@ -39,10 +40,6 @@ _PROPERTIES: Final = {
     persistent: encode_properties(Properties(delivery_mode=2 if persistent else 1))
     for persistent in (True, False)
 }
-
-
-class BrokenRule(AssertionError):
-    """The broker did something that it must never do."""
 
 
 @dataclass(frozen=True, slots=True)
