@@ -81,6 +81,23 @@ def test_after_a_rollback_the_messages_are_still_unacked(
     assert drain(channel, name) == [b"1"]
 
 
+def test_a_multiple_ack_after_a_rollback_covers_what_was_restored(
+    tx: BlockingChannel, channel: BlockingChannel, name: str
+) -> None:
+    channel.queue_declare(name, exclusive=True)
+    publish(channel, name, "1", "2", "3")
+    depth(channel, name)
+    tags = [get_soon(tx, name, auto_ack=False).tag for _ in range(3)]
+    tx.basic_ack(tags[2], multiple=True)
+    tx.tx_rollback()
+
+    tx.basic_ack(tags[1], multiple=True)
+    tx.tx_commit()
+
+    tx.close()
+    assert drain(channel, name) == [b"3"]
+
+
 def test_rejections_are_dead_lettered_at_the_commit(
     tx: BlockingChannel, channel: BlockingChannel, name: str
 ) -> None:
