@@ -43,7 +43,8 @@ class Wire:
 
 
 def post(path: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    kind = "content-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{kind}content-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
