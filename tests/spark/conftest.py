@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytest.importorskip("pyspark")
 
 from pyspark.sql import SparkSession
-from spark_support import Shop
+from spark_support import QUICK, Shop
 
 from holtmq.testing import TestBroker
 
@@ -33,8 +33,7 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip("Spark needs Java")
     from holtmq.spark import session
 
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.pollingDelay": "5ms"}
-    one = session("holtmq-tests", "local[2]", **settings)
+    one = session("holtmq-tests", "local[2]", **QUICK)
     yield one
     one.stop()
 

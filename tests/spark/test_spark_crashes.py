@@ -1,0 +1,184 @@
+"""Exactly once, the hard way: kill -9 of the Spark driver and of the broker at random moments."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from crash_job import copy_options
+from pyspark.sql import SparkSession
+
+from holtmq.spark.lake import Lake
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+ROUNDS = int(os.environ.get("HOLT_SPARK_CRASH_ROUNDS", "2"))
+
+
+def until(ready: Callable[[], bool], what: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+class Process:
+    """A process group: with Spark's JVM and its Python workers in it."""
+
+    def __init__(self, command: list[str], log: Path, **environment: str) -> None:
+        self.log = log
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLT_")}
+        with log.open("a") as out:
+            self._process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**kept, **environment}, start_new_session=True
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        if self.alive:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
+
+class Broker:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._starts = 0
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._starts += 1
+        log = self._folder / f"broker-{self._starts}.log"
+        self._process = Process(
+            [sys.executable, "-m", "holtmq", "serve"],
+            log,
+            HOLT_DATA_DIR=str(self._folder / "data"),
+            HOLT_AMQP_PORT="0",
+            HOLT_AMQP_HOST="127.0.0.1",
+            HOLT_HTTP_HOST="127.0.0.1",
+            HOLT_HTTP_PORT=str(self.port),
+        )
+
+        def ready() -> bool:
+            assert self._process.alive, log.read_text()
+            found = re.search(r"ready.*http_port=(\d+)", log.read_text())
+            if found:
+                self.port = int(found[1])
+            return found is not None
+
+        until(ready, "broker is ready", 30)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    one = Broker(tmp_path)
+    yield one
+    one.kill()
+
+
+def push(broker: Broker, numbers: range) -> None:
+    """Until the broker has them; it may be away meanwhile, and ids make a repeat harmless."""
+    items = [
+        {"queue": "in", "partition": f"p{n % 4}", "transactionId": f"t{n}", "payload": {"id": n}}
+        for n in numbers
+    ]
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            answer = httpx.post(f"{broker.url}/api/v1/push", json={"items": items}, timeout=10)
+            assert answer.status_code == 201, answer.text
+            return
+        except httpx.TransportError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def offset(broker: Broker, queue: str) -> int:
+    try:
+        answer = httpx.get(f"{broker.url}/api/v1/ranges", params={"names": queue}, timeout=10)
+    except httpx.TransportError:
+        return 0
+    return int(answer.json()["queues"][0]["nextOffset"]) if answer.status_code == 200 else 0
+
+
+@pytest.mark.timeout(600)
+def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    dice = random.Random(seed)
+    print(f"seed {seed}")  # shown when it fails
+    pushed = 0
+    script = str(Path(__file__).with_name("crash_job.py"))
+    for number in range(ROUNDS):
+        before = offset(broker, "out")
+        job = Process([sys.executable, script, broker.url, str(tmp_path)], tmp_path / f"job-{number}.log")
+        try:
+            push(broker, range(pushed, pushed + 300))
+            pushed += 300
+
+            def moving(job: Process = job, before: int = before) -> bool:
+                assert job.alive, job.log.read_text()[-3000:]
+                return offset(broker, "out") > before
+
+            until(moving, "the job copies", 240)
+            for _ in range(3):
+                push(broker, range(pushed, pushed + 200))
+                pushed += 200
+                time.sleep(dice.uniform(0, 0.8))
+                broker.kill()
+                broker.start()
+            time.sleep(dice.uniform(0, 1.5))
+        finally:
+            job.kill()
+
+    lake, out = _catch_up(spark, broker, tmp_path)
+
+    assert sorted(out) == list(range(pushed))
+    assert sorted(lake) == list(range(pushed))
+
+
+def _catch_up(spark: SparkSession, broker: Broker, folder: Path) -> tuple[list[int], list[int]]:
+    """Finish both queries in this process, on their checkpoints; the ids in the lake and in the queue."""
+    lake = Lake(spark, str(folder / "lake"))
+    lake.settle()
+    checkpoints = folder / "checkpoints"
+
+    def add(batch, number) -> None:  # type: ignore[no-untyped-def]
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        lake.add(batch, query, number)
+
+    source = spark.readStream.format("holtmq").options(
+        **copy_options(broker.url) | {"maxOffsetsPerTrigger": "5000"}
+    )
+    archived = source.load().writeStream.foreachBatch(add)
+    copied = source.load().select("payload", "partition").writeStream.format("holtmq")
+    for query in (
+        archived.option("checkpointLocation", str(checkpoints / "archive")),
+        copied.options(url=broker.url, queue="out").option("checkpointLocation", str(checkpoints / "copy")),
+    ):
+        query.trigger(availableNow=True).start().awaitTermination(120)
+    ids = "CAST(get_json_object(CAST(payload AS STRING), '$.id') AS BIGINT) AS id"
+    found = spark.read.format("holtmq").options(url=broker.url, queue="out").load()
+    return (
+        [row.id for row in lake.frame().selectExpr(ids).collect()],
+        [row.id for row in found.selectExpr(ids).collect()],
+    )
