@@ -157,3 +157,15 @@ def test_a_snapshot_taken_at_any_point_and_the_rest_give_the_same_state(
     for user in ("a", "b", "guest"):
         for vhost in ("/", "v"):
             assert second.may(user, vhost, Action.READ, "q") == whole.may(user, vhost, Action.READ, "q")
+
+
+def test_permissions_given_again_reach_a_session_that_was_open_all_along() -> None:
+    store = UserStore(defaults("hash"))
+    access = store.access("guest", "/")
+
+    store.clear_permissions("guest", "/")
+    refused = access.may(Action.READ, "q")
+    store.set_permissions(Grant("guest", "/", FULL_ACCESS))
+
+    assert not refused
+    assert access.may(Action.READ, "q")

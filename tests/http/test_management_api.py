@@ -9,7 +9,8 @@ import pika
 import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
-from holtmq.http.management_access import is_loopback, read_basic
+from holtmq.auth.login import is_loopback
+from holtmq.http.management_access import read_basic
 from holtmq.testing import TestBroker
 
 Api = Callable[..., httpx.Response]

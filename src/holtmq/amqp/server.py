@@ -15,7 +15,7 @@ from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.handshake import Settings
-from holtmq.auth.login import Authenticator, LoginRefused
+from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
 
@@ -214,7 +214,7 @@ class AmqpProtocol(asyncio.Protocol):
             server.broker,
             server.settings,
             self,
-            from_loopback=host in ("127.0.0.1", "::1", "::ffff:127.0.0.1"),
+            from_loopback=is_loopback(host),
         )
         server.connections.add(self)
         if len(server.connections) > server.limits.max_connections:

@@ -5,6 +5,7 @@ Must not touch: the protocol that carried the credentials.
 """
 
 import asyncio
+import ipaddress
 
 from holtmq.auth import passwords
 from holtmq.auth.passwords import VerifiedCredentials
@@ -64,3 +65,14 @@ class Authenticator:
 def _refuse_from_outside(user: User, from_loopback: bool) -> None:
     if user.is_loopback_only and not from_loopback:
         raise LoginRefused(f"user {user.name!r} can only log in via localhost")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own, also as IPv4 inside IPv6."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback

@@ -114,7 +114,10 @@ class UserStore:
         """Take the user's permissions in the vhost away; False when there were none."""
         if (user, vhost) not in self._grants:
             return False
-        self._forget([(user, vhost)])
+        del self._grants[user, vhost]
+        # Sessions keep their handle: it refuses now, and follows when permissions are given again.
+        if (access := self._access.get((user, vhost))) is not None:
+            access.replace(None)
         return True
 
     def user(self, name: str) -> User | None:

@@ -6,12 +6,11 @@ authenticator runs it in a thread), routes.
 
 import base64
 import binascii
-import ipaddress
 import logging
 from enum import Enum
 from typing import Final
 
-from holtmq.auth.login import Authenticator, LoginRefused
+from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.auth.users import ADMINISTRATOR, User
 from holtmq.broker.broker import Broker
@@ -64,17 +63,6 @@ def read_basic(authorization: str | None) -> tuple[str, str] | None:
         return None
     name, colon, password = text.partition(":")
     return (name, password) if colon else None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own, also as IPv4 inside IPv6."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_loopback
 
 
 def require(broker: Broker, user: User, vhost: str, action: Action, name: str) -> None:
