@@ -52,17 +52,29 @@ async def fetch(call: Call) -> object:
     asked = call.json(FetchIn)
     if len(asked.entries) > _MOST:
         raise Refusal(400, f"more than {_MOST} entries")
-    answer, size, failed = _read_all(call, asked)
-    wait_ms = min(asked.max_wait_ms or 0, call.context.config.http.max_wait_ms)
-    if size < max(asked.min_bytes or 1, 1) and not failed and wait_ms > 0:
-        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
-        while size < max(asked.min_bytes or 1, 1) and not failed:
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0 or not await _pushed(call, {entry.queue for entry in asked.entries}, left):
-                break
+    wanted = max(asked.min_bytes or 1, 1)
+    queues = {entry.queue for entry in asked.entries}
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(asked.max_wait_ms or 0, call.context.config.http.max_wait_ms) / 1000
+    while True:
+        answer, size, failed = _read_all(call, asked)
+        left = deadline - loop.time()
+        if size >= wanted or failed or left <= 0:
+            return {"entries": answer}
+        if _hides_any(call, asked) or await _pushed(call, queues, left):
             await call.durable()  # before that the messages do not show
-            answer, size, failed = _read_all(call, asked)
-    return {"entries": answer}
+
+
+def _hides_any(call: Call, asked: FetchIn) -> bool:
+    """Whether a message is there already and only the disk is missing: no push will tell of it."""
+    for entry in asked.entries:
+        queue = call.service.store.queues.get(entry.queue)
+        index = queue.indexes.get(entry.partition) if queue is not None else None
+        if queue is not None and index is not None:
+            where = queue.partitions[index]
+            if _durable_end(call, queue, where) < where.end:
+                return True
+    return False
 
 
 async def _pushed(call: Call, queues: set[str], seconds: float) -> bool:
