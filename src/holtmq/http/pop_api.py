@@ -6,7 +6,6 @@ woken by the service's line, never by polling.
 
 import asyncio
 from typing import Final, NamedTuple
-from uuid import uuid4
 
 from holtmq.broker.acknowledgment import AckStatus
 from holtmq.broker.errors import Conflict
@@ -15,6 +14,7 @@ from holtmq.broker.partitioned_requests import AckRequest, Popped, PopRequest, W
 from holtmq.broker.subscriptions import StartRequest, read_start
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
+from holtmq.http.minting import mint
 from holtmq.http.protocol import Exchange
 from holtmq.http.push_api import NAME_MAX
 from holtmq.http.rendering import popped_messages
@@ -67,7 +67,7 @@ class PopApi:
                 self._remembered.clear()
             self._remembered[key] = asked
         request = PopRequest(
-            str(uuid4()),
+            mint(),
             asked.queue,
             asked.partition,
             asked.namespace,
@@ -83,14 +83,13 @@ class PopApi:
         now = self._clock()
         before = self._journal.end
         popped = self._service.pop(request, now)
+        recorded = self._journal.end != before  # the group's start, perhaps: that must last
         if popped is not None:
-            self._deliver(exchange, asked, popped)
+            self._deliver(exchange, asked, popped, durable=popped.wrote)
         elif asked.wait_seconds > 0 and not self._stopping:
-            self._wait(exchange, asked, request, now)
-        elif self._journal.end != before:  # the group's start was recorded: that must last
-            self._empty(exchange, asked, durable=True)
+            self._wait(exchange, asked, request, now, recorded)
         else:
-            self._empty(exchange, asked)
+            self._empty(exchange, asked, durable=recorded)
 
     def stop(self) -> None:
         """Answer everybody who waits, and let nobody wait from now on."""
@@ -98,19 +97,21 @@ class PopApi:
         for waiter in self._service.line.drain():
             waiter.give_up()
 
-    def _wait(self, exchange: Exchange, asked: Parameters, request: PopRequest, now: float) -> None:
+    def _wait(
+        self, exchange: Exchange, asked: Parameters, request: PopRequest, now: float, recorded: bool
+    ) -> None:
         service, loop = self._service, asyncio.get_running_loop()
 
         def deliver(popped: Popped) -> None:
             timer.cancel()
             exchange.on_lost = None
-            self._deliver(exchange, asked, popped)
+            self._deliver(exchange, asked, popped, durable=recorded or popped.wrote)
 
         def give_up() -> None:
             timer.cancel()
             service.withdraw(waiter)
             exchange.on_lost = None
-            self._empty(exchange, asked)
+            self._empty(exchange, asked, durable=recorded)
 
         def lost() -> None:
             timer.cancel()
@@ -121,7 +122,7 @@ class PopApi:
         exchange.on_lost = lost
         service.wait(waiter, now)
 
-    def _deliver(self, exchange: Exchange, asked: Parameters, popped: Popped) -> None:
+    def _deliver(self, exchange: Exchange, asked: Parameters, popped: Popped, *, durable: bool) -> None:
         extra = ""
         if asked.conflates:
             extra = (
@@ -134,7 +135,7 @@ class PopApi:
         body = popped_messages(popped, extra)
         if not asked.auto_ack:
             exchange.on_dropped = lambda: self._give_back(popped)
-        if popped.wrote:
+        if durable:
             exchange.answer_when_durable(self._journal, 200, body)
         else:
             exchange.answer(200, body)
