@@ -302,7 +302,8 @@ class AmqpProtocol(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Read again, unless there is another reason not to."""
-        if not self._reading and not self._server.alarm and not self.transport.is_closing():
+        held = self._server.alarm and self.connection.has_published
+        if not self._reading and not held and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()
 

@@ -61,6 +61,7 @@ class Broker:
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
         self.last_queue_id = 0
+        self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by their connection
         # Told when clients must go: why, and whether one of this vhost and user is among them.
         self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
         self.streams: Streams | None = None
@@ -320,6 +321,8 @@ class Broker:
         """State only."""
         vhost.add_queue(queue)
         self.queues_by_id[queue.id] = queue
+        if queue.owner is not None:
+            self._owned.setdefault(queue.owner, set()).add(queue)
         self._apply_policy(queue)
         self._schedule_expiry(queue)
 
@@ -366,6 +369,11 @@ class Broker:
             self.flow.cast_out(queue)
         removed = vhost.remove_queue(queue)
         del self.queues_by_id[queue.id]
+        if queue.owner is not None:
+            owned = self._owned[queue.owner]
+            owned.discard(queue)
+            if not owned:
+                del self._owned[queue.owner]
         consumers, queue.consumers = queue.consumers, []
         for consumer in consumers:
             consumer.cancelled(queue)
@@ -407,9 +415,8 @@ class Broker:
 
     def drop_exclusive_queues(self, owner: object) -> None:
         """A connection is gone, and what was exclusive to it."""
-        for vhost in self.vhosts.values():
-            for queue in [q for q in vhost.queues.values() if q.owner is owner]:
-                self._remove_queue(vhost, queue)
+        for queue in list(self._owned.get(owner, ())):
+            self.remove_queue(queue)
 
     def _schedule_expiry(self, queue: WorkQueue) -> None:
         if queue.options.expires_ms is None:
