@@ -6,7 +6,7 @@ which is why the index survives a restart without storing the ids.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -45,6 +45,10 @@ class DedupIndex:
     def newest(self, print_: int) -> int | None:
         """The youngest offset under a fingerprint: enough to know that there is nothing to verify."""
         return self._entries.get(print_)
+
+    def knows_none(self, prints: Sequence[int]) -> bool:
+        """Whether all are new: the usual case of a push, in one look."""
+        return self._entries.keys().isdisjoint(prints)
 
     def candidates(self, print_: int) -> Iterator[int]:
         """Offsets that may carry the transaction id, youngest first."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -36,25 +37,19 @@ class AmqpFacts(NamedTuple):
     priority: int = 0
 
 
-class Body:
-    """One message's content. ``rendered`` is the edge's: its wire form, made once for all groups."""
+class Body(msgspec.Struct, gc=False, eq=False):
+    """One message's content. ``rendered`` is the edge's: its wire form, made once for all groups.
 
-    __slots__ = ("facts", "payload", "producer", "rendered", "trace_id", "transaction_id")
+    A struct because it is made for every message: a third of the time of a class in Python, and a hundred
+    thousand of them in the cache are nothing the garbage collector walks over.
+    """
 
-    def __init__(
-        self,
-        transaction_id: str,
-        payload: bytes,
-        trace_id: str | None = None,
-        producer: str | None = None,
-        facts: AmqpFacts | None = None,
-    ) -> None:
-        self.transaction_id = transaction_id
-        self.payload = payload
-        self.trace_id = trace_id
-        self.producer = producer
-        self.facts = facts
-        self.rendered: bytes | None = None
+    transaction_id: str
+    payload: bytes
+    trace_id: str | None = None
+    producer: str | None = None
+    facts: AmqpFacts | None = None
+    rendered: bytes | None = None
 
 
 class Cipher:
@@ -77,12 +72,22 @@ class Cipher:
             raise UnreadableBody("the message was sealed with another key") from None
 
 
+def encode_bodies(bodies: Sequence[Body], cipher: Cipher | None = None) -> list[bytes]:
+    """The records; sealed when a cipher is given."""
+    if cipher is not None:
+        return [encode_body(body, cipher) for body in bodies]
+    return [
+        _pack(0, len(name := body.transaction_id.encode()), 0, 0) + name + body.payload
+        if body.facts is None and body.trace_id is None and body.producer is None
+        else encode_body(body)
+        for body in bodies
+    ]
+
+
 def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
     """The record; sealed when a cipher is given."""
     name = body.transaction_id.encode()
     payload = body.payload
-    if cipher is None and body.facts is None and body.trace_id is None and body.producer is None:
-        return b"".join((_pack(0, len(name), 0, 0), name, payload))
     trace = (body.trace_id or "").encode()
     producer = (body.producer or "").encode()
     flags, facts = 0, b""

@@ -32,28 +32,57 @@ def decide_push(queue: PartitionedQueue, items: Sequence[tuple[str, str]], now: 
     now_us = micros(now)
     first = queue.log.next_offset
     oldest_us = now_us - queue.config.dedup_window_us
-    indexes, known, print_of = queue.indexes, queue.dedup.newest, queue.fingerprint
-    partitions: array[int] = array("I")
-    prints: array[int] = array("Q")
+    indexes, print_of = queue.indexes, queue.fingerprint
+    places: list[int] = []  # partition index of each item
+    prints: list[int] = []
     new: dict[str, int] = {}
+    before, index = "", -1
+    for name, transaction_id in items:
+        if index < 0 or name != before:
+            before = name
+            found = indexes.get(name)
+            index = new.setdefault(name, len(indexes) + len(new)) if found is None else found
+        places.append(index)
+        prints.append(print_of(index, transaction_id))
+    if queue.config.dedup_window_us <= 0 or (
+        len(set(prints)) == len(prints) and queue.dedup.knows_none(prints)
+    ):
+        offsets = list(range(first, first + len(items)))
+        duplicates: list[int] = []
+    else:
+        offsets, duplicates = _deduplicated(queue, items, places, prints, first, oldest_us)
+        if duplicates:
+            gone = set(duplicates)
+            places = [index for place, index in enumerate(places) if place not in gone]
+            prints = [print_ for place, print_ in enumerate(prints) if place not in gone]
+    if not places:
+        return PushDecision(None, offsets, frozenset(duplicates))
+    _check_room(queue, len(places))
+    created_us = max(now_us, queue.log.last_created_us + 1)
+    event = Pushed(first, created_us, array("I", places), array("Q", prints), tuple(new))
+    return PushDecision(event, offsets, frozenset(duplicates))
+
+
+def _deduplicated(
+    queue: PartitionedQueue,
+    items: Sequence[tuple[str, str]],
+    indexes: Sequence[int],
+    prints: Sequence[int],
+    next_offset: int,
+    oldest_us: int,
+) -> tuple[list[int], list[int]]:
+    """Offset of each item, the original's where it is a duplicate; and the places of the duplicates."""
+    known = queue.dedup.newest
     fresh: dict[int, int] = {}  # fingerprint -> place in this call
     twins: dict[int, list[int]] = {}  # later places whose fingerprint collides with one in fresh
     offsets: list[int] = []
     duplicates: list[int] = []
-    window = queue.config.dedup_window_us > 0
-    next_offset = first
-    for place, (name, transaction_id) in enumerate(items):
-        index = indexes.get(name)
-        if index is None:
-            index = new.get(name)
-            if index is None:
-                index = new[name] = len(indexes) + len(new)
-        print_ = print_of(index, transaction_id)
-        if window and (print_ in fresh or known(print_) is not None):
+    for place, (index, print_) in enumerate(zip(indexes, prints, strict=True)):
+        if print_ in fresh or known(print_) is not None:
             earlier = [fresh[print_], *twins.get(print_, ())] if print_ in fresh else []
             original = _within(items, earlier, place, offsets)
             if original is None:
-                original = _stored(queue, index, print_, transaction_id, oldest_us)
+                original = _stored(queue, index, print_, items[place][1], oldest_us)
             if original is not None:
                 offsets.append(original)
                 duplicates.append(place)
@@ -61,16 +90,9 @@ def decide_push(queue: PartitionedQueue, items: Sequence[tuple[str, str]], now: 
             if earlier:
                 twins.setdefault(print_, []).append(place)
         fresh.setdefault(print_, place)
-        partitions.append(index)
-        prints.append(print_)
         offsets.append(next_offset)
         next_offset += 1
-    if not partitions:
-        return PushDecision(None, offsets, frozenset(duplicates))
-    _check_room(queue, len(partitions))
-    created_us = max(now_us, queue.log.last_created_us + 1)
-    event = Pushed(first, created_us, partitions, prints, tuple(new))
-    return PushDecision(event, offsets, frozenset(duplicates))
+    return offsets, duplicates
 
 
 def _within(

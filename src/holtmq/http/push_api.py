@@ -6,7 +6,6 @@ with them. Must not touch: how they are stored.
 
 from collections.abc import Sequence
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 
@@ -15,6 +14,7 @@ from holtmq.broker.partitioned_requests import PushItem
 from holtmq.broker.pushing import DEFAULT_PARTITION
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
+from holtmq.http.minting import mint
 from holtmq.http.protocol import Exchange
 from holtmq.http.rendering import buffered_results, push_results
 from holtmq.http.wire import is_uuid
@@ -23,7 +23,7 @@ _NULL: Final = msgspec.Raw(b"null")
 NAME_MAX: Final = 1024  # characters of a queue's, partition's or group's name
 
 
-class PushItemIn(msgspec.Struct, rename="camel"):
+class PushItemIn(msgspec.Struct, rename="camel", gc=False):
     """One item as it comes. A ``producerSub`` in it is a stranger and ignored, always."""
 
     queue: str
@@ -62,7 +62,7 @@ def read_item(item: PushItemIn, subject: str | None) -> PushItem:
         raise Refusal(400, "queue is required")
     if len(queue) > NAME_MAX or len(partition) > NAME_MAX:
         raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
-    transaction_id = item.transaction_id or str(uuid4())
+    transaction_id = item.transaction_id or mint()
     if len(transaction_id) > ID_MAX >> 2 and len(transaction_id.encode()) > ID_MAX:
         raise Refusal(400, f"transactionId is longer than {ID_MAX} bytes")
     trace_id = item.trace_id
@@ -77,9 +77,11 @@ def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[Push
     queue = ""
     for item in incoming:
         id_ = item.transaction_id
+        if not id_:
+            id_ = item.transaction_id = mint()
         partition = item.partition or DEFAULT_PARTITION
         plain = item.trace_id is None and item.queue == queue and len(partition) <= NAME_MAX
-        if plain and id_ and len(id_) < 256:
+        if plain and len(id_) < 256:
             items.append(PushItem(queue, partition, Body(id_, bytes(item.payload), None, subject)))
         else:
             items.append(read_item(item, subject))
