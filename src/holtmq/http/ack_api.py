@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from holtmq.broker.acknowledgment import Ack, AckStatus
+from holtmq.broker.clean_acks import CleanRun
 from holtmq.broker.errors import BrokerError, LeaseLost
 from holtmq.broker.groups import QUEUE_MODE, micros
 from holtmq.broker.identifiers import message_id, partition_id, partition_of
@@ -23,7 +24,7 @@ from holtmq.http.keyed_api import KvRefused, lost_out, read_operation, result_ou
 from holtmq.http.keyed_api import OperationIn as KeyOperationIn
 from holtmq.http.protocol import Exchange
 from holtmq.http.push_api import PushItemIn, check_text, explain_items, read_item
-from holtmq.http.rendering import ack_answers, ack_verdict
+from holtmq.http.rendering import ack_answers, ack_verdict, clean_answers
 from holtmq.http.timers_api import Riders
 from holtmq.http.wire import iso_seconds, quoted, quoted_or_null, segment
 
@@ -34,7 +35,7 @@ _MOST_LEASE: Final = 86_400.0
 _COMPLETED: Final = AckStatus.COMPLETED
 
 
-class AckIn(msgspec.Struct, rename="camel"):
+class AckIn(msgspec.Struct, rename="camel", gc=False):
     """One acknowledgment as it comes."""
 
     transaction_id: str
@@ -121,6 +122,8 @@ class AckApi:
             exchange.answer(200, b"[]")
             return
         now = self._clock()
+        if self._settle_clean(exchange, incoming, group, now):
+            return
         known: dict[str, tuple[int, int]] = {}
         together: list[Ack] = []
         home: tuple[int, str] | None = None
@@ -151,6 +154,31 @@ class AckApi:
         assert home is not None
         parts.append(self._settle_run(home, together, now, count))
         exchange.answer_when_durable(self._journal, 200, f"[{','.join(parts)}]".encode())
+
+    def _settle_clean(self, exchange: Exchange, incoming: list[AckIn], group: str | None, now: float) -> bool:
+        """The usual call: everything popped, or a part, is completed; no object for each message."""
+        first = incoming[0]
+        own_group, text, lease_id = first.consumer_group, "", None
+        runs: list[CleanRun] = []
+        ids: list[str] = []
+        number = -1
+        for ack in incoming:
+            if ack.partition_id != text or ack.lease_id != lease_id:
+                text, lease_id, ids = ack.partition_id, ack.lease_id, []
+                where = partition_of(text)
+                if where is None or not lease_id or number not in (-1, where[0]):
+                    return False
+                number = where[0]
+                runs.append(CleanRun(where[1], lease_id, ids))
+            status = ack.status
+            if (status != "completed" and status is not None) or ack.consumer_group != own_group:
+                return False
+            ids.append(ack.transaction_id)
+        settled = self._service.settle_clean(number, group or own_group or QUEUE_MODE, runs, now)
+        if settled is None:
+            return False
+        exchange.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
+        return True
 
     def _settle_run(self, home: tuple[int, str], acks: list[Ack], now: float, first: int) -> str:
         queue, outcomes = self._service.settle(*home, acks, now)

@@ -7,6 +7,7 @@ A message's own part is rendered once and kept with its body, so that ten groups
 from collections.abc import Sequence
 
 from holtmq.broker.acknowledgment import Ack, AckOutcome, AckVerdict
+from holtmq.broker.clean_acks import CleanRun
 from holtmq.broker.identifiers import partition_id
 from holtmq.broker.partitioned_queue import PartitionedQueue
 from holtmq.broker.partitioned_requests import Popped, PushItem, PushResult, Run
@@ -141,6 +142,19 @@ def ack_answers(
             tail = _ack_tail(ack, queue, outcome)
         parts.append(f'{{"index":{index},"transactionId":{quoted(ack[1])},{tail}')
     return ",".join(parts)
+
+
+def clean_answers(runs: Sequence[CleanRun], queue: PartitionedQueue, outcomes: Sequence[AckOutcome]) -> bytes:
+    """The array that answers acknowledgments in runs with one outcome each."""
+    parts: list[str] = []
+    for run, outcome in zip(runs, outcomes, strict=True):
+        ids = run.transaction_ids
+        tail = _ack_tail(Ack(run.partition, ids[0]), queue, outcome)
+        parts += [
+            f'{{"index":{index},"transactionId":{quoted(id_)},{tail}'
+            for index, id_ in enumerate(ids, len(parts))
+        ]
+    return f"[{','.join(parts)}]".encode()
 
 
 def _ack_tail(ack: Ack, queue: PartitionedQueue | None, outcome: AckOutcome) -> str:
