@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -61,6 +62,7 @@ def test_the_factory_makes_brokers_that_know_nothing_of_each_other(
 def test_fifty_brokers_start_fast_and_leave_no_thread_socket_or_file_behind(connect: Connect) -> None:
     with TestBroker() as first, connect(first) as client:  # what is opened once per process is no leak
         client.channel()
+        httpx.get(f"{first.http_url}/health")
     folders_before = set(Path(tempfile.gettempdir()).glob("holt-test-*"))
     threads_before = set(threading.enumerate())
     gc.collect()
@@ -71,8 +73,11 @@ def test_fifty_brokers_start_fast_and_leave_no_thread_socket_or_file_behind(conn
         began = time.perf_counter()
         broker = TestBroker(durable=number % 5 == 0).start()
         took.append(time.perf_counter() - began)
-        with broker, connect(broker) as client:
+        with broker, connect(broker) as client, httpx.Client(base_url=broker.http_url) as http:
             client.channel().queue_declare("work", durable=True)
+            item = {"queue": "orders", "payload": number}
+            assert http.post("/api/v1/push", json={"items": [item]}).status_code == 201
+            assert http.get("/api/v1/pop/queue/orders").json()["messages"][0]["data"] == number
 
     gc.collect()
     assert statistics.median(took) < 0.1
@@ -85,8 +90,9 @@ def test_no_task_is_left_on_the_loop_when_a_broker_stops(connect: Connect) -> No
     import asyncio
 
     broker = TestBroker().start()
-    with connect(broker):
+    with connect(broker), httpx.Client(base_url=broker.http_url) as http:
         broker.call(lambda node: None)
+        assert http.get("/api/v1/status").status_code == 200
     thread = broker._thread
     assert thread is not None
     node = broker.node

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from holtmq.testing.broker import BrokerDidNotStart, TestBroker
     from holtmq.testing.clock import VirtualClock
     from holtmq.testing.disk import Keep
+    from holtmq.testing.partitioned_views import GroupView, PartitionLeaseView
     from holtmq.testing.views import (
         ConnectionView,
         ConsumerView,
@@ -23,8 +24,10 @@ __all__ = [
     "ConnectionView",
     "ConsumerView",
     "ExchangeView",
+    "GroupView",
     "Keep",
     "LeaseView",
+    "PartitionLeaseView",
     "StoredMessage",
     "TestBroker",
     "VirtualClock",
@@ -32,7 +35,9 @@ __all__ = [
 
 _HOMES = {
     "BrokerDidNotStart": "broker",
+    "GroupView": "partitioned_views",
     "Keep": "disk",
+    "PartitionLeaseView": "partitioned_views",
     "TestBroker": "broker",
     "VirtualClock": "clock",
 }

@@ -7,7 +7,7 @@ Must not touch: rules and protocols; nothing here changes what the broker does, 
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -16,9 +16,7 @@ from typing import Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from holtmq.amqp.connection import Connection
 from holtmq.amqp.server import AmqpProtocol
-from holtmq.broker.work_queue import WorkQueue
 from holtmq.config import Config, Limits
 from holtmq.journal import JournalError
 from holtmq.journal.records import SYNC_SIZE
@@ -26,22 +24,22 @@ from holtmq.testing import views
 from holtmq.testing.clock import RealClock, VirtualClock
 from holtmq.testing.disk import FaultyDisk, FolderDisk, Keep, MemoryDisk
 from holtmq.testing.faulty_node import FaultyNode
+from holtmq.testing.inspection import Inspection
 from holtmq.testing.loop_thread import LoopThread
-from holtmq.testing.views import ConnectionView, ConsumerView, ExchangeView, LeaseView, StoredMessage
+from holtmq.testing.views import ConnectionView
 
 T = TypeVar("T")
 
 _HOST: Final = "127.0.0.1"
 _SEGMENT_BYTES: Final = 1 << 20  # a test's journal is short, and a disk in memory has to hold all of it
 _GRACE: Final = 0.05  # clients in tests are often gone, or blocked in the very thread that stops the broker
-_DEFAULT_VHOST: Final = "/"
 
 
 class BrokerDidNotStart(RuntimeError):
     """The broker refused to start; the text says why."""
 
 
-class TestBroker:
+class TestBroker(Inspection):
     """A broker on a free port, in memory unless ``folder`` or ``durable`` says otherwise.
 
     Also in memory it runs the real journal, on a disk that is not there: durable queues and persistent
@@ -196,6 +194,10 @@ class TestBroker:
         """
         return self._to_connections(which, lambda _, protocol: protocol.abort())
 
+    def drop_http_connections(self) -> int:
+        """Cut off everybody who is connected over HTTP, waiting pops and all. Returns how many."""
+        return self._run(lambda node: node.drop_http_connections())
+
     def stop_reading(self, which: Callable[[ConnectionView], bool] | str | None = None) -> int:
         """Take nothing more from clients that are connected now: their writes pile up. Returns how many."""
         return self._to_connections(which, lambda node, protocol: node.stop_reading(protocol))
@@ -207,65 +209,6 @@ class TestBroker:
     def delay(self, seconds: float) -> None:
         """Let everything the broker sends arrive so much later; 0 ends it. Real seconds."""
         self._run(lambda node: node.delay(seconds))
-
-    # -- looking ---------------------------------------------------------------------------------
-
-    def messages(self, queue: str, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
-        """What waits in a queue, the next one first. Nothing is consumed."""
-        return self.call(lambda node: views.ready_messages(node.broker, _queue(node, vhost, queue)))
-
-    def queue_depth(self, queue: str, vhost: str = _DEFAULT_VHOST) -> int:
-        """How many messages wait in a queue."""
-        return self.call(lambda node: len(_queue(node, vhost, queue)))
-
-    def queues(self, vhost: str = _DEFAULT_VHOST) -> list[str]:
-        """Names of all work queues."""
-        return self.call(lambda node: sorted(node.broker.vhost(vhost).queues))
-
-    def unacked(self, queue: str, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
-        """What has been delivered from a queue and is not settled."""
-        return [lease.message for lease in self.leases(queue, vhost)]
-
-    def leases(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[LeaseView]:
-        """Every delivery that is not settled, of one queue or of all."""
-        return self.call(
-            lambda node: [
-                lease
-                for lease in views.leases(node.broker, _connections(node, vhost))
-                if queue is None or lease.queue == queue
-            ]
-        )
-
-    def consumers(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[ConsumerView]:
-        """Who consumes, from one queue or from any."""
-        return self.call(
-            lambda node: [
-                consumer
-                for consumer in views.consumers(_connections(node, vhost))
-                if queue is None or consumer.queue == queue
-            ]
-        )
-
-    def exchanges(self, vhost: str = _DEFAULT_VHOST) -> dict[str, ExchangeView]:
-        """Every exchange by name, with its bindings."""
-        return self.call(lambda node: {found.name: found for found in views.exchanges(node.broker, vhost)})
-
-    def dead_letters(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
-        """Messages, wherever they wait now, that died in this queue (or in any)."""
-
-        def look(node: FaultyNode) -> list[StoredMessage]:
-            return [
-                message
-                for work_queue in node.broker.vhost(vhost).queues.values()
-                for message in views.ready_messages(node.broker, work_queue)
-                if any(queue is None or death.get("queue") == queue for death in message.deaths)
-            ]
-
-        return self.call(look)
-
-    def connections(self) -> list[ConnectionView]:
-        """Every client that is connected."""
-        return self.call(lambda node: [views.connection_view(p) for p in _running(node)])
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -381,18 +324,3 @@ class TestBroker:
 
 def _matches(which: Callable[[ConnectionView], bool] | str, view: ConnectionView) -> bool:
     return view.name == which if isinstance(which, str) else which(view)
-
-
-def _queue(node: FaultyNode, vhost: str, name: str) -> WorkQueue:
-    found = node.broker.vhost(vhost).queues.get(name)
-    if found is None:
-        raise KeyError(f"there is no queue {name!r} in vhost {vhost!r}")
-    return found
-
-
-def _running(node: FaultyNode) -> Iterator[AmqpProtocol]:
-    return (protocol for protocol in node.amqp.connections if protocol.connection.is_running)
-
-
-def _connections(node: FaultyNode, vhost: str) -> Iterator[Connection]:
-    return (p.connection for p in _running(node) if p.connection.vhost.name == vhost)

@@ -11,7 +11,7 @@ from typing import Final
 
 # Added to every reading. A millisecond divided by 1000 and multiplied again may come out a hair below itself,
 # and truncate to the millisecond before. A power of two, so that sums of whole seconds stay exact.
-_ABOVE: Final = 2.0**-13
+ABOVE: Final = 2.0**-13
 
 
 class VirtualClock:
@@ -22,7 +22,7 @@ class VirtualClock:
         self._drive: Callable[[int], None] | None = None
 
     def __call__(self) -> float:
-        return self._ms / 1000 + _ABOVE
+        return self._ms / 1000 + ABOVE
 
     @property
     def now(self) -> float:

@@ -97,7 +97,7 @@ class ConnectionView:
 
 def ready_messages(broker: Broker, queue: WorkQueue) -> list[StoredMessage]:
     """What waits in a queue, next one first."""
-    return [_stored(queue, message) for message in raw_messages(broker, queue)]
+    return [stored_message(queue, message) for message in raw_messages(broker, queue)]
 
 
 def raw_messages(broker: Broker, queue: WorkQueue) -> list[Message]:
@@ -109,7 +109,7 @@ def leases(broker: Broker, connections: Iterator[Connection]) -> list[LeaseView]
     """Every unsettled delivery, connection by connection, in order of delivery."""
     return [
         LeaseView(
-            _stored(lease.queue, lease.message),
+            stored_message(lease.queue, lease.message),
             lease.queue.name,
             lease.holder.tag if isinstance(lease.holder, Consumer) else "",
             lease.number,
@@ -184,7 +184,8 @@ def _waiting(broker: Broker, lane: Lane) -> Iterator[Message]:
         yield from lane.inbox
 
 
-def _stored(queue: WorkQueue, message: Message) -> StoredMessage:
+def stored_message(queue: WorkQueue, message: Message) -> StoredMessage:
+    """A message as a test sees it."""
     return StoredMessage(
         message.body,
         decode_properties(message.header, PROPERTIES_AT),
