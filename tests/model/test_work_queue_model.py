@@ -101,7 +101,16 @@ class Machine(RuleBasedStateMachine):
             self.model.projection(),
             self.model.lasting_delays(),
         )
-        self.since: list[Projection] = [self.durable[0]]
+        self.since: list[Projection] = []
+        self.totals: list[Counter[bytes]] = []
+        self.note()
+
+    def note(self) -> None:
+        """A state that a power cut may leave behind; what waits for its time counts as being somewhere."""
+        self.since.append(self.model.projection())
+        items = [item for kept in self.since[-1].values() for item in kept.items]
+        items += [item for _, item in self.model.lasting_delays()]
+        self.totals.append(Counter(item.body for item in items))
 
     # -- what the broker tells -------------------------------------------------------------------
 
@@ -172,7 +181,7 @@ class Machine(RuleBasedStateMachine):
             assert item not in queue.waiting, "a message was overtaken and still waits"
         self.overtaken = []
         self.adopt_dead(model.cast_out())
-        self.since.append(model.projection())
+        self.note()
         self.ordered = True
 
     def adopt_dead(self, arrivals: dict[str, list[Item]]) -> None:
@@ -279,7 +288,7 @@ class Machine(RuleBasedStateMachine):
                 self.turn_now()  # otherwise a consumer may make room while the broker decides
             body = self.next_body(size)
             accepted, expected = self.place(exchange, keys, body, persistent, priority, ttl_ms)
-            self.since.append(self.model.projection())  # a power cut may come before a limit bites
+            self.note()  # a power cut may come before a limit bites
             outcome = self.send(exchange, keys, body, persistent, priority, ttl_ms)
             assert outcome is expected
             for queue in accepted:
@@ -541,7 +550,7 @@ class Machine(RuleBasedStateMachine):
         for accepted, body in placed:
             for queue in accepted:
                 queue.waiting.append(self.model.item(body, persistent))
-        self.since.append(self.model.projection())
+        self.note()
         flow.commit({id(x.queue): x.queue for x in leases if not x.queue.deleted}.values())
         self.overtaken = []
         for accepted, _ in placed:
@@ -635,14 +644,14 @@ class Machine(RuleBasedStateMachine):
     def check_survivors(self) -> None:
         """Nothing that was there all the time is gone, nothing that never was there is; no message twice."""
         found = {name: self.bench.bodies(name) for name in self.bench.vhost.queues}
-        totals = [Counter(i.body for kept in past.values() for i in kept.items) for past in self.since]
-        now = Counter(body for bodies in found.values() for body in bodies)
-        ever = set().union(*totals)
+        pending = [self.delayed_body(position) for position in self.bench.flow.delayed]
+        now = Counter([*pending, *(body for bodies in found.values() for body in bodies)])
+        ever = set().union(*self.totals)
         for body in ever:
-            if any(body in queue for queue in self.perishable()):
-                continue
-            assert min(past[body] for past in totals) <= now[body] <= max(past[body] for past in totals), body
-        assert set(now) <= ever | set(self.all_delays)
+            if not any(body in bodies for bodies in self.perishable()):
+                counts = [past[body] for past in self.totals]
+                assert min(counts) <= now[body] <= max(counts), body
+        assert set(now) <= ever
         for name in QUEUES:
             order = {
                 item.body: (-min(item.priority, past[name].shape.top), item.n)
@@ -693,7 +702,6 @@ class Machine(RuleBasedStateMachine):
         for name in QUEUES:
             if name in self.model.queues:
                 self.bind(name)  # the queue may be there without its bindings: they were records of their own
-        self.since = []
 
     def delayed_body(self, position: int) -> bytes:
         return decode_delayed(self.bench._journal.read(position)[1])[3].body
