@@ -48,6 +48,12 @@ bench: setup-test ## Measure: prints ratios, writes to bench/results
 	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }
 	$(BIN)/python -m bench $(ARGS)
 
+bench-spark: setup-test ## Measure the Spark source and sink against their ceilings
+	@$(BIN)/python -m bench.spark $(ARGS)
+
+demo: setup-test ## See it all: broker, orders, groups, then archive, rollup and a report on Spark
+	@$(BIN)/python scripts/demo.py $(ARGS)
+
 run: setup-run ## Start a broker here, with its data in ./holt-data (or HOLT_DATA_DIR)
 	@exec $(BIN)/holt serve $(ARGS)
 

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import pika
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -224,6 +225,34 @@ def test_dead_letters_and_deliveries_are_tables(spark: SparkSession, shop: Shop)
 
     assert (letter.error, letter.attempts, letter.group, letter.transaction_id) == ("no stock", 1, "g", "t0")
     assert outcomes == [(0, "dead"), (1, "acked")]
+
+
+def test_amqp_publishes_through_an_exchange_arrive_with_properties_and_headers(
+    spark: SparkSession, shop: Shop
+) -> None:
+    name = shop.name("q")
+    connection = pika.BlockingConnection(pika.URLParameters(shop.broker.amqp_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.exchange_declare(name, "topic", durable=True)
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+    channel.queue_bind(name, name, "order.*")
+    properties = pika.BasicProperties(
+        content_type="text/plain", headers={"h": "v", "x-partition": "left"}, priority=3, correlation_id="c"
+    )
+    for body in (b'{"id": 1}', b"plain", b"\x00\xff"):
+        channel.basic_publish(name, "order.new", body, properties)
+    channel.basic_publish(name, "order.old", b"no properties", pika.BasicProperties(delivery_mode=2))
+    connection.close()
+
+    rows = shop.read(spark, "q").orderBy("offset").collect()
+
+    assert [bytes(row.payload) for row in rows] == [b'{"id": 1}', b"plain", b"\x00\xff", b"no properties"]
+    first, last = rows[0], rows[-1]
+    assert (first.exchange, first.routing_key, first.content_type) == (name, "order.new", "text/plain")
+    assert (first.priority, first.partition, first.headers["h"]) == (3, "left", "v")
+    assert first.properties["correlation_id"] == "c"
+    assert (last.partition, last.headers, last.properties) == ("order.old", None, {"delivery_mode": "2"})
 
 
 def test_planning_ten_thousand_partitions_takes_no_longer_than_ten(spark: SparkSession, shop: Shop) -> None:
