@@ -284,7 +284,9 @@ async def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     assert names() == []
 
 
-async def test_records_nobody_waits_for_are_committed_with_the_next_that_somebody_does(tmp_path: Path) -> None:
+async def test_records_nobody_waits_for_are_committed_with_the_next_that_somebody_does(
+    tmp_path: Path,
+) -> None:
     loop = asyncio.get_running_loop()
     options = JournalOptions(segment_bytes=64 << 10, idle_seconds=3600)
     journal, recovery = open_journal(
