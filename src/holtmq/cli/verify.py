@@ -45,8 +45,8 @@ def verify(
 ) -> None:
     """Prove durability on your own disk.
 
-    Starts a broker in a temporary folder, publishes with confirms, pushes over HTTP, acknowledges and runs
-    transactions against it, and ends it without mercy, round after round: killed (the operating system lives on), or
+    Starts a broker in a temporary folder, publishes with confirms, acknowledges and runs transactions
+    against it, and ends it without mercy, round after round: killed (the operating system lives on), or
     with its power cut (simulated: what had not been synced is taken back). After each recovery everything
     it holds is compared with a record kept outside. Exit status 0: every promise was kept.
     """
