@@ -215,6 +215,9 @@ class WorkQueues:
 
     def died(self) -> None:
         """Nobody is connected any more."""
+        for client in self._all_clients():
+            for channel in client.connection.channels.values():
+                channel.transaction = None  # its acks are leases, too: see World.die
         self._clients.clear()
         self._mover = None
         self._transaction_open = False

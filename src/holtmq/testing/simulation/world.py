@@ -86,6 +86,9 @@ class World:
         for session in self.broker.sessions:
             session.commit()
             session.end_all()
+        if self.journal.failed is not None:
+            # Raised again at every append, it holds the frames of whoever met it, with leases among them.
+            self.journal.failed.__traceback__ = None
         self.disk.crash(keep)
 
     def stop(self) -> None:
