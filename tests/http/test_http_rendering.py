@@ -30,6 +30,27 @@ def test_ids_of_a_run_are_those_of_single_messages() -> None:
     assert [row["queueName"] for row in rows] == ["q1", "q1", "q1", "q20000"]
 
 
+def test_a_push_over_a_page_of_offsets_and_any_names_stays_whole() -> None:
+    name = 'q%d%b"\\'
+    results = [
+        PushResult(1, 0, offset, 1_700_000_000_000_990 + offset, offset == 4097)
+        for offset in range(4090, 4100)
+    ]
+    trace = "0188d0c0-0000-7000-8000-000000000000"
+    items = [
+        PushItem(name, "p", Body("100 %b ü", b"1", trace if r.offset == 4099 else None)) for r in results
+    ]
+
+    rows = json.loads(push_results(items, results))
+
+    assert [row["message_id"] for row in rows] == [message_id(1, r.offset, r.created_us) for r in results]
+    assert [row["index"] for row in rows] == list(range(10))
+    assert {row["queueName"] for row in rows} == {name}
+    assert {row["transaction_id"] for row in rows} == {"100 %b ü"}
+    assert [row["status"] for row in rows] == ["queued"] * 7 + ["duplicate"] + ["queued"] * 2
+    assert [row["trace_id"] for row in rows] == [None] * 9 + [trace]
+
+
 def test_times_are_utc_with_all_their_digits() -> None:
     assert iso_us(1_767_323_045_000_007) == "2026-01-02T03:04:05.000007Z"
     assert iso_ms(1_767_323_045_123_999) == "2026-01-02T03:04:05.123Z"

@@ -5,6 +5,9 @@ A message's own part is rendered once and kept with its body, so that ten groups
 """
 
 from collections.abc import Sequence
+from typing import Final
+
+import msgspec
 
 from holtmq.broker.acknowledgment import Ack, AckOutcome, AckVerdict
 from holtmq.broker.clean_acks import CleanRun
@@ -19,44 +22,62 @@ ACK_ERRORS = {
     AckVerdict.STALE: "transaction is unresolvable, already committed, or acknowledgment is stale",
     AckVerdict.UNKNOWN_STATUS: "Unknown acknowledgment status",
 }
+# Templates of bytes, with what repeats inside a millisecond and 4096 offsets filled in, against format
+# specifications for each message: 0.4 µs to 1.2 for a push result, 0.8 to 1.8 for a popped message.
+_HEX: Final = [b"%03x" % number for number in range(4096)]
+_encode: Final = msgspec.json.Encoder().encode
 # Under a lease an unknown id is a client's mix-up, and newer clients look for this word.
 _NOT_DELIVERED = "Message not found: transaction is unresolvable under this lease"
 
 
 def push_results(items: Sequence[PushItem], results: Sequence[PushResult]) -> bytes:
     """The array that answers a push."""
-    parts: list[str] = []
-    number = ms = -1
-    head = middle = tail = ""
+    parts: list[bytes] = []
+    number = ms = page = -1
     base = 0
+    row = queue = b""
     for index, (item, result) in enumerate(zip(items, results, strict=True)):
-        if result[0] != number:
-            number = result[0]
-            base = int(partition_id(number, 0))
-            middle = _id_middle(number)
-            tail = f'"queueName":{quoted(item[0])}}}'
         offset, created_us = result[2], result[3]
-        if created_us // 1000 != ms:
-            ms = created_us // 1000
-            head = _id_head(ms)
+        if created_us // 1000 != ms or offset >> 12 != page or result[0] != number:
+            if result[0] != number:
+                number = result[0]
+                base = int(partition_id(number, 0))
+                queue = _literal(quoted(item[0]))
+            ms, page = created_us // 1000, offset >> 12
+            row = (
+                b'{"index":%%d,"status":"%%b","transaction_id":%%b,"message_id":"%b",'
+                b'"partition_id":"%%d","trace_id":%%b,"queueName":%b}' % (_id(number, ms, page), queue)
+            )
         body = item[2]
-        trace = "null" if body.trace_id is None else quoted(body.trace_id)
-        status = "duplicate" if result[4] else "queued"
+        trace_id = body.trace_id
         parts.append(
-            f'{{"index":{index},"status":"{status}","transaction_id":{quoted(body.transaction_id)},'
-            f'"message_id":"{head}{created_us - ms * 1000:03x}{middle}{offset:012x}",'
-            f'"partition_id":"{base + result[1]}","trace_id":{trace},{tail}'
+            row
+            % (
+                index,
+                b"duplicate" if result[4] else b"queued",
+                _encode(body.transaction_id),
+                _HEX[created_us - ms * 1000],
+                _HEX[offset & 0xFFF],
+                base + result[1],
+                b"null" if trace_id is None else _encode(trace_id),
+            )
         )
-    return f"[{','.join(parts)}]".encode()
+    return b"[%b]" % b",".join(parts)
 
 
-def _id_head(ms: int) -> str:
-    """What the ids of one millisecond begin with; with ``_id_middle`` the same as ``message_id``."""
-    return f"{ms >> 16 & 0xFFFF_FFFF:08x}-{ms & 0xFFFF:04x}-7"
+def _id(queue: int, ms: int, page: int) -> bytes:
+    """``message_id`` with two gaps: the microseconds, and the last three digits of the offset."""
+    return b"%08x-%04x-7%%b-%04x-%09x%%b" % (
+        ms >> 16 & 0xFFFF_FFFF,
+        ms & 0xFFFF,
+        0x8000 | queue & 0x3FFF,
+        page & 0xF_FFFF_FFFF,
+    )
 
 
-def _id_middle(queue: int) -> str:
-    return f"-{0x8000 | queue & 0x3FFF:04x}-"
+def _literal(text: str) -> bytes:
+    """For a place in a template of bytes."""
+    return text.encode().replace(b"%", b"%%")
 
 
 def buffered_results(items: Sequence[PushItem]) -> bytes:
@@ -98,32 +119,36 @@ def _fragments(run: Run) -> list[bytes]:
     if None not in fragments:
         return fragments  # type: ignore[return-value]  # just checked
     number = run.queue.number
-    middle = _id_middle(number)
-    where = (
+    where = _literal(
         f'","queue":{quoted(run.queue.name)},"partition":{quoted(run.delivery.name)},'
         f'"partitionId":"{partition_id(number, run.delivery.partition)}","offset":'
     )
-    ms = -1
-    head = second = ""
+    ms = page = -1
+    whole = b""
     rendered: list[bytes] = []
     for position, (row, body) in enumerate(zip(run.rows, run.bodies, strict=True), run.delivery.first):
         fragment = body.rendered
         if fragment is None:
             offset, _, created_us = row
-            if created_us // 1000 != ms:
-                ms = created_us // 1000
-                head, second = _id_head(ms), iso_us(created_us)[:23]
+            if created_us // 1000 != ms or offset >> 12 != page:
+                ms, page = created_us // 1000, offset >> 12
+                second = iso_us(created_us)[:23].encode()
+                whole = (
+                    b'{"id":"%b","transactionId":%%b,"traceId":%%b,"data":%%b,"producerSub":%%b,'
+                    b'"createdAt":"%b%%03dZ%b%%d' % (_id(number, ms, page), second, where)
+                )
             us = created_us - ms * 1000
             trace_id, producer = body.trace_id, body.producer
-            front = (
-                f'{{"id":"{head}{us:03x}{middle}{offset:012x}","transactionId":{quoted(body.transaction_id)},'
-                f'"traceId":{"null" if trace_id is None else quoted(trace_id)},"data":'
+            fragment = body.rendered = whole % (
+                _HEX[us],
+                _HEX[offset & 0xFFF],
+                _encode(body.transaction_id),
+                b"null" if trace_id is None else _encode(trace_id),
+                body.payload,
+                b"null" if producer is None else _encode(producer),
+                us,
+                position,
             )
-            back = (
-                f',"producerSub":{"null" if producer is None else quoted(producer)},'
-                f'"createdAt":"{second}{us:03d}Z{where}{position}'
-            )
-            fragment = body.rendered = b"".join((front.encode(), body.payload, back.encode()))
         rendered.append(fragment)
     return rendered
 
