@@ -81,7 +81,7 @@ def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[Push
             id_ = item.transaction_id = mint()
         partition = item.partition or DEFAULT_PARTITION
         plain = item.trace_id is None and item.queue == queue and len(partition) <= NAME_MAX
-        if plain and len(id_) < 256:
+        if plain and queue and len(id_) < 256:
             items.append(PushItem(queue, partition, Body(id_, bytes(item.payload), None, subject)))
         else:
             items.append(read_item(item, subject))
