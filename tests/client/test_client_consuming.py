@@ -160,6 +160,23 @@ async def test_what_a_handler_settles_itself_is_left_alone(client: Client, name:
     assert await client.queue(name).pop() == []
 
 
+async def test_a_message_nacked_by_its_handler_comes_before_those_that_followed_it(
+    client: Client, name: str
+) -> None:
+    await client.queue(name).configure(retry_limit=5, retry_delay=0)
+    await client.queue(name).push([1, 2, 3])
+    seen: list[int] = []
+
+    async def handler(message: Message) -> None:
+        seen.append(message.data)
+        if len(seen) == 1:
+            await message.nack("not yet")
+
+    await client.queue(name).batch(3).each().idle(0.3).consume(handler)
+
+    assert seen == [1, 1, 2, 3]
+
+
 async def test_callbacks_see_every_outcome_and_may_settle(client: Client, name: str) -> None:
     await client.queue(name).configure(retry_limit=0)
     await client.queue(name).push([1, -1, 2, -2])
@@ -304,6 +321,21 @@ async def test_nothing_more_is_started_under_a_lease_known_to_be_lost(client: Cl
     await queue.renew_lease(every=0.05, seconds=30).idle(0.5).consume(handler)
 
     assert seen == [1]
+
+
+async def test_a_refused_acknowledgment_ends_the_partition_of_that_batch(client: Client, name: str) -> None:
+    await client.queue(name).push([1, 2, 3])
+    seen: list[int] = []
+
+    async def handler(message: Message) -> None:
+        seen.append(message.data)
+        if message.data == 1:
+            await client.group("g").seek(name)  # the lease is over; only the ack's refusal tells
+        await asyncio.sleep(0.2)
+
+    await client.queue(name).group("g").batch(3).each().idle(0.3).consume(handler)
+
+    assert seen in ([1], [1, 2])
 
 
 async def test_an_ack_in_a_handler_under_a_lost_lease_raises(client: Client, name: str) -> None:

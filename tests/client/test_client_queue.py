@@ -157,6 +157,7 @@ async def test_a_batch_of_acks_has_a_verdict_for_each(client: Client, name: str)
     )
 
     assert [result.success for result in results] == [True, True, False]
+    assert [message.settled for message in messages] == [Status.COMPLETED, Status.FAILED, None, None]
     assert [letter.data for letter in await queue.dlq().all()] == [1]
     assert [message.data for message in await queue.pop()] == [2, 3]
     assert await client.ack_batch([]) == []

@@ -183,6 +183,16 @@ async def test_a_commit_refused_after_a_broken_connection_is_of_unknown_outcome(
             await client.transaction().ack(MessageKey("t", "1", "lease")).commit()
 
 
+async def test_a_connection_known_to_be_closed_leaves_no_doubt_about_a_commit() -> None:
+    async with StubBroker(STORED, REFUSED) as stub, quick_client(stub.url) as client:
+        await client.queue("q").push(1)
+        stub.close_idle()
+        await asyncio.sleep(0.05)
+
+        with pytest.raises(TransactionFailed):
+            await client.transaction().ack(MessageKey("t", "1", "lease")).commit()
+
+
 # -- several brokers ------------------------------------------------------------------------------
 
 
