@@ -207,6 +207,7 @@ class Node:
 
     def _pulse(self) -> None:
         self._pulse_due = False
+        self.refresh_clock()  # what woke us need not have read it
         self.broker.flow.turn()
         self.amqp.flush()
         self.partitioned.turn(self.clock())
@@ -321,7 +322,7 @@ class Node:
         ]
         if wide and not self.broker.users.has_own_users:
             log.warning(
-                "listening beyond this machine without users: only guest exists, and it works from loopback only",
+                "listening beyond this machine, but only guest exists, which works from loopback alone",
                 extra={"hosts": ",".join(sorted(set(wide)))},
             )
 

@@ -17,6 +17,7 @@ from holtmq.broker.groups import QUEUE_MODE, micros
 from holtmq.broker.identifiers import message_id, partition_id, partition_of
 from holtmq.broker.partitioned_bundle import transact
 from holtmq.broker.partitioned_keyed import KeyDecision, KeyOp
+from holtmq.broker.partitioned_queue import Extension
 from holtmq.broker.partitioned_requests import AckRequest, PushItem
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
@@ -27,6 +28,7 @@ from holtmq.http.push_api import PushItemIn, check_text, explain_items, read_ite
 from holtmq.http.rendering import ack_answers, ack_verdict, clean_answers
 from holtmq.http.timers_api import Riders
 from holtmq.http.wire import iso_seconds, quoted, quoted_or_null, segment
+from holtmq.http.work_api import WorkApi
 
 LEASE_PREFIX: Final = b"/api/v1/lease/"
 LEASE_SUFFIX: Final = b"/extend"
@@ -89,8 +91,9 @@ _read_extend: Final = msgspec.json.Decoder(ExtendIn).decode
 class AckApi:
     """See the module."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, work: WorkApi) -> None:
         self._service = context.service
+        self._work = work
         self._journal = context.journal
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
@@ -123,6 +126,9 @@ class AckApi:
             return
         now = self._clock()
         if self._settle_clean(exchange, incoming, group, now):
+            return
+        if any(map(self._work.owns, [ack.partition_id for ack in incoming])):
+            self._settle_work(exchange, incoming)
             return
         known: dict[str, tuple[int, int]] = {}
         together: list[Ack] = []
@@ -180,6 +186,17 @@ class AckApi:
         exchange.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
         return True
 
+    def _settle_work(self, exchange: Exchange, incoming: list[AckIn]) -> None:
+        """Messages of work queues: each has its own lease and place, so each is settled by itself."""
+        if not all(map(self._work.owns, [ack.partition_id for ack in incoming])):
+            raise Refusal(
+                400,
+                "one call acknowledges messages of work queues and partitioned queues: send two",
+                "mixed_queues",
+            )
+        answers = [self._work.settle(index, ack) for index, ack in enumerate(incoming)]
+        exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+
     def _settle_run(self, home: tuple[int, str], acks: list[Ack], now: float, first: int) -> str:
         queue, outcomes = self._service.settle(*home, acks, now)
         return ack_answers(acks, queue, outcomes, first)
@@ -198,6 +215,8 @@ class AckApi:
         if seconds is not None and not 0 < seconds <= _MOST_LEASE:
             raise Refusal(400, f"seconds must be above 0 and at most {_MOST_LEASE:.0f}")
         extension = self._service.extend(lease_id, seconds, self._clock())
+        if not extension.known and (until := self._work.extend(lease_id, seconds)) is not None:
+            extension = Extension(1, until, True)
         at = quoted_or_null(iso_seconds(extension.expires_at))
         reason = None
         if not extension.renewed:
@@ -247,6 +266,11 @@ class AckApi:
                 return
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
+        for item in items:
+            if self._work.find(item.queue) is not None:
+                text = f"{item.queue} is a work queue: transactions span partitioned queues only"
+                exchange.answer(200, _failure(own_id, text))
+                return
         now = self._clock()
         riders = Riders(self._service, exchange.subject, now)
         try:

@@ -15,6 +15,7 @@ from holtmq.http.endpoints import WRITE, Endpoint
 from holtmq.http.pop_api import PopApi, is_pop
 from holtmq.http.protocol import Exchange, FindRoute, Route
 from holtmq.http.push_api import PushApi, PushIn
+from holtmq.http.work_api import WorkApi
 
 _POP_QUERY: Final = (
     "batch",
@@ -104,10 +105,11 @@ class HotRoutes:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.pops = PopApi(context)
-        acks = AckApi(context)
+        work = WorkApi(context)
+        self.pops = PopApi(context, work)
+        acks = AckApi(context, work)
         self._exact = {
-            b"/api/v1/push": self._guard(PushApi(context).push),
+            b"/api/v1/push": self._guard(PushApi(context, work).push),
             b"/api/v1/ack": self._guard(acks.ack),
             b"/api/v1/ack/batch": self._guard(acks.ack_batch),
             b"/api/v1/transaction": self._guard(acks.transaction),

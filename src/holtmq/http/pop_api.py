@@ -19,6 +19,7 @@ from holtmq.http.protocol import Exchange
 from holtmq.http.push_api import NAME_MAX
 from holtmq.http.rendering import popped_messages
 from holtmq.http.wire import Query, segment
+from holtmq.http.work_api import WorkApi
 
 QUEUE_PREFIX: Final = b"/api/v1/pop/queue/"
 _AUTOPILOT_BATCH: Final = 200
@@ -49,8 +50,9 @@ class Parameters(NamedTuple):
 class PopApi:
     """See the module."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, work: WorkApi) -> None:
         self._service = context.service
+        self._work = work
         self._journal = context.journal
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
@@ -66,6 +68,11 @@ class PopApi:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             self._remembered[key] = asked
+        if asked.queue not in self._service.store.queues and asked.queue:
+            work = self._work.find(asked.queue)
+            if work is not None:
+                self._work.pop(exchange, asked, work)
+                return
         request = PopRequest(
             mint(),
             asked.queue,

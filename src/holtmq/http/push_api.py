@@ -4,7 +4,7 @@ Owns: reading push items (also those inside transactions and stream cycles) and 
 with them. Must not touch: how they are stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -12,12 +12,14 @@ import msgspec
 from holtmq.broker.partitioned_bodies import ID_MAX, Body
 from holtmq.broker.partitioned_requests import PushItem
 from holtmq.broker.pushing import DEFAULT_PARTITION
+from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.minting import mint
 from holtmq.http.protocol import Exchange
 from holtmq.http.rendering import buffered_results, push_results
 from holtmq.http.wire import is_uuid
+from holtmq.http.work_api import WorkApi
 
 _NULL: Final = msgspec.Raw(b"null")
 NAME_MAX: Final = 1024  # characters of a queue's, partition's or group's name
@@ -120,8 +122,9 @@ def _explain(body: bytes, error: Exception) -> Refusal:
 class PushApi:
     """See the module."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, work: WorkApi) -> None:
         self._service = context.service
+        self._work = work
         self._journal = context.journal
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
@@ -140,6 +143,24 @@ class PushApi:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         subject = exchange.subject
         items = read_items(incoming, subject)
+        known = self._service.store.queues
+        if items[0].queue not in known or not all(item[0] in known for item in items):
+            found = {name: self._work.find(name) for name in {item.queue for item in items}}
+            work = {name: queue for name, queue in found.items() if queue is not None}
+            if work:
+                self._push_to_work(exchange, items, work)
+                return
         results = self._service.push(items, self._clock())
         answer = buffered_results(items) if results is None else push_results(items, results)
         exchange.answer_when_durable(self._journal, 201, answer)
+
+    def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:
+        """Some of the names are work queues: each kind takes its own, the answer keeps the order."""
+        if any(item.queue not in work for item in items):
+            raise Refusal(400, "one push names work queues and partitioned queues: send two", "mixed_queues")
+        results: list[tuple[int, str]] = []
+        for name, queue in work.items():
+            mine = [(index, item) for index, item in enumerate(items) if item.queue == name]
+            results += self._work.push(queue, mine)
+        answer = f"[{','.join(element for _, element in sorted(results))}]"
+        exchange.answer_when_durable(self._journal, 201, answer.encode())

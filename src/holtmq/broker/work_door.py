@@ -1,0 +1,251 @@
+"""Work queues for workers that hold leases with a clock: push, pop, acknowledge, renew.
+
+Owns: the leases such workers hold and when they end. Must not touch: wire names, sockets, JSON's
+meaning. A pop that waits is a consumer that takes once; so it stands in line with AMQP's consumers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.acknowledgment import AckStatus
+from holtmq.broker.envelopes import to_payload
+from holtmq.broker.flow import Outcome
+from holtmq.broker.leases import Holder, Lease, Ledger
+from holtmq.broker.message import Message, make_address
+from holtmq.broker.routes import Route
+from holtmq.broker.work_queue import WorkQueue
+from holtmq.wire.properties import (
+    PROPERTIES_AT,
+    Properties,
+    decode_properties,
+    encode_header,
+    encode_properties,
+)
+
+if TYPE_CHECKING:
+    from holtmq.broker.broker import Broker
+
+_VHOST: Final = "/"
+_ID_MAX: Final = 255  # bytes of a message-id property
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMessage:
+    """One message handed to a worker."""
+
+    queue: WorkQueue
+    transaction_id: str
+    payload: bytes
+    seq: int
+    created_ms: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Loan:
+    """What one pop handed out and is not settled yet."""
+
+    queue: WorkQueue
+    expires_ms: int
+    leases: dict[str, Lease] = field(default_factory=dict)
+
+
+class WorkDoor:
+    """See the module. Work queues of the default vhost, by their names."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._flow = broker.flow
+        self._ledger = Ledger()
+        self._holder = Holder()
+        self._loans: dict[str, _Loan] = {}
+        self._routes: dict[str, tuple[int, Route]] = {}
+        broker.sessions.add(self._ledger)
+
+    def find(self, name: str) -> WorkQueue | None:
+        """The work queue of this name; None when there is none, it is a stream or somebody's own."""
+        vhost = self._broker.vhosts.get(_VHOST)
+        queue = vhost.queues.get(name) if vhost is not None else None
+        return None if queue is None or queue.is_stream or queue.owner is not None else queue
+
+    def by_id(self, queue_id: int) -> WorkQueue | None:
+        """The work queue of this number."""
+        queue = self._broker.queues_by_id.get(queue_id)
+        return None if queue is None or queue.is_stream else queue
+
+    def push(self, queue: WorkQueue, items: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Publish (transaction id, payload) pairs to one queue; for each, whether it was taken."""
+        route = self._route(queue)
+        taken = []
+        for transaction_id, payload in items:
+            short = len(transaction_id.encode()) <= _ID_MAX
+            properties = Properties(
+                content_type="application/json", delivery_mode=2, message_id=transaction_id if short else None
+            )
+            header = encode_header(len(payload), encode_properties(properties))
+            outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
+            taken.append(outcome in (Outcome.PLACED, Outcome.JOURNALLED))
+        return taken
+
+    def pop(
+        self, queue: WorkQueue, lease_id: str, limit: int, seconds: float, auto_ack: bool
+    ) -> list[WorkMessage]:
+        """Hand out what waits, under one lease or for good."""
+        self._flow.turn()
+        queue.used_ms = self._flow.now_ms
+        messages = queue.take(limit, self._flow.now_ms, self._flow.pager)
+        self._flow.touch(queue)
+        if not messages:
+            return []
+        queue.unacked += len(messages)
+        return self.hand_out(queue, messages, lease_id, seconds, auto_ack)
+
+    def wait(
+        self,
+        queue: WorkQueue,
+        lease_id: str,
+        limit: int,
+        seconds: float,
+        auto_ack: bool,
+        deliver: Callable[[list[WorkMessage]], None],
+        give_up: Callable[[], None],
+    ) -> "WaitingPop":
+        """Stand in line; ``deliver`` or, when the queue goes away, ``give_up`` is called once."""
+        waiting = WaitingPop(self, queue, lease_id, limit, seconds, auto_ack, deliver, give_up)
+        self._broker.consume(queue, waiting)
+        return waiting
+
+    def withdraw(self, waiting: "WaitingPop") -> None:
+        """Leave the line."""
+        if waiting in waiting.queue.consumers:
+            self._broker.cancel(waiting.queue, waiting)
+
+    def hand_out(
+        self, queue: WorkQueue, messages: list[Message], lease_id: str, seconds: float, auto_ack: bool
+    ) -> list[WorkMessage]:
+        """Turn messages taken from a queue into what a worker gets."""
+        handed = [self._shown(queue, message) for message in messages]
+        if auto_ack:
+            queue.settle_all(messages)
+            self._flow.touch(queue)
+            return handed
+        loan = self._loans[lease_id] = _Loan(queue, self._flow.now_ms + int(seconds * 1000))
+        for shown, message in zip(handed, messages, strict=True):
+            loan.leases[shown.transaction_id] = self._ledger.grant(queue, message, self._holder)
+        self._plan(lease_id, loan)
+        return handed
+
+    def settle(self, queue: WorkQueue, transaction_id: str, lease_id: str, status: AckStatus) -> str | None:
+        """End one lease; None when that worked, else why not. Without a lease id any loan may be meant."""
+        found = self._loan_of(queue, transaction_id, lease_id)
+        if found is None:
+            return "Message not found" if not lease_id else "Invalid or expired lease"
+        name, loan = found
+        lease = loan.leases.pop(transaction_id)
+        if not loan.leases:
+            del self._loans[name]
+        self._ledger.end(lease.number)
+        match status:
+            case AckStatus.COMPLETED:
+                self._flow.ack((lease,))
+            case AckStatus.DEAD_LETTER:
+                self._flow.reject((lease,))
+            case AckStatus.FAILED | AckStatus.RETRY:
+                self._flow.release((lease,))
+        return None
+
+    def extend(self, lease_id: str, seconds: float) -> float | None:
+        """Renew a lease; when it ends now, in seconds since the epoch; None when there is none."""
+        loan = self._loans.get(lease_id)
+        if loan is None:
+            return None
+        loan.expires_ms = max(loan.expires_ms, self._flow.now_ms + int(seconds * 1000))
+        self._plan(lease_id, loan)
+        return loan.expires_ms / 1000
+
+    def _loan_of(self, queue: WorkQueue, transaction_id: str, lease_id: str) -> tuple[str, _Loan] | None:
+        if lease_id:
+            loan = self._loans.get(lease_id)
+            loans = [(lease_id, loan)] if loan is not None else []
+        else:
+            loans = list(self._loans.items())
+        return next(
+            ((name, loan) for name, loan in loans if loan.queue is queue and transaction_id in loan.leases),
+            None,
+        )
+
+    def _plan(self, lease_id: str, loan: _Loan) -> None:
+        self._flow.at(loan.expires_ms, lambda: self._expire(lease_id, loan))
+
+    def _expire(self, lease_id: str, loan: _Loan) -> None:
+        if self._loans.get(lease_id) is not loan or loan.expires_ms > self._flow.now_ms:
+            return
+        del self._loans[lease_id]
+        leases = list(loan.leases.values())
+        for lease in leases:
+            self._ledger.end(lease.number)
+        self._flow.release(leases)
+
+    def _shown(self, queue: WorkQueue, message: Message) -> WorkMessage:
+        name = decode_properties(message.header, PROPERTIES_AT).message_id
+        return WorkMessage(
+            queue,
+            name or f"seq-{message.seq}",
+            to_payload(message.body),
+            message.seq,
+            message.arrived_ms,
+            queue.returned.get(message.seq, 0) + 1,
+        )
+
+    def _route(self, queue: WorkQueue) -> Route:
+        vhost = self._broker.vhosts[_VHOST]
+        known = self._routes.get(queue.name)
+        if known is None or known[0] != vhost.version:
+            route = self._broker.resolve(vhost, "", queue.name, make_address("", queue.name))
+            if len(self._routes) > 1024:
+                self._routes.clear()
+            known = self._routes[queue.name] = (vhost.version, route)
+        return known[1]
+
+
+class WaitingPop:
+    """A consumer that takes what a pop asked for, once, and leaves."""
+
+    priority = 0
+
+    def __init__(
+        self,
+        door: WorkDoor,
+        queue: WorkQueue,
+        lease_id: str,
+        limit: int,
+        seconds: float,
+        auto_ack: bool,
+        deliver: Callable[[list[WorkMessage]], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        self.queue = queue
+        self._door = door
+        self._lease_id = lease_id
+        self._limit = limit
+        self._seconds = seconds
+        self._auto_ack = auto_ack
+        self._deliver = deliver
+        self._give_up = give_up
+        self._served = False
+
+    def room(self) -> int:
+        """All of it, until it was served."""
+        return 0 if self._served else self._limit
+
+    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+        """Answer the pop."""
+        self._served = True
+        self._deliver(self._door.hand_out(queue, messages, self._lease_id, self._seconds, self._auto_ack))
+
+    def cancelled(self, queue: WorkQueue) -> None:
+        """The queue is gone."""
+        if not self._served:
+            self._served = True
+            self._give_up()

@@ -1,0 +1,153 @@
+"""HTTP pushes to and pops from work queues: one queue, both front doors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from holtmq.testing import TestBroker
+
+
+@pytest.fixture
+def both_doors() -> Iterator[tuple[TestBroker, httpx.Client, BlockingChannel]]:
+    with TestBroker() as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        channel = connection.channel()
+        channel.queue_declare("jobs", durable=True)
+        channel.confirm_delivery()
+        with httpx.Client(base_url=broker.http_url, timeout=20) as client:
+            yield broker, client, channel
+        connection.close()
+
+
+def push(client: httpx.Client, *payloads: Any) -> list[dict[str, Any]]:
+    items = [{"queue": "jobs", "payload": p, "transactionId": f"t{n}"} for n, p in enumerate(payloads)]
+    answer = client.post("/api/v1/push", json={"items": items})
+    assert answer.status_code == 201
+    found: list[dict[str, Any]] = answer.json()
+    return found
+
+
+def pop(client: httpx.Client, **query: Any) -> list[dict[str, Any]]:
+    answer = client.get("/api/v1/pop/queue/jobs", params={"batch": 10, **query})
+    if answer.status_code == 204:
+        return []
+    assert answer.status_code == 200
+    found: list[dict[str, Any]] = answer.json()["messages"]
+    return found
+
+
+def ack(client: httpx.Client, message: dict[str, Any], status: str = "completed") -> dict[str, Any]:
+    fields = {key: message[key] for key in ("transactionId", "partitionId", "leaseId")}
+    answer = client.post("/api/v1/ack", json={**fields, "status": status})
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()[0]
+    return found
+
+
+def consumers(channel: BlockingChannel) -> int:
+    count: int = channel.queue_declare("jobs", passive=True).method.consumer_count
+    return count
+
+
+def test_what_http_pushes_an_amqp_consumer_gets(both_doors: Any) -> None:
+    _, client, channel = both_doors
+
+    results = push(client, {"n": 1}, [2])
+    first, second = (channel.basic_get("jobs", auto_ack=True) for _ in range(2))
+
+    assert [result["status"] for result in results] == ["queued", "queued"]
+    assert (first[2], second[2]) == (b'{"n":1}', b"[2]")
+    assert first[1].message_id == "t0"
+    assert first[1].content_type == "application/json"
+
+
+def test_what_amqp_publishes_an_http_worker_leases_and_settles(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    for body in (b'{"n":1}', b"plain"):
+        channel.basic_publish("", "jobs", body, pika.BasicProperties(delivery_mode=2))
+
+    messages = pop(client)
+    meanwhile = pop(client)
+    answers = [ack(client, message) for message in messages]
+
+    assert [message["data"] for message in messages] == [{"n": 1}, "plain"]
+    assert meanwhile == []
+    assert all(answer["success"] for answer in answers)
+    assert broker.queue_depth("jobs") == 0
+    assert broker.unacked("jobs") == []
+
+
+def test_a_lease_that_runs_out_gives_the_message_to_the_next(both_doors: Any) -> None:
+    broker, client, _ = both_doors
+    push(client, "a")
+
+    held = pop(client, leaseSeconds=5)
+    broker.clock.advance(seconds=6)
+    again = pop(client)
+    late = ack(client, held[0])
+
+    assert [message["deliveryAttempt"] for message in again] == [2]
+    assert not late["success"]
+    assert late["error"] == "Invalid or expired lease"
+
+
+def test_a_renewed_lease_lasts(both_doors: Any) -> None:
+    broker, client, _ = both_doors
+    push(client, "a")
+    held = pop(client, leaseSeconds=5)
+
+    renewed = client.post(f"/api/v1/lease/{held[0]['leaseId']}/extend", json={"seconds": 60}).json()
+    broker.clock.advance(seconds=6)
+
+    assert renewed["success"]
+    assert pop(client) == []
+    assert ack(client, held[0])["success"]
+
+
+def test_a_nack_puts_the_message_back_and_dlq_sends_it_to_the_dead_letter_exchange(both_doors: Any) -> None:
+    _, client, channel = both_doors
+    channel.queue_delete("jobs")
+    channel.queue_declare("dead", durable=True)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.queue_declare("jobs", durable=True, arguments=arguments)
+    push(client, "a")
+
+    ack(client, pop(client)[0], "failed")
+    again = pop(client)
+    verdict = ack(client, again[0], "dlq")
+
+    assert again[0]["deliveryAttempt"] == 2
+    assert verdict["dlq"]
+    assert channel.basic_get("dead", auto_ack=True)[2] == b'"a"'
+
+
+def test_a_waiting_pop_is_woken_by_an_amqp_publish(both_doors: Any) -> None:
+    _, client, channel = both_doors
+    got: list[dict[str, Any]] = []
+    worker = threading.Thread(target=lambda: got.extend(pop(client, wait="true", timeout=15_000)))
+    worker.start()
+    while not consumers(channel):
+        pass
+
+    channel.basic_publish("", "jobs", b"1", pika.BasicProperties(delivery_mode=2))
+    worker.join(15)
+
+    assert [message["data"] for message in got] == [1]
+    assert consumers(channel) == 0
+
+
+def test_a_transaction_names_partitioned_queues_only(both_doors: Any) -> None:
+    _, client, _ = both_doors
+    operations = [{"type": "push", "items": [{"queue": "jobs", "payload": 1}]}]
+
+    answer = client.post("/api/v1/transaction", json={"operations": operations}).json()
+
+    assert not answer["success"]
+    assert "work queue" in answer["error"]
