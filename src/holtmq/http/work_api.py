@@ -116,12 +116,13 @@ class WorkApi:
             error = "Unknown acknowledgment status"
         else:
             error = self._door.settle(queue, ack.transaction_id, ack.lease_id or "", status)
+        name = quoted_or_null(queue.name if queue is not None else None)
         success = error is None
         dead = success and status is AckStatus.DEAD_LETTER
         return (
             f'{{"index":{index},"transactionId":{quoted(ack.transaction_id)},'
             f'"success":{str(success).lower()},"error":{quoted_or_null(error)},'
-            f'"queueName":{quoted_or_null(queue.name if queue is not None else None)},"partitionName":"Default",'
+            f'"queueName":{name},"partitionName":"Default",'
             f'"leaseReleased":{str(success).lower()},"dlq":{str(dead).lower()}}}'
         )
 
