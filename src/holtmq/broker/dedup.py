@@ -16,14 +16,16 @@ MAX_ENTRIES: Final = 4_000_000  # about 110 bytes each; beyond it the oldest go 
 _BITS: Final = (1 << 60) - 1  # two digits of a Python int: 32 bytes an entry instead of 48
 _SPREAD: Final = 0x9E37_79B9_7F4A_7C15
 _from_bytes: Final = int.from_bytes
+_blank: Final = blake2b(digest_size=8).copy  # two thirds of the time of making one with its parameters
 
 Fingerprinter = Callable[[int, str], int]
 
 
 def fingerprint(partition: int, transaction_id: str) -> int:
     """A stable number for (partition, transaction id); equal numbers are verified, never trusted alone."""
-    digest = blake2b(transaction_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return (_from_bytes(digest, "little") ^ (partition * _SPREAD)) & _BITS
+    hashed = _blank()
+    hashed.update(transaction_id.encode("utf-8", "surrogatepass"))
+    return (_from_bytes(hashed.digest(), "little") ^ (partition * _SPREAD)) & _BITS
 
 
 class DedupIndex:
