@@ -144,7 +144,6 @@ class Bench:
         """What people do today: consume into a list, make a frame of it, ack."""
         connection = pika.BlockingConnection(pika.URLParameters(self.amqp))
         channel = connection.channel()
-        channel.basic_qos(prefetch_count=1000)
         rows = []
         for method, properties, body in channel.consume("old-way"):
             rows.append(
@@ -229,7 +228,8 @@ def report(figures: dict[str, float], chosen: argparse.Namespace) -> None:
     console.print(table)
     console.print(
         f"micro-batch of 1,000: {figures['micro_batch_ms']:.0f} ms; "
-        f"broker: {figures['broker_cpu_us_per_row']:.2f} µs CPU a row read, {figures['broker_rss_mb']:.0f} MB resident; load average {os.getloadavg()[0]:.1f}"
+        f"broker: {figures['broker_cpu_us_per_row']:.2f} µs CPU a row read, "
+        f"{figures['broker_rss_mb']:.0f} MB resident; load average {os.getloadavg()[0]:.1f}"
     )
     now = datetime.now(UTC)
     folder = Path("bench/results") / now.date().isoformat()
