@@ -4,7 +4,6 @@ Owns: what makes two errors one family, and the figures. Must not touch: the let
 the report (``report``).
 """
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,10 +125,8 @@ def _families(letters: "DataFrame") -> list[Family]:
             row["letters"],
             row["first_seen"],
             row["last_seen"],
-            [
-                json.dumps({"error": s["error"], "payload": (s["payload"] or "")[:300]})
-                for s in row["samples"]
-            ],
+            [f"{s['error']}
+  {(s['payload'] or '')[:300]}" for s in row["samples"]],
         )
         for row in found
     ]

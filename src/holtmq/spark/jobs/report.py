@@ -23,7 +23,7 @@ svg { width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 12px;
 svg rect { fill: var(--bar); } svg line { stroke: var(--line); }
 table { border-collapse: collapse; width: 100%; font-size: 13px; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .5rem; border-bottom: 1px solid var(--line); }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; max-width: 24rem; }
 td.many { font-family: ui-monospace, monospace; font-size: 12px; white-space: pre-wrap; }
 """
 
