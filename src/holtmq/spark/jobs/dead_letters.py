@@ -125,8 +125,7 @@ def _families(letters: "DataFrame") -> list[Family]:
             row["letters"],
             row["first_seen"],
             row["last_seen"],
-            [f"{s['error']}
-  {(s['payload'] or '')[:300]}" for s in row["samples"]],
+            [f"{s['error']}\n  {(s['payload'] or '')[:300]}" for s in row["samples"]],
         )
         for row in found
     ]
