@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from holtmq.broker import lane, recovery
+from holtmq.broker import checkpoint, lane
 from holtmq.broker.broker import Broker
+from holtmq.broker.checkpoint import snapshot
 from holtmq.broker.flow import Outcome
 from holtmq.broker.lane import Lane
 from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import TRANSIENT, Message, make_address
 from holtmq.broker.priority import Levels
-from holtmq.broker.recovery import recover, snapshot
+from holtmq.broker.recovery import recover
 from holtmq.broker.vhost import VHost
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
@@ -389,7 +390,7 @@ def shrink_paging() -> list[tuple[ModuleType, str, int]]:
         (lane, "_FIRST_RUN", 2),
         (lane, "TAIL_MAX", 2),
         (lane, "_CHUNK", 8),
-        (recovery, "_IN_MEMORY_AT_MOST", 7),
+        (checkpoint, "_IN_MEMORY_AT_MOST", 7),
     ]
 
 

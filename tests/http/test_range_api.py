@@ -300,7 +300,7 @@ def test_deliveries_survive_a_crash_and_a_checkpoint(broker: TestBroker, http: h
 
 
 def _snapshot(node: Any) -> Any:
-    from holtmq.broker.recovery import snapshot
+    from holtmq.broker.checkpoint import snapshot
 
     return snapshot(node.broker, node.partitioned.store)
 

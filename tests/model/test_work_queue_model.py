@@ -18,27 +18,37 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from work_queue_model import DEAD, QUEUES, TOPICS, Item, Model, ModelQueue, Projection, Shape
 
-from holtmq.broker.flow import Outcome, decode_delayed
+from holtmq.broker.checkpoint import snapshot
+from holtmq.broker.flow import Outcome
+from holtmq.broker.flow_records import decode_delayed
 from holtmq.broker.leases import Lease
 from holtmq.broker.message import Message
-from holtmq.broker.recovery import snapshot
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.wire.tables import FieldTable
 
 pytestmark = pytest.mark.model
 
-shapes = st.builds(
-    Shape,
-    durable=st.sampled_from([True, True, True, False]),
-    top=st.sampled_from([0, 0, 2]),
-    ttl_ms=st.sampled_from([None, None, None, 0, 50]),
-    max_length=st.sampled_from([None, None, None, 0, 1, 4]),
-    max_bytes=st.sampled_from([None, None, None, 30]),
-    overflow=st.sampled_from(["drop-head", "drop-head", "reject-publish", "reject-publish-dlx"]),
-    dead_letters=st.booleans(),
-    delivery_limit=st.sampled_from([None, None, 0, 1, 2]),
-    retry_delay_ms=st.sampled_from([0, 0, 0, 20]),
+# A few traits at a time: a queue with all of them drops everything before anything can go wrong.
+traits = st.one_of(
+    st.fixed_dictionaries({"durable": st.just(False)}),
+    st.fixed_dictionaries({"top": st.just(2)}),
+    st.fixed_dictionaries({"ttl_ms": st.sampled_from([0, 50, 50])}),
+    st.fixed_dictionaries(
+        {
+            "max_length": st.sampled_from([0, 1, 4]),
+            "overflow": st.sampled_from(["drop-head", "reject-publish", "reject-publish-dlx"]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"max_bytes": st.just(30), "overflow": st.sampled_from(["drop-head", "reject-publish"])}
+    ),
+    st.fixed_dictionaries({"dead_letters": st.just(True)}),
+    st.fixed_dictionaries({"delivery_limit": st.sampled_from([0, 1, 2])}),
+    st.fixed_dictionaries({"retry_delay_ms": st.just(20)}),
+)
+shapes = st.lists(traits, max_size=3).map(
+    lambda some: Shape(**{key: value for one in some for key, value in one.items()})
 )
 picks = st.integers(0, 1000)
 turns = st.sampled_from([True, True, False])  # whether the operation ends its turn
@@ -266,11 +276,24 @@ class Machine(RuleBasedStateMachine):
         keys=st.lists(st.sampled_from([*QUEUES, "a.b", "a.c", "z.b"]), min_size=1, max_size=2),
         persistent=st.sampled_from([True, True, False]),
         priority=st.sampled_from([None, 0, 1, 5]),
-        ttl_ms=st.sampled_from([None, None, None, 0, 30]),
+        ttl_ms=st.sampled_from([None, None, None, None, 0, 30]),
         size=st.integers(0, 12),
         count=st.sampled_from([1, 1, 1, 2, 9]),
         turn=turns,
     )
+    def publish_anywhere(
+        self,
+        exchange: str,
+        keys: list[str],
+        persistent: bool,
+        priority: int | None,
+        ttl_ms: int | None,
+        size: int,
+        count: int,
+        turn: bool,
+    ) -> None:
+        self.publish(exchange, keys, persistent, priority, ttl_ms, size, count, turn)
+
     def publish(
         self,
         exchange: str,
@@ -295,6 +318,10 @@ class Machine(RuleBasedStateMachine):
                 self.enforce(queue)
             self.settled_turn = False
         self.end(turn or refusing)
+
+    @rule(which=picks, persistent=st.booleans(), count=st.sampled_from([1, 3, 12]), turn=turns)
+    def publish_to_one(self, which: int, persistent: bool, count: int, turn: bool) -> None:
+        self.publish("", [self.some_queue(which)], persistent, None, None, 0, count, turn)
 
     def next_body(self, size: int) -> bytes:
         self.serial += 1
@@ -372,7 +399,7 @@ class Machine(RuleBasedStateMachine):
     @rule(
         who=picks,
         which=picks,
-        prefetch=st.sampled_from([0, 1, 2, 5]),
+        prefetch=st.sampled_from([0, 1, 2, 9]),
         no_ack=st.sampled_from([False, False, False, True]),
         priority=st.sampled_from([0, 0, 1]),
         turn=turns,
@@ -424,6 +451,18 @@ class Machine(RuleBasedStateMachine):
             return
         self.bench.flow.ack(self.end_leases(*chosen))
         self.follow_ack(*chosen)
+        self.end(turn)
+
+    @rule(who=picks, good=st.booleans(), turn=turns)
+    @precondition(lambda self: self.revoked)
+    def settle_late(self, who: int, good: bool, turn: bool) -> None:
+        """A verdict on a message that was taken from its holder."""
+        session, number = sorted(self.revoked, key=lambda key: (self.sessions.index(key[0]), key[1]))[
+            who % len(self.revoked)
+        ]
+        leases = session._end([number])
+        (self.bench.flow.ack if good else self.bench.flow.reject)(leases)
+        (self.follow_ack if good else self.follow_reject)(session, [number])
         self.end(turn)
 
     def follow_ack(self, session: Session, numbers: list[int]) -> None:

@@ -31,7 +31,8 @@ from holtmq.broker.changes import (
     pack_table,
 )
 from holtmq.broker.errors import AccessRefused, Conflict, NotFound
-from holtmq.broker.flow import Flow, encode_settled
+from holtmq.broker.flow import Flow
+from holtmq.broker.flow_records import encode_settled
 from holtmq.broker.leases import Ledger
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned_service import PartitionedService

@@ -6,16 +6,21 @@ topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever 
 
 from __future__ import annotations
 
-import struct
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
 from holtmq.broker.changes import Kind
 from holtmq.broker.dead_letter import DeadLetter, dead_letter
+from holtmq.broker.flow_records import (
+    decode_delayed,
+    encode_delayed,
+    encode_mark,
+    encode_returned,
+    encode_settled,
+)
 from holtmq.broker.leases import Lease
-from holtmq.broker.message import Message, decode_message, encode_message, make_address
+from holtmq.broker.message import Message, encode_message, make_address
 from holtmq.broker.paging import JournalPager
 from holtmq.broker.queue_arguments import Overflow
 from holtmq.broker.routes import Route, durable_ids
@@ -26,10 +31,6 @@ from holtmq.broker.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 
-_SETTLED: Final = struct.Struct("<IQ")  # queue id, bytes; positions follow as u64
-_MARK: Final = struct.Struct("<IQ")  # queue id, seq
-_RETURNED: Final = struct.Struct("<IQI")  # queue id, seq, count
-_DELAYED: Final = struct.Struct("<QHH")  # due ms, length of vhost, length of exchange
 _EXPIRE_AT_ONCE: Final = 1_000
 _MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
@@ -304,8 +305,8 @@ class Flow:
 
     def _record_returned(self, queue: WorkQueue, leases: list[Lease]) -> None:
         if queue.persisted and queue.options.deliveries_allowed is not None and not self.journal.failed:
-            payload = b"".join(
-                _RETURNED.pack(queue.id, lease.message.seq, queue.returned.get(lease.message.seq, 0))
+            payload = encode_returned(
+                (queue.id, lease.message.seq, queue.returned.get(lease.message.seq, 0))
                 for lease in leases
                 if lease.message.persistent
             )
@@ -364,7 +365,7 @@ class Flow:
             journal.append(Kind.SETTLED, _take_settled(queue))
         if queue.delivered_upto > queue.delivered_recorded and (queue.unacked or queue.returned):
             queue.delivered_recorded = queue.delivered_upto
-            journal.append(Kind.DELIVERED, _MARK.pack(queue.id, queue.delivered_upto))
+            journal.append(Kind.DELIVERED, encode_mark(queue.id, queue.delivered_upto))
         store.spill(self.pager, queue.bytes)
 
     def _expire(self, queue: WorkQueue) -> None:
@@ -465,8 +466,7 @@ class Flow:
     # -- delayed messages ------------------------------------------------------------------------
 
     def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
-        where = vhost.encode(), exchange.encode()
-        payload = b"".join((_DELAYED.pack(due_ms, *map(len, where)), *where, encode_message(message, b"")))
+        payload = encode_delayed(message, vhost, exchange, due_ms)
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
         if self._batch is not None:
             self._batch_delays.append((len(self._batch), message.persistent, due_ms))
@@ -508,39 +508,6 @@ class Flow:
             accepted = [queue for queue in queues.values() if not self._refuses(queue, message)]
             self._record_and_place(message, accepted)
         self.commit()
-
-
-def decode_delayed(payload: bytes) -> tuple[int, str, str, Message]:
-    """Due time, vhost, exchange and message of a DELAYED record."""
-    due_ms, vhost_size, exchange_size = _DELAYED.unpack_from(payload)
-    at = _DELAYED.size + vhost_size
-    end = at + exchange_size
-    message, _ = decode_message(payload[end:], 0)
-    return due_ms, payload[_DELAYED.size : at].decode(), payload[at:end].decode(), message
-
-
-def encode_settled(queue_id: int, size: int, positions: Sequence[int]) -> bytes:
-    """Payload of SETTLED and PURGED."""
-    return _SETTLED.pack(queue_id, size) + array("Q", positions).tobytes()
-
-
-def decode_settled(payload: bytes) -> tuple[int, int, array[int]]:
-    """Queue id, bytes and positions."""
-    queue_id, size = _SETTLED.unpack_from(payload)
-    positions = array("Q")
-    positions.frombytes(payload[_SETTLED.size :])
-    return queue_id, size, positions
-
-
-def decode_mark(payload: bytes) -> tuple[int, int]:
-    """Queue id and seq of a DELIVERED record."""
-    queue_id, seq = _MARK.unpack(payload)
-    return queue_id, seq
-
-
-def decode_returned(payload: bytes) -> Iterable[tuple[int, int, int]]:
-    """(queue id, seq, count) of a RETURNED record."""
-    return _RETURNED.iter_unpack(payload)
 
 
 def _take_settled(queue: WorkQueue) -> bytes:
