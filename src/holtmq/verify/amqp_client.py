@@ -59,15 +59,22 @@ class AmqpClient:
             client = cls(*await asyncio.open_connection("127.0.0.1", port))
         except OSError as error:
             raise Gone(str(error)) from None
-        client._writer.write(PROTOCOL_HEADER)
-        await client.expect(ConnectionStart)
-        client._send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
-        await client.expect(ConnectionTune)
-        client._send(0, ConnectionTuneOk(1, _FRAME_MAX, 0))
-        client._send(0, ConnectionOpen("/"))
-        await client.expect(ConnectionOpenOk)
-        await client.call(ChannelOpen(), ChannelOpenOk)
+        try:
+            await client._open()
+        except Gone:
+            client.close()
+            raise
         return client
+
+    async def _open(self) -> None:
+        self._writer.write(PROTOCOL_HEADER)
+        await self.expect(ConnectionStart)
+        self._send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
+        await self.expect(ConnectionTune)
+        self._send(0, ConnectionTuneOk(1, _FRAME_MAX, 0))
+        self._send(0, ConnectionOpen("/"))
+        await self.expect(ConnectionOpenOk)
+        await self.call(ChannelOpen(), ChannelOpenOk)
 
     async def call(self, method: Method, answer: type[M]) -> M:
         """Send a method and wait for its answer."""

@@ -7,6 +7,7 @@ Must not touch: verdicts; every step is written into the record before or after 
 import asyncio
 import time
 from collections import deque
+from contextlib import closing
 from random import Random
 from typing import Final
 
@@ -30,7 +31,7 @@ from holtmq.amqp.methods import (
     TxSelectOk,
 )
 from holtmq.verify.amqp_client import AmqpClient
-from holtmq.verify.door import Gone, Ports, Watch
+from holtmq.verify.door import Gone, Ports, Watch, connect_all
 from holtmq.verify.record import Record, make_body
 
 PLAIN: Final = "plain"
@@ -57,10 +58,9 @@ class AmqpDoor:
 
     async def prepare(self, ports: Ports) -> None:
         """Durable queues, all of them."""
-        client = await AmqpClient.connect(ports.amqp)
-        for queue in QUEUES:
-            await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)
-        client.close()
+        with closing(await AmqpClient.connect(ports.amqp)) as client:
+            for queue in QUEUES:
+                await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -68,16 +68,15 @@ class AmqpDoor:
         """Everything that waits, in order; it is left there."""
         found: dict[str, list[bytes]] = {}
         for queue in QUEUES:
-            client = await AmqpClient.connect(ports.amqp)
-            count = (await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)).message_count
             bodies = found[queue] = []
-            if count:
-                await client.call(BasicConsume(queue, "reader"), BasicConsumeOk)
-            while len(bodies) < count:
-                method, body = await client.next()
-                if isinstance(method, BasicDeliver):
-                    bodies.append(body)
-            client.close()
+            with closing(await AmqpClient.connect(ports.amqp)) as client:
+                count = (await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)).message_count
+                if count:
+                    await client.call(BasicConsume(queue, "reader"), BasicConsumeOk)
+                while len(bodies) < count:
+                    method, body = await client.next()
+                    if isinstance(method, BasicDeliver):
+                        bodies.append(body)
         self._counts = {queue: len(bodies) for queue, bodies in found.items()}
         return found
 
@@ -85,9 +84,8 @@ class AmqpDoor:
         """Purge whatever has grown too long."""
         for queue, count in self._counts.items():
             if count > most:
-                client = await AmqpClient.connect(ports.amqp)
-                await client.call(QueuePurge(queue), QueuePurgeOk)
-                client.close()
+                with closing(await AmqpClient.connect(ports.amqp)) as client:
+                    await client.call(QueuePurge(queue), QueuePurgeOk)
                 self.record.purged(queue)
 
     # -- working ---------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ class AmqpDoor:
         """All clients at once, until each of them has lost its connection."""
         seeds = [Random(random.random()) for _ in range(4)]
         try:
-            clients = [await AmqpClient.connect(ports.amqp) for _ in range(6)]
+            clients = await connect_all(AmqpClient.connect, ports.amqp, 6)
         except Gone:
             return
         work = [

@@ -3,10 +3,10 @@
 Owns: the shape of a door, and what clients measure and notice on the way. Must not touch: verdicts.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from holtmq.verify.record import Record, name_of
 
@@ -54,6 +54,29 @@ class Watch:
         """Note a refusal; to be raised, as the client has no way to go on."""
         self.refused += 1
         return Gone(why)
+
+
+class Closable(Protocol):
+    """A client's connection."""
+
+    def close(self) -> None:
+        """Hang up without a word."""
+
+
+C = TypeVar("C", bound=Closable)
+
+
+async def connect_all(connect: Callable[[int], Awaitable[C]], port: int, count: int) -> list[C]:
+    """So many clients, or none and Gone: the broker may die before the last of them is in."""
+    clients: list[C] = []
+    try:
+        for _ in range(count):
+            clients.append(await connect(port))
+    except Gone:
+        for client in clients:
+            client.close()
+        raise
+    return clients
 
 
 class Door(Protocol):

@@ -8,13 +8,14 @@ A place of the record is one partition, as its group sees it: what the group has
 
 import asyncio
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
 import msgspec
 
-from holtmq.verify.door import Gone, Ports, Watch
+from holtmq.verify.door import Gone, Ports, Watch, connect_all
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.record import Record, make_body
 
@@ -88,42 +89,39 @@ class HttpDoor:
 
     async def prepare(self, ports: Ports) -> None:
         """Queues that forget what is settled."""
-        client = await HttpClient.connect(ports.http)
-        for queue in QUEUES:
-            status, body = await client.post("/api/v1/configure", {"queue": queue, "options": _OPTIONS})
-            if status != 200:
-                raise Gone(f"a queue could not be made: {body[:200]!r}")
-        client.close()
+        with closing(await HttpClient.connect(ports.http)) as client:
+            for queue in QUEUES:
+                status, body = await client.post("/api/v1/configure", {"queue": queue, "options": _OPTIONS})
+                if status != 200:
+                    raise Gone(f"a queue could not be made: {body[:200]!r}")
 
     # -- looking ---------------------------------------------------------------------------------
 
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Lease everything the group has not settled; ``finish_reading`` gives it back."""
-        client = await HttpClient.connect(ports.http)
-        found: dict[str, list[bytes]] = {}
-        self._being_read = []
-        for queue in QUEUES:
-            by_partition: dict[str, list[_Message]] = {partition: [] for partition in PARTITIONS}
-            for message in await _pop(client, queue, _EVERYTHING, len(PARTITIONS)):
-                by_partition.setdefault(message.partition, []).append(message)
-            for partition, messages in by_partition.items():
-                found[_place(queue, partition)] = [message.data.encode() for message in messages]
-                if messages:
-                    self._being_read.append(messages)
-        client.close()
+        with closing(await HttpClient.connect(ports.http)) as client:
+            found: dict[str, list[bytes]] = {}
+            self._being_read = []
+            for queue in QUEUES:
+                by_partition: dict[str, list[_Message]] = {partition: [] for partition in PARTITIONS}
+                for message in await _pop(client, queue, _EVERYTHING, len(PARTITIONS)):
+                    by_partition.setdefault(message.partition, []).append(message)
+                for partition, messages in by_partition.items():
+                    found[_place(queue, partition)] = [message.data.encode() for message in messages]
+                    if messages:
+                        self._being_read.append(messages)
         return found
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
         """Release the leases, untouched; settle by its last message whatever has grown too long."""
-        client = await HttpClient.connect(ports.http)
-        for messages in self._being_read:
-            if len(messages) > most:
-                await self._settle(client, [messages[-1]], "completed")
-                # Everything below is settled with it.
-                self.record.purged_names(message.transaction_id for message in messages)
-            else:
-                await self._settle(client, [messages[0]], "retry")
-        client.close()
+        with closing(await HttpClient.connect(ports.http)) as client:
+            for messages in self._being_read:
+                if len(messages) > most:
+                    await self._settle(client, [messages[-1]], "completed")
+                    # Everything below is settled with it.
+                    self.record.purged_names(message.transaction_id for message in messages)
+                else:
+                    await self._settle(client, [messages[0]], "retry")
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -131,7 +129,7 @@ class HttpDoor:
         """All clients at once, until each of them has lost its connection."""
         seeds = [Random(random.random()) for _ in range(len(self._producers) + 2)]
         try:
-            clients = [await HttpClient.connect(ports.http) for _ in seeds]
+            clients = await connect_all(HttpClient.connect, ports.http, len(seeds))
         except Gone:
             return
         work = [
