@@ -107,10 +107,10 @@ def _svg(height: float, parts: Sequence[str]) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     titles = "".join(f"<th>{escape(name)}</th>" for name in head)
-    lines = "".join(
-        "<tr>"
-        + "".join(f"<td{' class=many' if '{' in cell else ''}>{escape(cell)}</td>" for cell in row)
-        + "</tr>"
-        for row in rows
-    )
+    lines = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    kind = ' class="many"' if "\n" in text else ""
+    return f"<td{kind}>{escape(text)}</td>"
