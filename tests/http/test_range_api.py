@@ -1,6 +1,7 @@
 """Ranges, staged batches and mirrored cursors over HTTP, as any program would use them."""
 
 import io
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -474,3 +475,37 @@ def test_a_group_with_workers_cannot_be_mirrored(http: httpx.Client) -> None:
     assert refusal.status_code == 400
     assert "workers with leases" in refusal.json()["error"]
     assert http.put("/api/v1/ranges/q/groups/x", json={"offset": 99}).status_code == 400
+
+
+def test_a_reader_that_does_not_read_makes_the_broker_wait_not_grow(
+    broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holtmq.broker import range_reads
+
+    for at in range(0, 40_000, 4_000):
+        items = [{"queue": "q", "payload": {"n": n, "pad": "x" * 1000}} for n in range(at, at + 4_000)]
+        assert http.post("/api/v1/push", json={"items": items}).status_code == 201
+    made = 0
+    pieces = range_reads.pieces
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        nonlocal made
+        for piece in pieces(*arguments):
+            made += len(piece.offsets)
+            yield piece
+
+    monkeypatch.setattr(range_reads, "pieces", counted)
+
+    with http.stream("GET", "/api/v1/ranges/q/rows") as answer:
+        chunks = answer.iter_raw()
+        next(chunks)
+        settled, before = 0, -1
+        while settled < 5:  # nothing more is made: what the sockets hold is all there is
+            time.sleep(0.1)
+            settled, before = (settled + 1 if made == before else 0), made
+        halted = made
+        rest = sum(len(chunk) for chunk in chunks)
+
+    assert halted < 25_000
+    assert made == 40_000
+    assert rest > 20_000_000

@@ -1,7 +1,9 @@
 """The sink in real Spark: exactly once for streams, all or nothing for batches, and what it refuses."""
 
+import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -110,3 +112,27 @@ def test_a_write_in_many_parts_arrives_whole(spark: SparkSession, shop: Shop) ->
     writer.option("queue", shop.name("q")).option("stageBytes", "20k").save()
 
     assert ids(spark, shop, "q") == list(range(3000))
+
+
+def test_rows_that_a_killed_driver_left_staged_do_not_get_into_the_batch_that_is_run_again(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "c"
+    shop.push("q", range(5))
+    frame = shop.stream(spark, "q").select("payload")
+    shop.to_queue(frame, "out", checkpoint)
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    # A new driver counts its attempts from 0 again: leave something under every number it could use.
+    leftover = pa.BufferOutputStream()
+    table = pa.table({"payload": ['{"id": -1}']})
+    with pa.ipc.new_stream(leftover, table.schema) as stream:
+        stream.write_table(table)
+    for attempt in range(30):
+        where = f"/api/v1/staging/{query}/1/0/{attempt}"
+        params = {"part": 7, "queue": shop.name("out")}
+        shop.http.put(where, content=leftover.getvalue().to_pybytes(), params=params).raise_for_status()
+    shop.push("q", range(5, 9))
+
+    shop.to_queue(shop.stream(spark, "q").select("payload"), "out", checkpoint)
+
+    assert ids(spark, shop, "out") == list(range(9))

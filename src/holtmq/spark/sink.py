@@ -7,6 +7,7 @@ once. A batch write has a name of its own, made once on the driver: a task that 
 another attempt, and only the attempts Spark reports as successful are published.
 """
 
+import secrets
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -77,8 +78,9 @@ class _Stager:
     def run(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> Staged:
         context = TaskContext.get()
         assert context is not None
-        # The attempt's number alone is not enough: a speculative copy has it too, this id nobody else has.
-        task, attempt = context.partitionId(), context.taskAttemptId()
+        # Not Spark's number of the attempt: a new driver counts from 0 again, and would find the parts that
+        # the attempt of a killed one has left under the same number.
+        task, attempt = context.partitionId(), secrets.randbits(53)
         rows = part = size = 0
         held: list[pa.RecordBatch] = []
         with BrokerClient(self._options.connection) as broker:
