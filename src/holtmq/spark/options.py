@@ -107,7 +107,7 @@ class SinkOptions:
     connection: Connection
     queue: str = ""
     partition: str = ""
-    part_bytes: int = 4 << 20  # how much one request stages
+    part_bytes: int = 1 << 20  # how much one request stages: the broker does nothing else meanwhile
     write_id: str = ""  # a batch write of this name happens once, however often it is run
     write_batch: int = 0  # the number of the write under its name: they must rise
 
@@ -198,7 +198,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         _connection(options),
         queue,
         options.text("partition"),
-        options.size("stageBytes") or 4 << 20,
+        options.size("stageBytes") or 1 << 20,
         options.text("writeId"),
         options.parse("writeBatch", _parse_number) if options.text("writeBatch") else 0,
     )
