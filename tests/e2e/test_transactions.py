@@ -1,5 +1,7 @@
 """tx.select, commit, rollback: publishes and settlements together or not at all."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 from e2e_support import Consuming, depth, drain, get, get_soon, publish, pump
 from pika.adapters.blocking_connection import BlockingChannel
 
+from holtmq.amqp.channel import Channel
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 
 pytestmark = pytest.mark.e2e
@@ -181,3 +185,27 @@ def test_a_commit_is_whole_after_a_power_cut(
     channel = connect(broker.amqp_port).channel()
     assert drain(channel, name) == []
     assert drain(channel, name + ".out") == [b"a", b"b"]
+
+
+def test_a_channel_that_closes_inside_a_transaction_is_freed(start_broker: Callable[..., TestBroker]) -> None:
+    broker = start_broker()
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare("work")
+    channel.basic_publish("", "work", b"1")
+    channel.tx_select()
+    delivery = get_soon(channel, "work", auto_ack=False)
+    channel.basic_ack(delivery.method.delivery_tag)
+    channel.queue_declare("work", passive=True)  # the broker has read the ack
+
+    def channels(node: Node) -> list[weakref.ref[Channel]]:
+        protocols = node.amqp.connections
+        return [weakref.ref(c) for p in protocols for c in p.connection.channels.values()]
+
+    held = broker.call(channels)
+    channel.close()
+    connection.close()
+    gc.collect()
+
+    assert len(held) == 1
+    assert held[0]() is None

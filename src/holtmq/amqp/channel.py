@@ -451,6 +451,7 @@ class Channel:
         for consumer in consumers:
             self.broker.after_cancel(consumer.queue)
         self.broker.sessions.discard(self.ledger)
+        self.transaction = None  # leases are outside the garbage collector: none may be held from here on
 
     def send(self, method: Method) -> None:
         """One method frame."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from holtmq.broker.partitioned_events import Acked, Pushed, QueueConfigured, QueueEvent
 from holtmq.broker.partitioned_queue import PartitionedQueue
 from holtmq.broker.partitioned_requests import Popped, PopRequest, Waiter
+from holtmq.journal.interface import JournalFailed
 
 _ANY = ""
 _Line = OrderedDict[Waiter, None]  # in order of arrival; whoever gives up leaves in constant time
@@ -207,7 +208,12 @@ class WaitingLine:
     def _serve_line(self, line: _Line, now: float) -> None:
         while line:
             waiter = next(iter(line))
-            popped = self._pop(waiter.request, now)
+            try:
+                popped = self._pop(waiter.request, now)
+            except JournalFailed:  # an auto-ack must be written: this one fails, the others are not held up
+                self.remove(waiter)
+                waiter.give_up()
+                continue
             if popped is None:
                 queue = self._queues.get(waiter.request.queue)
                 if queue is not None:
@@ -221,7 +227,12 @@ class WaitingLine:
     def _serve_wide(self, key: _Wide, line: _Line, now: float) -> None:
         while line:
             waiter = next(iter(line))
-            popped = self._pop(waiter.request, now)
+            try:
+                popped = self._pop(waiter.request, now)
+            except JournalFailed:
+                self.remove(waiter)
+                waiter.give_up()
+                continue
             if popped is None:
                 for queue in self._queues.values():
                     if _matches(key[0], key[1], queue):
