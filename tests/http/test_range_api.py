@@ -329,7 +329,7 @@ def test_staged_rows_are_invisible_until_the_commit_and_appear_together(http: ht
     assert [row["payload"] for row in rows(http, "out")] == [b'{"a":1}', b'{"a":2}', b'{"a":3}']
 
 
-def test_a_repeated_commit_changes_nothing_whatever_its_rows(http: httpx.Client) -> None:
+def test_a_repeated_commit_changes_nothing_whatever_its_rows(broker: TestBroker, http: httpx.Client) -> None:
     stage(http, arrow(payload=["1"]), "w/3/0/0")
     commit(http, 3, (0, 0, 1))
     stage(http, arrow(payload=["2", "3"]), "w/3/0/1")
@@ -339,6 +339,7 @@ def test_a_repeated_commit_changes_nothing_whatever_its_rows(http: httpx.Client)
 
     assert repeated.json()["repeated"]
     assert older.json()["repeated"]
+    assert broker.call(lambda node: node.partitioned.staging.staged_rows) == 0
     assert len(rows(http, "out")) == 1
     assert http.get("/api/v1/staging/w").json()["lastBatch"] == 3
 

@@ -152,6 +152,7 @@ class Staging(Side):
         """Publish the winners' rows as one record. Nothing happens when the batch was committed before."""
         last = self._committed.get(writer)
         if last is not None and batch <= last[0]:
+            self.abort(writer, batch)  # what the repeat has staged nobody will ask for
             return Committed(0, 0, True)
         if self._spool.holds:
             raise Conflict("Pushes are suspended by maintenance")
