@@ -129,7 +129,7 @@ class Node:
         loop = self._loop
         config = self.config
         if config.data.memory:
-            self.journal = MemoryJournal(loop.call_soon)
+            self.journal = MemoryJournal(self._defer_commit)
             recovery = None
         else:
             if self.disk is None:
@@ -141,7 +141,7 @@ class Node:
                 config.data.dir,
                 options,
                 disk=self.disk,
-                defer=loop.call_soon,
+                defer=self._defer_commit,
                 notify=loop.call_soon_threadsafe,
                 later=loop.call_later,
             )
@@ -215,6 +215,17 @@ class Node:
         if self.partitioned.store.aging and not self._retention_planned:
             self._plan_retention()
         self._arm_timer()
+
+    def _defer_commit(self, hand_over: Callable[[], None]) -> None:
+        self._loop.call_soon(self._commit, hand_over)
+
+    def _commit(self, hand_over: Callable[[], None]) -> None:
+        """The journal hands over a group: with what was settled in this round, or a publish that came
+        after an ack on the same connection could be confirmed while the ack is lost to a crash."""
+        try:
+            self.broker.flow.turn()
+        finally:
+            hand_over()
 
     def tick(self) -> None:
         """Do what the clock says is due."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import pika
 import pytest
-from e2e_support import Consuming, depth, drain, get, get_soon, publish, pump
+from e2e_support import Consuming, depth, drain, eventually, get, get_soon, publish, pump
 from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.amqp.channel import Channel
+from holtmq.broker.checkpoint import snapshot
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 
@@ -194,8 +195,7 @@ def test_a_channel_that_closes_inside_a_transaction_is_freed(start_broker: Calla
     channel.queue_declare("work")
     channel.basic_publish("", "work", b"1")
     channel.tx_select()
-    delivery = get_soon(channel, "work", auto_ack=False)
-    channel.basic_ack(delivery.method.delivery_tag)
+    channel.basic_ack(Consuming(channel, "work").wait(1)[0].tag)
     channel.queue_declare("work", passive=True)  # the broker has read the ack
 
     def channels(node: Node) -> list[weakref.ref[Channel]]:
@@ -209,3 +209,24 @@ def test_a_channel_that_closes_inside_a_transaction_is_freed(start_broker: Calla
 
     assert len(held) == 1
     assert held[0]() is None
+
+
+def test_an_ack_that_is_not_committed_survives_a_checkpoint_and_a_crash(
+    start_broker: Callable[..., TestBroker], connect: Connect
+) -> None:
+    broker = start_broker()
+    connection = connect(broker.amqp_port)
+    channel = connection.channel()
+    channel.queue_declare("work", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "work", b"1", pika.BasicProperties(delivery_mode=2))
+    tx = connection.channel()
+    tx.tx_select()
+    tx.basic_ack(get_soon(tx, "work", auto_ack=False).tag)
+    tx.queue_declare("work", durable=True, passive=True)  # the broker has read the ack
+
+    broker.call(lambda node: node.journal.checkpoint(*snapshot(node.broker, node.partitioned.store)))
+    eventually(lambda: broker.call(lambda node: node.journal.stats().checkpoints), "a checkpoint")
+    broker.crash_and_restart()
+
+    assert get_soon(connect(broker.amqp_port).channel(), "work").body == b"1"

@@ -199,6 +199,7 @@ class Channel:
     def _settle(self, how: Callable[[list[Lease]], None], leases: list[Lease]) -> None:
         if self.transaction is not None:
             self.transaction.settlements.append((how, leases))
+            self.ledger.set_aside(leases)  # a checkpoint before the commit must still see them
         else:
             how(leases)
             self._make_room()
@@ -407,19 +408,24 @@ class Channel:
         transaction = self.transaction
         if transaction is None:
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-        self.transaction = Transaction()
         self.flow.turn()  # what came before is not part of this record
         self.flow.begin()
         returned = []
-        for route, traits, header, body, mandatory in transaction.publishes:
-            outcome = self.flow.publish(route, traits, header, body)
-            if outcome is Outcome.UNROUTED and mandatory:
-                returned.append((route, header, body))
         settled: dict[int, WorkQueue] = {}
+        try:
+            for route, traits, header, body, mandatory in transaction.publishes:
+                outcome = self.flow.publish(route, traits, header, body)
+                if outcome is Outcome.UNROUTED and mandatory:
+                    returned.append((route, header, body))
+        except BaseException:
+            self.flow.abort()
+            raise
+        self.transaction = Transaction()
         for how, leases in transaction.settlements:
             how(leases)
             settled.update((lease.queue.id, lease.queue) for lease in leases)
         journalled = self.flow.commit([queue for queue in settled.values() if not queue.deleted])
+        self.ledger.commit()
         for unrouted in returned:
             self._return(*unrouted)
         self._make_room()
