@@ -517,3 +517,26 @@ def test_a_batch_that_would_stop_the_broker_for_long_is_refused(http: httpx.Clie
 
     assert refusal.status_code == 429
     assert "maxOffsetsPerTrigger" in refusal.json()["error"]
+
+
+def test_large_messages_after_small_ones_are_not_read_all_at_once(
+    broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of what was read last says nothing about what comes next."""
+    from holtmq.broker import range_reads
+
+    push(http, "q", 5_000)
+    for n in range(40):
+        items = [{"queue": "q", "partition": "p0", "payload": {"n": n, "pad": "x" * 50_000}}]
+        assert http.post("/api/v1/push", json={"items": items}).status_code == 201
+    broker.call(lambda node: _trim(node, "q", "p1", 2_480))
+    monkeypatch.setattr(range_reads, "SPAN_BYTES", 200_000)
+
+    reader = pa.ipc.open_stream(http.get("/api/v1/ranges/q/rows", params={"from": 0}).content)
+    batches = list(_batches(reader))
+
+    offsets = [offset for batch, _ in batches for offset in batch.column("offset").to_pylist()]
+    kept = [n for n in range(5_000) if n % 2 == 0 or n // 2 >= 2_480]
+    assert offsets == [*kept, *range(5_000, 5_040)]
+    assert max(batch.nbytes for batch, _ in batches) < 600_000
+    assert int(batches[-1][1][b"gone"]) == 2_480

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -25,6 +26,7 @@ from holtmq.broker.partitioned_store import Extra, PartitionedStore, Side
 
 PIECE_ROWS: Final = CHUNK_ROWS
 PIECE_BYTES: Final = 4 << 20
+SPAN_BYTES: Final = 64 << 20  # journal that one piece may reach over: its messages cannot be larger together
 _FIRST_PIECE: Final = 64  # nothing is known yet about the size of messages
 
 
@@ -139,7 +141,7 @@ def pieces(
     chosen: Chosen = Chosen(),  # noqa: B008  # frozen
     with_records: bool = True,
 ) -> Iterator[Piece]:
-    """Step through a range; each piece holds about ``PIECE_BYTES`` or less. Between two the queue may change.
+    """Step through a range; a piece aims at ``PIECE_BYTES``. Between two of them the queue may change.
 
     The last piece ends at ``stop`` and may be empty. ``with_records`` off leaves the bodies on disk.
     """
@@ -153,7 +155,7 @@ def pieces(
         until = min(end, at + step)
         piece = _piece(store, queue, at, until, chosen.partition, with_records)
         yield piece
-        at = until
+        at = piece.next
         if with_records and piece.records:
             mean = max(1, sum(map(len, piece.records)) // len(piece.records))
             step = min(PIECE_ROWS, 4 * step, max(1, PIECE_BYTES // mean))
@@ -189,8 +191,28 @@ def _piece(
             positions.append(where[row])
             created.append(times[row])
             partitions.append(index)
-    records = [record for _, record in store.journal.read_many(positions)] if with_records else []
+    if not with_records:
+        return Piece(offsets, created, partitions, [], until, gone)
+    fit = _fitting(positions)
+    if fit < len(positions):
+        until = offsets[fit]
+        gone = until - at - queue.log.count_live(at, until)
+        for column in (offsets, created, partitions, positions):
+            del column[fit:]
+    records = [record for _, record in store.journal.read_many(positions)]
     return Piece(offsets, created, partitions, records, until, gone)
+
+
+def _fitting(positions: "array[int]") -> int:
+    """How many of these records to read at once, at least one. A record ends before the next one begins."""
+    if not positions or 0 <= positions[-1] - positions[0] <= SPAN_BYTES:
+        return len(positions)
+    span = 0
+    for place, (one, following) in enumerate(pairwise(positions), 1):
+        span += max(0, following - one)
+        if span > SPAN_BYTES:
+            return place
+    return len(positions)
 
 
 def fit_bytes(
