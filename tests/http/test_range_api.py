@@ -540,3 +540,20 @@ def test_large_messages_after_small_ones_are_not_read_all_at_once(
     assert offsets == [*kept, *range(5_000, 5_040)]
     assert max(batch.nbytes for batch, _ in batches) < 600_000
     assert int(batches[-1][1][b"gone"]) == 2_480
+
+
+def test_retention_of_completed_messages_waits_for_a_mirrored_reader(
+    broker: TestBroker, http: httpx.Client
+) -> None:
+    options = {"retentionEnabled": True, "completedRetentionSeconds": 10}
+    http.post("/api/v1/configure", json={"queue": "q", "options": options})
+    push(http, "q", 10, partitions=1)
+    http.put("/api/v1/ranges/q/groups/archive", json={"offset": 4})
+
+    broker.clock.advance(1000)
+    kept = ranges(http, names="q")["q"]["firstOffset"]
+    http.put("/api/v1/ranges/q/groups/archive", json={"offset": 10})
+    broker.clock.advance(1000)
+
+    assert kept == 4
+    assert ranges(http, names="q")["q"]["firstOffset"] == 10
