@@ -141,6 +141,18 @@ def test_the_repeat_of_the_ack_that_released_a_lease_is_answered_as_before() -> 
     assert len(node.queue.dead_letters) == 1
 
 
+def test_a_changed_mind_after_a_nack_is_no_repeat_and_no_success() -> None:
+    node = node_with()
+    node.push("p", "a")
+    popped = node.pop()
+    node.ack(popped, AckStatus.RETRY)
+
+    (late,) = node.ack(popped, AckStatus.COMPLETED)
+
+    assert late.verdict is AckVerdict.INVALID_LEASE
+    assert ids(node.pop()) == ["a"]
+
+
 def test_an_ack_without_a_lease_still_moves_the_cursor() -> None:
     node = node_with()
     node.push("p", "a", "b")

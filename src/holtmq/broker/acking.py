@@ -103,7 +103,7 @@ def _decide_partition(
         if status is None:
             outcomes[place] = UNKNOWN_STATUS
         elif lease_id and lease_id != live_id:
-            outcomes[place] = _late(group, lease_id, partition, position)
+            outcomes[place] = _late(group, lease_id, partition, position, status is completed)
         elif lease_id and lease is not None and position >= lease.end:
             outcomes[place] = INVALID_LEASE  # not delivered under this lease
         elif position < cursor:
@@ -128,11 +128,16 @@ def _head_error(named: Mapping[int, Named]) -> str | None:
     return text[:ERROR_MAX] if text else None
 
 
-def _late(group: Group, lease_id: str, partition: int, position: int) -> AckOutcome:
-    """An ack under a lease that is over: the repeat of the call that ended it gets its answer again."""
+def _late(group: Group, lease_id: str, partition: int, position: int, completed: bool) -> AckOutcome:
+    """An ack under a lease that is over: the repeat of the call that ended it gets its answer again.
+
+    A changed mind is no repeat: "completed" for a message that goes out again must not sound like success.
+    """
     answers = group.released_answers(lease_id, partition)
     answer = None if answers is None else answers.at(position)
-    return INVALID_LEASE if answer is None else replace(answer, repeated=True)
+    if answer is None or answer.verdict is (AckVerdict.REDELIVERED if completed else AckVerdict.ACKNOWLEDGED):
+        return INVALID_LEASE
+    return replace(answer, repeated=True)
 
 
 def _answer(
