@@ -1,7 +1,7 @@
 """Pushes, pops and acks of the partitioned queue's HTTP interface, as bytes that are mostly ready-made.
 
 Owns: request templates with a serial number patched in, and the reading of answers. Must not touch: sockets,
-counts. Costs 0.3 µs for a pushed and 0.7 µs for a popped and acked message in batches of 100.
+counts. Costs 0.3 µs for a pushed and 1.3 µs for a popped and acked message in batches of 100.
 """
 
 from __future__ import annotations
