@@ -20,6 +20,7 @@ from holtmq.testing import TestBroker
 _numbers = itertools.count()
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in Path(item.path).parents and "spark" in getattr(item, "fixturenames", ()):
