@@ -47,8 +47,10 @@ class Levels:
         lane = self.lanes.get(level)
         if lane is None:
             lane = self.lanes[level] = Lane()
-        lane.inbox.append(message)
-        self._occupied |= 1 << level
+        inbox = lane.inbox
+        if not inbox:  # else its bit is set: it is cleared only with the last message
+            self._occupied |= 1 << level
+        inbox.append(message)
 
     def take(self, limit: int, pager: Pager) -> list[Message]:
         """Remove and return up to ``limit`` messages, highest level first."""
