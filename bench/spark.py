@@ -240,7 +240,7 @@ def report(figures: dict[str, float], chosen: argparse.Namespace) -> None:
         "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
         "cores": os.cpu_count(),
         "load_average": os.getloadavg(),
-        "command": " ".join(sys.argv),
+        "command": " ".join(["python -m bench.spark", *sys.argv[1:]]),
         "rows": chosen.rows,
         "rounds": chosen.rounds,
         "figures": {name: round(value, 3) for name, value in figures.items()},

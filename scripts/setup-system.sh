@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests need from outside Python: the C client tools, Java for Spark, node's amqplib.
+# What the tests need from outside Python: the C client tools, Java for Spark, a browser, node's amqplib.
 # On Debian as root it installs what is missing; elsewhere it says what to install, and goes on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,6 +15,8 @@ missing=()
 if ! has amqp-publish; then missing+=(amqp-tools); fi
 if [ -d tests/spark ] && ! has_java_17; then missing+=(default-jre-headless); fi
 if wants_node && ! has npm; then missing+=(nodejs npm); fi
+# The dead-letter report is looked at in a real browser.
+if [ -f tests/spark/test_spark_report.py ] && ! has chromium; then missing+=(chromium); fi
 
 if [ "${#missing[@]}" -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && has apt-get; then
