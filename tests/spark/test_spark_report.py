@@ -34,7 +34,13 @@ def test_a_browser_draws_the_charts_without_asking_the_network_for_anything(tmp_
     page, picture = tmp_path / "report.html", tmp_path / "report.png"
     page.write_text(PAGE)
     common = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    common += [f"--user-data-dir={tmp_path / 'profile'}", "--hide-scrollbars"]
+    common += [f"--user-data-dir={tmp_path / 'profile'}", "--hide-scrollbars", "--no-first-run"]
+    common += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-quic",
+    ]
 
     dom = subprocess.run(
         [*common, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=100, check=True
