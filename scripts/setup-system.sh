@@ -13,6 +13,7 @@ wants_node() { compgen -G 'tests/e2e/node/*.js' >/dev/null || compgen -G 'tests/
 
 missing=()
 if ! has amqp-publish; then missing+=(amqp-tools); fi
+if ! has curl; then missing+=(curl); fi
 if [ -d tests/spark ] && ! has_java_17; then missing+=(default-jre-headless); fi
 if wants_node && ! has npm; then missing+=(nodejs npm); fi
 # The dead-letter report is looked at in a real browser.
