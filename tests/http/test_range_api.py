@@ -339,7 +339,7 @@ def test_a_repeated_commit_changes_nothing_whatever_its_rows(broker: TestBroker,
 
     assert repeated.json()["repeated"]
     assert older.json()["repeated"]
-    assert broker.call(lambda node: node.partitioned.staging.staged_rows) == 0
+    assert broker.call(lambda node: node.partitioned.staging.staged()) == {}
     assert len(rows(http, "out")) == 1
     assert http.get("/api/v1/staging/w").json()["lastBatch"] == 3
 
@@ -378,13 +378,32 @@ def test_an_aborted_batch_is_forgotten(http: httpx.Client) -> None:
     assert commit(http, 0, (0, 0, 1)).status_code == 409
 
 
+def test_a_writer_that_was_ended_stages_no_more_until_an_hour_has_passed(
+    broker: TestBroker, http: httpx.Client
+) -> None:
+    stage(http, arrow(payload=["1"]), "w/0/0/0")
+    stage(http, arrow(payload=["1"]), "w/1/0/0")
+    stage(http, arrow(payload=["1"]), "other/0/0/0")
+
+    assert http.delete("/api/v1/staging/w").json() == {"dropped": True}
+    late = stage(http, arrow(payload=["1"]), "w/0/1/0")
+
+    assert (late.status_code, late.json()["error"]) == (
+        409,
+        "writer w was aborted: nothing more is staged for it",
+    )
+    assert broker.call(lambda node: node.partitioned.staging.staged()) == {"other": 1}
+    broker.clock.advance(2 * 3600)
+    assert stage(http, arrow(payload=["1"]), "w/0/1/0").status_code == 200
+
+
 def test_orphans_expire(broker: TestBroker, http: httpx.Client) -> None:
     stage(http, arrow(payload=["1"]), "dead/0/0/0")
     broker.clock.advance(2 * 3600)
 
     stage(http, arrow(payload=["1"]), "alive/0/0/0")
 
-    assert broker.call(lambda node: node.partitioned.staging.staged_rows) == 1
+    assert broker.call(lambda node: node.partitioned.staging.staged()) == {"alive": 1}
 
 
 def test_staged_rows_and_commits_survive_crashes_and_checkpoints(

@@ -7,7 +7,13 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 from spark_support import Shop
+
+from holtmq.spark.client import BrokerClient
+from holtmq.spark.errors import BrokerRefused
+from holtmq.spark.options import sink_options
+from holtmq.spark.sink import HoltBatchWriter
 
 
 def ids(spark: SparkSession, shop: Shop, queue: str) -> list[int]:
@@ -48,7 +54,28 @@ def test_a_batch_write_with_one_failing_task_leaves_nothing(spark: SparkSession,
         ).save()
 
     assert shop.next_offset("q") == 0
-    assert shop.broker.call(lambda node: node.partitioned.staging.staged_rows) == 0
+    waiting = shop.broker.call(lambda node: node.partitioned.staging.staged())
+    assert not [writer for writer in waiting if writer.startswith("write-")]
+
+
+def test_what_tasks_stage_before_and_after_the_abort_of_their_write_is_dropped(
+    spark: SparkSession, shop: Shop
+) -> None:
+    options = sink_options({"url": shop.url, "queue": shop.name("q")})
+    writer = HoltBatchWriter(options, StructType([StructField("payload", StringType())]), overwrite=False)
+    rows = pa.RecordBatch.from_pydict({"payload": ["1"]})
+    staged = pa.BufferOutputStream()
+    with pa.ipc.new_stream(staged, rows.schema) as stream:
+        stream.write_batch(rows)
+    body = staged.getvalue().to_pybytes()
+    with BrokerClient(options.connection) as broker:
+        broker.stage(writer.name, 0, 0, 1, 0, body, {"queue": options.queue})
+
+        writer.abort([])  # no task had reported its success
+
+        with pytest.raises(BrokerRefused, match="was aborted"):
+            broker.stage(writer.name, 0, 1, 1, 0, body, {"queue": options.queue})
+    assert writer.name not in shop.broker.call(lambda node: node.partitioned.staging.staged())
 
 
 def test_a_named_batch_write_happens_once(spark: SparkSession, shop: Shop) -> None:

@@ -109,6 +109,7 @@ class Staging(Side):
         self._spool = spool
         self._committed: dict[str, tuple[int, int]] = {}  # writer -> (last batch, µs)
         self._batches: dict[tuple[str, int], dict[_Key, _Attempt]] = {}
+        self._ended: dict[str, float] = {}  # writer -> when it was aborted for good
         self._store.add_side(self)
 
     # -- commands --------------------------------------------------------------------------------
@@ -125,6 +126,8 @@ class Staging(Side):
     ) -> int:
         """Keep a part of an attempt's rows; the same part again replaces it. Returns the attempt's rows."""
         self._drop_orphans(now)
+        if writer in self._ended:
+            raise Conflict(f"writer {writer} was aborted: nothing more is staged for it")
         found = self._batches.get((writer, batch), {}).get((task, attempt))
         before = 0 if found is None else found.rows
         if before + len(rows) > ROWS_MAX:
@@ -174,13 +177,24 @@ class Staging(Side):
         """Forget what was staged; whether there was anything."""
         return self._batches.pop((writer, batch), None) is not None
 
+    def end(self, writer: str, now: float) -> bool:
+        """Forget all a writer has staged, and refuse what its tasks, not yet stopped, will stage late."""
+        self._ended[writer] = now
+        gone = [key for key in self._batches if key[0] == writer]
+        for key in gone:
+            del self._batches[key]
+        return bool(gone)
+
     def last_batch(self, writer: str) -> int | None:
         last = self._committed.get(writer)
         return None if last is None else last[0]
 
-    @property
-    def staged_rows(self) -> int:
-        return sum(attempt.rows for batch in self._batches.values() for attempt in batch.values())
+    def staged(self) -> dict[str, int]:
+        """How many rows wait for a commit, by writer."""
+        rows: dict[str, int] = {}
+        for (writer, _), attempts in self._batches.items():
+            rows[writer] = rows.get(writer, 0) + sum(attempt.rows for attempt in attempts.values())
+        return rows
 
     # -- deciding --------------------------------------------------------------------------------
 
@@ -242,6 +256,8 @@ class Staging(Side):
             newest = max(part.staged_us for attempt in attempts.values() for part in attempt.parts.values())
             if newest < oldest:
                 del self._batches[key]
+        while self._ended and next(iter(self._ended.values())) < now - ORPHAN_SECONDS:
+            del self._ended[next(iter(self._ended))]
 
     # -- the journal's side ----------------------------------------------------------------------
 

@@ -37,7 +37,10 @@ async def stage(call: Call) -> object:
     defaults = {name: call.query.text(name) for name in ("queue", "partition")}
     ids = f"{writer}:{batch}:{task}.{attempt}:{part}"
     staged = arrow().staged_rows(call.body, defaults, ids)
-    total = call.service.staging.stage(writer, batch, task, attempt, part, staged, call.now)
+    try:
+        total = call.service.staging.stage(writer, batch, task, attempt, part, staged, call.now)
+    except Conflict as error:
+        raise Refusal(409, str(error)) from None
     await call.durable()
     return {"rows": total}
 
@@ -63,6 +66,11 @@ async def abort(call: Call) -> object:
     return {"dropped": call.service.staging.abort(writer, batch)}
 
 
+async def end(call: Call) -> object:
+    """Forget what a writer has staged and take no more from it, for an hour at least."""
+    return {"dropped": call.service.staging.end(_writer(call), call.now)}
+
+
 async def writer_state(call: Call) -> object:
     """The last batch of a writer that was published; null when there is none."""
     writer = call.path["writer"]
@@ -70,10 +78,14 @@ async def writer_state(call: Call) -> object:
 
 
 def _batch(call: Call) -> tuple[str, int]:
+    return _writer(call), _number(call, "batch")
+
+
+def _writer(call: Call) -> str:
     writer = call.path["writer"]
     if len(writer) > _NAME_MAX:
         raise Refusal(400, f"a writer's name has at most {_NAME_MAX} characters")
-    return writer, _number(call, "batch")
+    return writer
 
 
 def _number(call: Call, name: str) -> int:
@@ -92,7 +104,7 @@ ENDPOINTS: Final = (
         "Stage rows of a batch (Arrow IPC); the same part again replaces it",
         stage,
         query=("part", "queue", "partition"),
-        statuses=(200, 400, 413, 429, 501),
+        statuses=(200, 400, 409, 413, 429, 501),
     ),
     Endpoint(
         "POST",
@@ -105,6 +117,14 @@ ENDPOINTS: Final = (
         statuses=(200, 400, 409, 429, 503),
     ),
     Endpoint("DELETE", "/api/v1/staging/{writer}/{batch}", WRITE, "staging", "Forget a staged batch", abort),
+    Endpoint(
+        "DELETE",
+        "/api/v1/staging/{writer}",
+        WRITE,
+        "staging",
+        "Forget all a writer has staged, and take no more from it",
+        end,
+    ),
     Endpoint(
         "GET",
         "/api/v1/staging/{writer}",

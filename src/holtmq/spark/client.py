@@ -189,6 +189,10 @@ class BrokerClient:
         """Forget what was staged."""
         self._json("DELETE", f"/api/v1/staging/{quote(writer, safe='')}/{batch}", {})
 
+    def end(self, writer: str) -> None:
+        """Forget what was staged, and what tasks of this writer that still run will stage."""
+        self._json("DELETE", f"/api/v1/staging/{quote(writer, safe='')}", {})
+
     # -- any other endpoint ----------------------------------------------------------------------
 
     def call(

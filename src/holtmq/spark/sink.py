@@ -159,7 +159,11 @@ class HoltStreamWriter(DataSourceStreamArrowWriter):
         _publish(self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        _forget(self._options, messages, batchId)
+        # A batch that is tried again has the same number, so it is not closed for good: what a task of this
+        # try stages late goes with the batch's commit, or after an hour.
+        for writer in {message.writer for message in messages if isinstance(message, Staged)}:
+            with BrokerClient(self._options.connection) as broker:
+                broker.abort(writer, batchId)
 
 
 class HoltBatchWriter(DataSourceArrowWriter):
@@ -170,21 +174,18 @@ class HoltBatchWriter(DataSourceArrowWriter):
             raise UnfitSchema('a queue is appended to, not overwritten: use mode("append")')
         check_columns(schema, options)
         self._options = options
-        self._writer = (
-            options.write_id or f"write-{uuid.uuid4()}"
-        )  # pickled from here: every task stages under the same name
+        # Pickled from here: every task stages under the same name.
+        self.name = options.write_id or f"write-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return _Stager(self._options).run(iterator, self._writer, self._options.write_batch)
+        return _Stager(self._options).run(iterator, self.name, self._options.write_batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _publish(self._options, messages, self._options.write_batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _forget(self._options, messages, self._options.write_batch)
-
-
-def _forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-    for writer in {message.writer for message in messages if isinstance(message, Staged)}:
-        with BrokerClient(options.connection) as broker:
-            broker.abort(writer, batch)
+        with BrokerClient(self._options.connection) as broker:
+            if self._options.write_id:
+                broker.abort(self.name, self._options.write_batch)  # may be written again by this name
+            else:
+                broker.end(self.name)
