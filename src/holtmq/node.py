@@ -22,10 +22,10 @@ from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.checkpoint import snapshot
-from holtmq.broker.partitioned_bodies import Cipher
-from holtmq.broker.partitioned_service import PartitionedService
-from holtmq.broker.partitioned_service import Settings as PartitionedSettings
-from holtmq.broker.queue_config import QueueConfig
+from holtmq.broker.partitioned.bodies import Cipher
+from holtmq.broker.partitioned.queue_config import QueueConfig
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.recovery import recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, TlsVerify

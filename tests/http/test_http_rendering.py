@@ -2,9 +2,9 @@
 
 import json
 
-from holtmq.broker.identifiers import message_id, partition_id
-from holtmq.broker.partitioned_bodies import Body
-from holtmq.broker.partitioned_requests import PushItem, PushResult
+from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.identifiers import message_id, partition_id
+from holtmq.broker.partitioned.requests import PushItem, PushResult
 from holtmq.http.rendering import push_results
 from holtmq.http.wire import iso_ms, iso_us
 

@@ -214,7 +214,7 @@ def _batches(reader: Any) -> Iterator[tuple[Any, Any]]:
 def _trim(node: Any, queue: str, partition: str, upto: int) -> None:
     from array import array
 
-    from holtmq.broker.partitioned_events import Trimmed
+    from holtmq.broker.partitioned.events import Trimmed
 
     store = node.partitioned.store
     found = store.queues[queue]
@@ -500,7 +500,7 @@ def test_a_group_with_workers_cannot_be_mirrored(http: httpx.Client) -> None:
 def test_a_reader_that_does_not_read_makes_the_broker_wait_not_grow(
     broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holtmq.broker import range_reads
+    from holtmq.broker.partitioned import range_reads
 
     for at in range(0, 40_000, 4_000):
         items = [{"queue": "q", "payload": {"n": n, "pad": "x" * 1000}} for n in range(at, at + 4_000)]
@@ -542,7 +542,7 @@ def test_large_messages_after_small_ones_are_not_read_all_at_once(
     broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of what was read last says nothing about what comes next."""
-    from holtmq.broker import range_reads
+    from holtmq.broker.partitioned import range_reads
 
     push(http, "q", 5_000)
     for n in range(40):

@@ -13,18 +13,18 @@ import pytest
 from click.testing import CliRunner
 
 from holtmq.amqp.channel import Channel
-from holtmq.broker import acking, acknowledgment
-from holtmq.broker.acknowledgment import Settlement
 from holtmq.broker.broker import Broker
 from holtmq.broker.changes import Kind
-from holtmq.broker.dedup import DedupIndex
 from holtmq.broker.flow import Flow
 from holtmq.broker.leases import Ledger
-from holtmq.broker.partitioned_bodies import Body
-from holtmq.broker.partitioned_events import Acked, encode
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_store import _EVENTS, Change, Extra, PartitionedStore
-from holtmq.broker.partitioned_waiting import WaitingLine
+from holtmq.broker.partitioned import acking, acknowledgment
+from holtmq.broker.partitioned.acknowledgment import Settlement
+from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.dedup import DedupIndex
+from holtmq.broker.partitioned.events import Acked, encode
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.store import _EVENTS, Change, Extra, PartitionedStore
+from holtmq.broker.partitioned.waiting import WaitingLine
 from holtmq.broker.recovery import _Holding
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal.file_journal import FileJournal

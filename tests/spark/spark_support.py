@@ -57,7 +57,7 @@ class Shop:
         """What retention does, now: everything of the partition below this position goes."""
         from array import array
 
-        from holtmq.broker.partitioned_events import Trimmed
+        from holtmq.broker.partitioned.events import Trimmed
 
         def run(node: Any) -> None:
             store = node.partitioned.store

@@ -35,7 +35,7 @@ from holtmq.broker.flow import Flow
 from holtmq.broker.flow_records import encode_settled
 from holtmq.broker.leases import Ledger
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.policies import PolicyBook, alternate_exchange, effective, make_policy
 from holtmq.broker.queue_arguments import QueueDeclaration, QueueOptions, QueueType, parse_queue_arguments
 from holtmq.broker.routes import Route

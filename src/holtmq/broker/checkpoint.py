@@ -29,7 +29,7 @@ from holtmq.broker.changes import (
 )
 from holtmq.broker.lane import Lane
 from holtmq.broker.message import TRANSIENT, Message
-from holtmq.broker.partitioned_store import PartitionedStore
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.policies import Policy
 from holtmq.broker.priority import Levels
 from holtmq.broker.work_queue import WorkQueue

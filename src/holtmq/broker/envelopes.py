@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.partitioned_bodies import AmqpFacts, Body
+from holtmq.broker.partitioned.bodies import AmqpFacts, Body
 from holtmq.wire.properties import (
     PROPERTIES_AT,
     Properties,

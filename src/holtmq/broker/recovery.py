@@ -39,7 +39,7 @@ from holtmq.broker.changes import (
 from holtmq.broker.checkpoint import Counters, DelayState, QueueState
 from holtmq.broker.flow_records import decode_delayed, decode_mark, decode_returned, decode_settled
 from holtmq.broker.message import placed
-from holtmq.broker.partitioned_store import PartitionedStore
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.policies import make_policy
 from holtmq.broker.priority import Levels
 from holtmq.broker.queue_arguments import QueueType, parse_queue_arguments

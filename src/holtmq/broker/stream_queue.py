@@ -11,18 +11,18 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
 
-from holtmq.broker.acknowledgment import AckStatus
 from holtmq.broker.envelopes import body_of, message_of
 from holtmq.broker.errors import Conflict
 from holtmq.broker.lane import Lane, Pager
 from holtmq.broker.leases import Lease
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_requests import AckRequest, PopRequest, PushItem
-from holtmq.broker.partitioned_service import PartitionedService
-from holtmq.broker.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.subscriptions import StartMode, StartRequest
 from holtmq.broker.queue_arguments import QueueOptions
-from holtmq.broker.subscriptions import StartMode, StartRequest
 from holtmq.broker.work_queue import Consumer, WorkQueue
 from holtmq.wire.properties import PROPERTIES_AT, raw_headers
 

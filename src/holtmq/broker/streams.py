@@ -8,15 +8,15 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.partitioned_events import (
+from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     QueueConfigured,
     QueueDeleted,
     QueueEvent,
     SubscriptionsForgotten,
 )
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.queue_arguments import QueueOptions
 from holtmq.broker.stream_queue import StreamQueue
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.acknowledgment import AckStatus
 from holtmq.broker.envelopes import to_payload
 from holtmq.broker.flow import Outcome
 from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import Message, make_address
+from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.routes import Route
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.wire.properties import (

@@ -16,7 +16,7 @@ from holtmq.auth.permissions import BadPattern, Permissions
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, NotFound
-from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.recovery import recover
 from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
 from holtmq.journal import FileJournal, JournalError, JournalLocked, open_journal

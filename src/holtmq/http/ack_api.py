@@ -10,15 +10,15 @@ from uuid import uuid4
 
 import msgspec
 
-from holtmq.broker.acknowledgment import Ack, AckStatus
-from holtmq.broker.clean_acks import CleanRun
 from holtmq.broker.errors import BrokerError, LeaseLost
-from holtmq.broker.groups import QUEUE_MODE, micros
-from holtmq.broker.identifiers import message_id, partition_id, partition_of
-from holtmq.broker.partitioned_bundle import transact
-from holtmq.broker.partitioned_keyed import KeyDecision, KeyOp
-from holtmq.broker.partitioned_queue import Extension
-from holtmq.broker.partitioned_requests import AckRequest, PushItem
+from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus
+from holtmq.broker.partitioned.bundle import transact
+from holtmq.broker.partitioned.clean_acks import CleanRun
+from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
+from holtmq.broker.partitioned.identifiers import message_id, partition_id, partition_of
+from holtmq.broker.partitioned.keyed import KeyDecision, KeyOp
+from holtmq.broker.partitioned.queue import Extension
+from holtmq.broker.partitioned.requests import AckRequest, PushItem
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.keyed_api import KvRefused, lost_out, read_operation, result_out

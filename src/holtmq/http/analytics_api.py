@@ -7,9 +7,9 @@ import os
 import socket
 from typing import Final
 
-from holtmq.broker.groups import micros
-from holtmq.broker.partitioned_tally import QueueTally
-from holtmq.broker.queue_statistics import queue_counts
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.statistics import queue_counts
+from holtmq.broker.partitioned.tally import QueueTally
 from holtmq.http.endpoints import ADMIN, READ, Call, Endpoint
 from holtmq.http.history import summed
 from holtmq.http.resources_api import plus

@@ -1,6 +1,6 @@
 """Stored messages as Arrow columns, by arithmetic over a whole piece instead of a loop over its messages.
 
-Owns: where each field lies in a body's record (the layout is ``partitioned_bodies``'), the making of columns.
+Owns: where each field lies in a body's record (the layout is ``bodies.py``'s), the making of columns.
 Must not touch: queues, sockets. pyarrow and numpy come with ``holtmq[spark]``; this module is imported only
 when somebody asks for rows.
 
@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holtmq.broker.envelopes import to_body
-from holtmq.broker.partitioned_bodies import Cipher, decode_body
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.range_reads import Piece
+from holtmq.broker.partitioned.bodies import Cipher, decode_body
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.range_reads import Piece
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import Properties, decode_properties
 

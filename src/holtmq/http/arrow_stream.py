@@ -14,18 +14,18 @@ from typing import Final
 
 import pyarrow as pa
 
-from holtmq.broker import range_reads
-from holtmq.broker.dead_letter_store import DeadLetter
-from holtmq.broker.delivery_log import DeliveryRun, Outcome
 from holtmq.broker.envelopes import to_payload
 from holtmq.broker.errors import Conflict
-from holtmq.broker.identifiers import dead_letter_id
-from holtmq.broker.partitioned_bodies import ID_MAX, AmqpFacts, Body
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_store import PartitionedStore
-from holtmq.broker.pushing import DEFAULT_PARTITION
-from holtmq.broker.range_reads import Chosen, Piece, RangeInfo, Relation
-from holtmq.broker.staging import StagedRow
+from holtmq.broker.partitioned import range_reads
+from holtmq.broker.partitioned.bodies import ID_MAX, AmqpFacts, Body
+from holtmq.broker.partitioned.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.delivery_log import DeliveryRun, Outcome
+from holtmq.broker.partitioned.identifiers import dead_letter_id
+from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.range_reads import Chosen, Piece, RangeInfo, Relation
+from holtmq.broker.partitioned.staging import StagedRow
+from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.http.arrow_columns import MAP, NEED_NO_RECORD, TIME, MessageColumns
 from holtmq.wire.properties import Properties, encode_properties
 

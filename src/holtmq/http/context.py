@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from holtmq.auth.login import Authenticator
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.broker.broker import Broker
-from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.http.clients import Clients
 from holtmq.http.history import History

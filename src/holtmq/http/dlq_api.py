@@ -7,12 +7,18 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.dead_letter_store import DeadLetter, LetterFilter
 from holtmq.broker.errors import LimitReached, NotFound
-from holtmq.broker.identifiers import dead_letter_id, dead_letter_of, message_id, partition_id, partition_of
-from holtmq.broker.partitioned_admin import Replayed, purge, queue_named, replay
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.replaying import find_letter
+from holtmq.broker.partitioned.admin import Replayed, purge, queue_named, replay
+from holtmq.broker.partitioned.dead_letter_store import DeadLetter, LetterFilter
+from holtmq.broker.partitioned.identifiers import (
+    dead_letter_id,
+    dead_letter_of,
+    message_id,
+    partition_id,
+    partition_of,
+)
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.replaying import find_letter
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.wire import iso_ms, raw

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from holtmq.auth.tokens import Role
-from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.wire import Query

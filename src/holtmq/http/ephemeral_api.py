@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned_ephemeral import EphemeralConfig, EphemeralQueue, Gauges
-from holtmq.broker.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.ephemeral import EphemeralConfig, EphemeralQueue, Gauges
+from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.push_api import check_text

@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.groups import Group, micros
-from holtmq.broker.identifiers import message_id, partition_id
-from holtmq.broker.partitioned_admin import delete_group, move_subscription, queue_named, seek
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.queue_statistics import group_counts, group_partitions
-from holtmq.broker.subscriptions import Scope
+from holtmq.broker.partitioned.admin import delete_group, move_subscription, queue_named, seek
+from holtmq.broker.partitioned.groups import Group, micros
+from holtmq.broker.partitioned.identifiers import message_id, partition_id
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.statistics import group_counts, group_partitions
+from holtmq.broker.partitioned.subscriptions import Scope
 from holtmq.http.endpoints import ADMIN, READ, WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.wire import iso_ms, moment_us

@@ -6,14 +6,14 @@ Owns: their wire form. Must not touch: how a message's state comes about.
 from collections.abc import Iterator
 from typing import Final
 
-from holtmq.broker.acknowledgment import Ack, AckStatus
-from holtmq.broker.groups import QUEUE_MODE, micros
-from holtmq.broker.identifiers import message_id, partition_id, partition_of
-from holtmq.broker.message_log import GONE
-from holtmq.broker.partitioned_admin import drop_letters, queue_named, trim_head
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.queue_statistics import MessageState, message_state
-from holtmq.broker.replaying import find_letter
+from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus
+from holtmq.broker.partitioned.admin import drop_letters, queue_named, trim_head
+from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
+from holtmq.broker.partitioned.identifiers import message_id, partition_id, partition_of
+from holtmq.broker.partitioned.message_log import GONE
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.replaying import find_letter
+from holtmq.broker.partitioned.statistics import MessageState, message_state
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.resources_api import page_of, selected

@@ -7,11 +7,11 @@ woken by the service's line, never by polling.
 import asyncio
 from typing import Final, NamedTuple
 
-from holtmq.broker.acknowledgment import AckStatus
 from holtmq.broker.errors import Conflict
-from holtmq.broker.groups import QUEUE_MODE
-from holtmq.broker.partitioned_requests import AckRequest, Popped, PopRequest, Waiter
-from holtmq.broker.subscriptions import StartRequest, read_start
+from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups import QUEUE_MODE
+from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, Waiter
+from holtmq.broker.partitioned.subscriptions import StartRequest, read_start
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
 from holtmq.http.minting import mint

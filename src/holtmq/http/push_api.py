@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned_bodies import ID_MAX, Body
-from holtmq.broker.partitioned_requests import PushItem
-from holtmq.broker.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.bodies import ID_MAX, Body
+from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned_admin import configure, delete_queue
-from holtmq.broker.queue_config import OptionValue, QueueConfig
+from holtmq.broker.partitioned.admin import configure, delete_queue
+from holtmq.broker.partitioned.queue_config import OptionValue, QueueConfig
 from holtmq.http.endpoints import ADMIN, WRITE, Call, Endpoint
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.push_api import NAME_MAX

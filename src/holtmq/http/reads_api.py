@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.groups import micros
-from holtmq.broker.identifiers import partition_id
-from holtmq.broker.message_log import Partition
-from holtmq.broker.partitioned_queue import PartitionedQueue
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.identifiers import partition_id
+from holtmq.broker.partitioned.message_log import Partition
+from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.http.endpoints import WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.wire import iso_ms, moment_us, raw

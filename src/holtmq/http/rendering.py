@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.acknowledgment import Ack, AckOutcome, AckVerdict
-from holtmq.broker.clean_acks import CleanRun
-from holtmq.broker.identifiers import partition_id
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_requests import Popped, PushItem, PushResult, Run
+from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckVerdict
+from holtmq.broker.partitioned.clean_acks import CleanRun
+from holtmq.broker.partitioned.identifiers import partition_id
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import Popped, PushItem, PushResult, Run
 from holtmq.http.wire import iso_us, quoted, quoted_or_null
 
 ACK_ERRORS = {

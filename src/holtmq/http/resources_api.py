@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Final
 
-from holtmq.broker.groups import micros
-from holtmq.broker.identifiers import partition_id
-from holtmq.broker.partitioned_admin import clear, queue_named
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.queue_statistics import (
+from holtmq.broker.partitioned.admin import clear, queue_named
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.identifiers import partition_id
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.statistics import (
     Counts,
     dead_letters_by_partition,
     group_counts,

@@ -7,11 +7,11 @@ workers of another server) are zeros, never missing.
 from collections import Counter
 from typing import Final
 
-from holtmq.broker.groups import micros
-from holtmq.broker.partitioned_admin import queue_named
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_tally import QueueTally
-from holtmq.broker.queue_statistics import queue_counts
+from holtmq.broker.partitioned.admin import queue_named
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.statistics import queue_counts
+from holtmq.broker.partitioned.tally import QueueTally
 from holtmq.http.endpoints import READ, Call, Endpoint
 from holtmq.http.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.resources_api import page_of, partition_rows, plus, queue_head, selected, six

@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import msgspec
 
-from holtmq.broker.acknowledgment import AckStatus
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.groups import QUEUE_MODE
-from holtmq.broker.identifiers import message_id, partition_id, partition_of
-from holtmq.broker.partitioned_bundle import Cycle, CycleAck, run_cycle
-from holtmq.broker.partitioned_requests import PushItem, PushResult
-from holtmq.broker.partitioned_streams import ConfigMismatch, StateOp
+from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.bundle import Cycle, CycleAck, run_cycle
+from holtmq.broker.partitioned.groups import QUEUE_MODE
+from holtmq.broker.partitioned.identifiers import message_id, partition_id, partition_of
+from holtmq.broker.partitioned.requests import PushItem, PushResult
+from holtmq.broker.partitioned.stream_state import ConfigMismatch, StateOp
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.push_api import PushItemIn, check_text, read_item

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import msgspec
 
-from holtmq.broker.groups import micros
-from holtmq.broker.partitioned_service import PartitionedService
-from holtmq.broker.partitioned_timed import Timed, TimedChange
-from holtmq.broker.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.timed import Timed, TimedChange
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.keyed_api import KvRefused
 from holtmq.http.wire import iso_ms, raw

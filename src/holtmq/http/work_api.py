@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.acknowledgment import AckStatus
-from holtmq.broker.partitioned_requests import PushItem
+from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.work_door import WorkDoor, WorkMessage
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.context import Context

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holtmq.broker.envelopes import message_of
-from holtmq.broker.partitioned_queue import PartitionedQueue
-from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.testing.views import StoredMessage, stored_message
 from holtmq.wire.tables import FieldTable

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
-from holtmq.broker.groups import micros
-from holtmq.broker.partitioned_requests import Popped, PopRequest
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.requests import Popped, PopRequest
 from holtmq.journal import JournalFailed
 from holtmq.testing.simulation.partitioned_model import Lease, State
 from holtmq.testing.simulation.partitioned_view import (

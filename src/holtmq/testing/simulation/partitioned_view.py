@@ -5,7 +5,7 @@ Owns: reading one side and the other into equal shapes, and saying where they di
 
 from dataclasses import dataclass
 
-from holtmq.broker.partitioned_service import PartitionedService
+from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.testing.simulation.partitioned_model import Letter, State
 from holtmq.verify.record import make_body
 

@@ -14,7 +14,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.checkpoint import snapshot
-from holtmq.broker.partitioned_service import PartitionedService, Settings
+from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.recovery import recover
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep

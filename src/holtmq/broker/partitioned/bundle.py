@@ -1,0 +1,166 @@
+"""Several things in one step: a client's transaction, and the cycle of a stream processor.
+
+Owns: gathering what each part decides into one commit, all of it or nothing. Must not touch: the decisions
+themselves, wire names, clocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holtmq.broker.errors import Conflict, LeaseLost, NotFound
+from holtmq.broker.partitioned.acking import decide_acks
+from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.bodies import Body, encode_body
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.store import Change, Extra
+from holtmq.broker.partitioned.stream_state import StateOp, StreamStates
+from holtmq.broker.partitioned.transaction import (
+    AckOperation,
+    PushOperation,
+    TransactionDecision,
+    decide_transaction,
+)
+
+
+def transact(
+    service: PartitionedService,
+    items: Sequence[PushItem],
+    acks: Sequence[AckRequest],
+    now: float,
+    extras: Sequence[Extra] = (),
+) -> tuple[list[PushResult], list[AckAnswer]]:
+    """Pushes and acks together; raises the first refusal, and then nothing has happened."""
+    store = service.store
+    _refuse_while_spooling(service, items)
+    changes: list[Change] = []
+    drafts: dict[str, PartitionedQueue] = {}
+    for item in items:
+        if item.queue not in store.queues and item.queue not in drafts:
+            queue, configured = store.draft(item.queue, now, len(drafts))
+            drafts[item.queue] = queue
+            changes.append((queue.number, configured))
+    homes = {**store.queues, **drafts} if drafts else store.queues
+    pushes = [
+        PushOperation(homes[item.queue], ((item.partition, item.body.transaction_id),)) for item in items
+    ]
+    operations = [
+        AckOperation(
+            _home(service, request.queue, request.partition),
+            request.group,
+            Ack(request.partition, request.transaction_id, request.status, request.lease_id, request.error),
+        )
+        for request in acks
+    ]
+    decision = decide_transaction(pushes, operations, now)
+    changes += [(queue.number, event) for queue, event in decision.events]
+    bodies, records = _bodies_of(service, decision, items)
+    if changes or extras:
+        store.commit(changes, records, bodies, extras)
+    for name in {item.queue for item in items} | {operation.queue.name for operation in operations}:
+        service.tally.of(name).transactions += 1
+    results = [
+        _result(store.queues[item.queue], item, pushed.offset, pushed.duplicate)
+        for pushed, item in zip(decision.pushed, items, strict=True)
+    ]
+    answers = [
+        AckAnswer(outcome, operation.queue)
+        for outcome, operation in zip(decision.acked, operations, strict=True)
+    ]
+    return results, answers
+
+
+@dataclass(frozen=True, slots=True)
+class CycleAck:
+    transaction_id: str
+    lease_id: str
+    status: AckStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One step of a stream processor on one partition."""
+
+    query_id: str
+    queue: int
+    partition: int
+    partition_id: str
+    group: str
+    state_ops: Sequence[StateOp]
+    items: Sequence[PushItem]
+    ack: CycleAck | None
+    release: bool
+
+
+def run_cycle(
+    service: PartitionedService, streams: StreamStates, cycle: Cycle, now: float
+) -> tuple[list[PushResult], AckOutcome | None, PartitionedQueue]:
+    """State, pushes and ack together; raises the first refusal."""
+    _refuse_while_spooling(service, cycle.items)
+    if not streams.knows(cycle.query_id):
+        raise NotFound(f"Unknown query: {cycle.query_id}")
+    queue = _home(service, cycle.queue, cycle.partition)
+    changes: list[Change] = []
+    outcome: AckOutcome | None = None
+    if cycle.ack is not None:
+        status = cycle.ack.status
+        if status is AckStatus.FAILED:
+            status = AckStatus.DEAD_LETTER  # a cycle has no retries of its own
+        ack = Ack(cycle.partition, cycle.ack.transaction_id, status, cycle.ack.lease_id)
+        decision = decide_acks(queue, cycle.group, [ack], now, release=cycle.release)
+        outcome = decision.outcomes[0]
+        if not outcome.success or (ack.lease_id and (outcome.noop or outcome.repeated)):
+            raise LeaseLost(refusal_text(outcome))
+        changes += [(queue.number, event) for event in decision.events]
+    records: list[bytes] = []
+    bodies: list[Body] = []
+    decided = service.decide_pushes(cycle.items, now, changes, records, bodies)
+    extras = streams.change(cycle.query_id, cycle.partition_id, cycle.state_ops, now)
+    if changes or extras:
+        service.store.commit(changes, records, bodies, extras)
+    return service.results(cycle.items, decided), outcome, queue
+
+
+def refusal_text(outcome: AckOutcome) -> str:
+    """Why an ack did not count."""
+    return _TEXTS.get(outcome.verdict.value, "The message is already settled")
+
+
+_TEXTS = {
+    "not_found": "Message not found",
+    "invalid_lease": "Invalid or expired lease",
+    "unknown_status": "Unknown acknowledgment status",
+    "stale": "The message is already settled",
+}
+
+
+def _refuse_while_spooling(service: PartitionedService, items: Sequence[PushItem]) -> None:
+    if items and service.spool.holds:
+        raise Conflict("Pushes are suspended by maintenance")
+
+
+def _home(service: PartitionedService, number: int, index: int) -> PartitionedQueue:
+    queue = service.store.find(number, index)
+    if queue is None:
+        raise NotFound("Message not found")
+    return queue
+
+
+def _result(queue: PartitionedQueue, item: PushItem, offset: int, duplicate: bool) -> PushResult:
+    created_us = queue.log.created_us(offset)
+    return PushResult(queue.number, queue.indexes[item.partition], offset, created_us, duplicate)
+
+
+def _bodies_of(
+    service: PartitionedService, decision: TransactionDecision, items: Sequence[PushItem]
+) -> tuple[list[Body], list[bytes]]:
+    bodies: list[Body] = []
+    records: list[bytes] = []
+    for queue, pushed, mine in decision.pushes:
+        cipher = service.store.cipher if queue.config.encryption_enabled else None
+        for at, place in enumerate(mine):
+            if at not in pushed.duplicates:
+                bodies.append(items[place].body)
+                records.append(encode_body(items[place].body, cipher))
+    return bodies, records

@@ -1,0 +1,253 @@
+"""What can durably happen to a partitioned queue, and each event as bytes.
+
+Owns: the event values and their encoding; the hot three (push, ack, trim) by struct, the rare ones by
+msgpack. Must not touch: state; applying is the queue's. State is the fold of these, in order.
+"""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.errors import BrokerError
+from holtmq.broker.partitioned.acknowledgment import Answers
+from holtmq.broker.partitioned.message_log import from_bytes, to_bytes
+from holtmq.broker.partitioned.queue_config import QueueConfig
+from holtmq.broker.partitioned.traces import Traced
+
+
+class UnreadableEvent(BrokerError):
+    """Bytes that are not an event of this version: the journal is newer, or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfigured:
+    """The queue exists with these options; the first one creates it."""
+
+    name: str
+    namespace: str
+    task: str
+    config: QueueConfig
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeleted:
+    """Queue, messages, groups and dead letters are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A run of new messages; the caller's record carries their bodies beside this."""
+
+    first_offset: int
+    created_us: int  # of the first; each next one is a microsecond younger
+    partitions: "array[int]"  # "I": partition index of each
+    fingerprints: "array[int]"  # "Q": of (partition, transaction id)
+    new_partitions: tuple[str, ...] = ()  # take the next free indexes, in this order
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """One position that became a dead letter."""
+
+    position: int
+    retry_count: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """A group's progress in one partition, however it came about: ack, nack, auto-ack, eviction."""
+
+    group: int
+    partition: int
+    cursor: int  # everything below is settled
+    retry_count: int
+    at_us: int
+    hold_until_us: int = 0  # a nacked head waits until then
+    released: bool = False
+    dead_letters: tuple[Filed, ...] = ()
+    # For the live lease only, which no restart survives; never encoded.
+    lease_id: str = field(default="", compare=False)
+    answers: Answers | None = field(default=None, compare=False)
+    error: str | None = field(default=None, compare=False)  # why the head failed that comes again
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Retention: these partitions now start at these positions."""
+
+    partitions: "array[int]"  # "I"
+    firsts: "array[int]"  # "Q"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStarted:
+    """Where a group starts on partitions it has no cursor for: all of them, or the one named."""
+
+    name: str
+    group: int  # its number in this queue; a new number makes a new group
+    start_us: int
+    partition: str | None = None
+    conflates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The group reads on from this queue-wide offset, in one partition or in all there are now."""
+
+    group: int
+    offset: int
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersRemoved:
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A group's first choice of start; blank fields mean "any"."""
+
+    group: str
+    queue: str
+    partition: str
+    namespace: str
+    task: str
+    mode: str
+    timestamp_us: int
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionMoved:
+    group: str
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionsForgotten:
+    """Records dropped: of a group, of a queue, or of a group on a queue; blank means "any"."""
+
+    group: str
+    queue: str
+
+
+QueueEvent = (
+    QueueConfigured
+    | QueueDeleted
+    | Pushed
+    | Acked
+    | Trimmed
+    | GroupStarted
+    | GroupDeleted
+    | Sought
+    | DeadLettersRemoved
+)
+SubscriptionEvent = Subscribed | SubscriptionMoved | SubscriptionsForgotten
+Event = QueueEvent | SubscriptionEvent | Traced
+
+NO_QUEUE: Final = 0  # queue number of subscription and trace events, which belong to no single queue
+
+# Numbers are the format: never reuse one.
+_RARE: Final[dict[int, type[Event]]] = {
+    16: QueueConfigured,
+    17: QueueDeleted,
+    18: GroupStarted,
+    19: GroupDeleted,
+    20: Sought,
+    21: DeadLettersRemoved,
+    22: Subscribed,
+    23: SubscriptionMoved,
+    24: SubscriptionsForgotten,
+    25: Traced,
+}
+_KINDS: Final = {kind: number for number, kind in _RARE.items()}
+_PUSHED, _ACKED, _TRIMMED = 1, 2, 3
+_HEAD: Final = Struct("<IBI")  # length of what follows the head, kind, queue
+_PUSH: Final = Struct("<QQI")  # first offset, created, count; then partitions, fingerprints, new names
+_ACK: Final = Struct("<IIQIQQB")  # group, partition, cursor, retries, at, hold until, released; then letters
+_names: Final = msgspec.msgpack.Decoder(tuple[str, ...])
+_letters: Final = msgspec.msgpack.Decoder(tuple[Filed, ...])
+_encode_rare: Final = msgspec.msgpack.Encoder().encode
+
+
+def encode(queue: int, event: Event) -> bytes:
+    """One event as bytes that say their own length; concatenate to make a record of several."""
+    if isinstance(event, Acked):
+        tail = _encode_rare(event.dead_letters) if event.dead_letters else b""
+        head = _HEAD.pack(_ACK.size + len(tail), _ACKED, queue)
+        fields = _ACK.pack(
+            event.group,
+            event.partition,
+            event.cursor,
+            event.retry_count,
+            event.at_us,
+            event.hold_until_us,
+            event.released,
+        )
+        return head + fields + tail
+    if isinstance(event, Pushed):
+        count = len(event.partitions)
+        names = _encode_rare(event.new_partitions) if event.new_partitions else b""
+        head = _HEAD.pack(_PUSH.size + 12 * count + len(names), _PUSHED, queue)
+        fields = _PUSH.pack(event.first_offset, event.created_us, count)
+        return b"".join((head, fields, to_bytes(event.partitions), to_bytes(event.fingerprints), names))
+    if isinstance(event, Trimmed):
+        body = to_bytes(event.partitions) + to_bytes(event.firsts)
+        return _HEAD.pack(len(body), _TRIMMED, queue) + body
+    body = _encode_rare(event)
+    return _HEAD.pack(len(body), _KINDS[type(event)], queue) + body
+
+
+def encode_all(queue: int, events: Iterable[QueueEvent]) -> bytes:
+    return b"".join([encode(queue, event) for event in events])
+
+
+def decode_all(data: bytes) -> list[tuple[int, Event]]:
+    """(queue number, event) pairs, in order. Anything cut or unknown raises ``UnreadableEvent``."""
+    events: list[tuple[int, Event]] = []
+    view, at = memoryview(data), 0
+    while at < len(data):
+        try:
+            length, kind, queue = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            if at + length > len(data):
+                raise UnreadableEvent(f"event of kind {kind} cut short at byte {at}")
+            events.append((queue, _decode(kind, view[at : at + length])))
+        except (StructError, ValueError, LookupError, msgspec.MsgspecError) as error:
+            raise UnreadableEvent(f"not an event at byte {at}: {error}") from error
+        at += length
+    return events
+
+
+def _decode(kind: int, body: memoryview) -> Event:
+    if kind == _ACKED:
+        group, partition, cursor, retries, at_us, hold, released = _ACK.unpack_from(body)
+        tail = body[_ACK.size :]
+        letters = _letters.decode(tail) if tail else ()
+        return Acked(group, partition, cursor, retries, at_us, hold, bool(released), letters)
+    if kind == _PUSHED:
+        first, created, count = _PUSH.unpack_from(body)
+        at = _PUSH.size
+        if len(body) < at + 12 * count:
+            raise ValueError("push shorter than its count")
+        partitions = from_bytes("I", body[at : at + 4 * count])
+        prints = from_bytes("Q", body[at + 4 * count : at + 12 * count])
+        names = body[at + 12 * count :]
+        return Pushed(first, created, partitions, prints, _names.decode(names) if names else ())
+    if kind == _TRIMMED:
+        count = len(body) // 12
+        return Trimmed(from_bytes("I", body[: 4 * count]), from_bytes("Q", body[4 * count :]))
+    return msgspec.msgpack.decode(body, type=_RARE[kind])

@@ -1,0 +1,151 @@
+"""Pops: the group's first step if it is its first, then the claim, then the bodies.
+
+Owns: how a request becomes claims, over one queue or many. Must not touch: claiming rules (the queue's), who
+waits (the line's), wire names, clocks.
+"""
+
+from collections.abc import Sequence
+
+from holtmq.broker.partitioned.events import NO_QUEUE
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.joining import decide_join, decide_subscription
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import Popped, PopRequest, Run
+from holtmq.broker.partitioned.store import Change, PartitionedStore
+from holtmq.broker.partitioned.subscriptions import Scope
+from holtmq.broker.partitioned.tally import Tally
+from holtmq.broker.partitioned.waiting import WaitingLine
+
+
+class Popping:
+    """See the module."""
+
+    def __init__(self, store: PartitionedStore, tally: Tally, line: WaitingLine, lookback: float) -> None:
+        self._store = store
+        self._tally = tally
+        self._line = line
+        self._lookback = lookback
+        self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
+        self._turns = 0  # where a pop over many queues starts: fair rotation
+
+    def pop(self, request: PopRequest, now: float) -> Popped | None:
+        """Hand out what is there, under a lease or settled at once; None when there is nothing.
+
+        A group's first pop records where it starts, whether it finds anything or not.
+        """
+        if request.queue:
+            queue = self._store.queues.get(request.queue)
+            wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
+            if queue is None:
+                return None
+            runs = self._claim(queue, request, request.limit, request.most_partitions, now)
+        else:
+            wrote, runs = self._pop_many(request, now)
+        if not runs:
+            return None
+        self._count(runs, now)
+        conflates = request.conflates and any(run.queue.groups[request.group].conflates for run in runs)
+        return Popped(request, runs, wrote or request.auto_ack, conflates)
+
+    def _pop_many(self, request: PopRequest, now: float) -> tuple[bool, list[Run]]:
+        scope = Scope("", "", request.namespace, request.task)
+        queues = self.matching(request.namespace, request.task)
+        wrote = self._join(request, None, scope, now)
+        runs: list[Run] = []
+        limit, most = request.limit, request.most_partitions
+        if queues:
+            self._turns += 1
+            at = self._turns % len(queues)
+            queues = sorted(queues[at:] + queues[:at], key=_priority)
+        for queue in queues:
+            if limit <= 0 or most <= 0:
+                break
+            wrote = self._join(request, queue, scope, now) or wrote
+            for run in self._claim(queue, request, limit, most, now):
+                runs.append(run)
+                limit -= len(run.bodies)
+                most -= 1
+        return wrote, runs
+
+    def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
+        """Every queue of a namespace and/or task; blank matches all."""
+        return [
+            queue
+            for queue in self._store.queues.values()
+            if (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
+        ]
+
+    def _join(self, request: PopRequest, queue: PartitionedQueue | None, scope: Scope, now: float) -> bool:
+        """Record where the group starts, if that is not known yet; whether anything was written."""
+        group = request.group
+        key = (queue.number if queue is not None else NO_QUEUE, group, scope.partition or scope.queue)
+        if queue is not None and key in self._joined:
+            return False
+        changes: list[Change] = []
+        store = self._store
+        named = queue if scope.queue else None
+        made = decide_subscription(
+            store.subscriptions, named, group, scope, request.start, now, self._lookback
+        )
+        if made is not None:
+            # Two records, the second decided on the first: a crash between them leaves a record without a
+            # start, which the next pop turns into one.
+            store.commit([(NO_QUEUE, made)])
+        if queue is not None:
+            start = decide_join(
+                store.subscriptions,
+                queue,
+                group,
+                partition=scope.partition,
+                made=made,
+                conflates=request.conflates,
+            )
+            if start is not None:
+                changes.append((queue.number, start))
+                store.commit(changes)
+            self._joined.add(key)
+        return made is not None or bool(changes)
+
+    def forget_joined(self) -> None:
+        """Groups, queues or their records went away: the next pops look again."""
+        self._joined.clear()
+
+    def _claim(
+        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, now: float
+    ) -> list[Run]:
+        claim = queue.claim(
+            request.group,
+            request.lease_id,
+            limit,
+            now,
+            partition=request.partition or None,
+            most_partitions=most,
+            lease_seconds=request.lease_seconds,
+            auto_ack=request.auto_ack,
+        )
+        if not claim.deliveries:
+            return []
+        runs: list[Run] = []
+        try:
+            for delivery in claim.deliveries:
+                rows = queue.log.refs(delivery.offsets)
+                bodies = self._store.bodies([position for _, position, _ in rows])
+                queue.delivered(delivery, [body.transaction_id for body in bodies])
+                runs.append(Run(queue, delivery, rows, bodies))
+            if claim.events:
+                self._store.commit([(queue.number, event) for event in claim.events])
+        except BaseException:
+            for delivery in claim.deliveries:  # nobody gets them: do not make the next worker wait
+                queue.release(request.group, delivery.partition)
+            raise
+        self._line.plan(queue, request.group)
+        return runs
+
+    def _count(self, runs: Sequence[Run], now: float) -> None:
+        now_us = micros(now)
+        for run in runs:
+            self._tally.of(run.queue.name).popped(len(run.bodies), max(0, now_us - run.rows[0][2]))
+
+
+def _priority(queue: PartitionedQueue) -> int:
+    return queue.config.priority_order

@@ -1,0 +1,147 @@
+"""Deciding a push: which items are new, which are duplicates, and whether there is room.
+
+Owns: deduplication within and across calls, creation times, the size limit. Must not touch: state (the
+queue applies the event), bodies, clocks.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holtmq.broker.errors import LimitReached
+from holtmq.broker.partitioned.events import Pushed
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.message_log import GONE
+from holtmq.broker.partitioned.queue import PartitionedQueue
+
+DEFAULT_PARTITION: Final = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class PushDecision:
+    """``offsets[i]`` is item i's offset, or its original's when i is among the duplicates."""
+
+    event: Pushed | None  # None: every item was a duplicate, nothing to write
+    offsets: list[int]
+    duplicates: frozenset[int]
+
+
+def decide_push(queue: PartitionedQueue, items: Sequence[tuple[str, str]], now: float) -> PushDecision:
+    """Decide (partition name, transaction id) pairs, in order. All are stored, or the push is refused."""
+    now_us = micros(now)
+    first = queue.log.next_offset
+    oldest_us = now_us - queue.config.dedup_window_us
+    indexes, print_of = queue.indexes, queue.fingerprint
+    places: list[int] = []  # partition index of each item
+    prints: list[int] = []
+    new: dict[str, int] = {}
+    before, index = "", -1
+    for name, transaction_id in items:
+        if index < 0 or name != before:
+            before = name
+            found = indexes.get(name)
+            index = new.setdefault(name, len(indexes) + len(new)) if found is None else found
+        places.append(index)
+        prints.append(print_of(index, transaction_id))
+    if queue.config.dedup_window_us <= 0 or (
+        len(set(prints)) == len(prints) and queue.dedup.knows_none(prints)
+    ):
+        offsets = list(range(first, first + len(items)))
+        duplicates: list[int] = []
+    else:
+        offsets, duplicates = _deduplicated(queue, items, places, prints, first, oldest_us)
+        if duplicates:
+            gone = set(duplicates)
+            places = [index for place, index in enumerate(places) if place not in gone]
+            prints = [print_ for place, print_ in enumerate(prints) if place not in gone]
+    if not places:
+        return PushDecision(None, offsets, frozenset(duplicates))
+    _check_room(queue, len(places))
+    created_us = max(now_us, queue.log.last_created_us + 1)
+    event = Pushed(first, created_us, array("I", places), array("Q", prints), tuple(new))
+    return PushDecision(event, offsets, frozenset(duplicates))
+
+
+def _deduplicated(
+    queue: PartitionedQueue,
+    items: Sequence[tuple[str, str]],
+    indexes: Sequence[int],
+    prints: Sequence[int],
+    next_offset: int,
+    oldest_us: int,
+) -> tuple[list[int], list[int]]:
+    """Offset of each item, the original's where it is a duplicate; and the places of the duplicates."""
+    known = queue.dedup.newest
+    fresh: dict[int, int] = {}  # fingerprint -> place in this call
+    twins: dict[int, list[int]] = {}  # later places whose fingerprint collides with one in fresh
+    offsets: list[int] = []
+    duplicates: list[int] = []
+    for place, (index, print_) in enumerate(zip(indexes, prints, strict=True)):
+        if print_ in fresh or known(print_) is not None:
+            earlier = [fresh[print_], *twins.get(print_, ())] if print_ in fresh else []
+            original = _within(items, earlier, place, offsets)
+            if original is None:
+                original = _stored(queue, index, print_, items[place][1], oldest_us)
+            if original is not None:
+                offsets.append(original)
+                duplicates.append(place)
+                continue
+            if earlier:
+                twins.setdefault(print_, []).append(place)
+        fresh.setdefault(print_, place)
+        offsets.append(next_offset)
+        next_offset += 1
+    return offsets, duplicates
+
+
+def _within(
+    items: Sequence[tuple[str, str]], places: Sequence[int], place: int, offsets: list[int]
+) -> int | None:
+    """An earlier item of the same call with the same key."""
+    for earlier in places:
+        if tuple(items[earlier][:2]) == tuple(items[place][:2]):
+            return offsets[earlier]
+    return None
+
+
+def _stored(
+    queue: PartitionedQueue, index: int, print_: int, transaction_id: str, oldest_us: int
+) -> int | None:
+    for offset in queue.dedup.candidates(print_):
+        if queue.log.created_us(offset) < oldest_us:
+            return None  # youngest first: the others are older still
+        if _same_partition(queue, index, offset) and queue.carries(offset, transaction_id):
+            return offset
+    return None
+
+
+def _same_partition(queue: PartitionedQueue, index: int, offset: int) -> bool:
+    # A trimmed row no longer says where it was; its fingerprint, which covers the partition, does.
+    stored = queue.log.partition(offset)
+    return stored in (index, GONE)
+
+
+def waiting(queue: PartitionedQueue) -> int:
+    """Messages that some group has not finished, or all stored ones while no group reads the queue."""
+    if not queue.groups:
+        return queue.log.live
+    total = 0
+    for index, where in enumerate(queue.partitions):
+        cursors = [c for group in queue.groups.values() if (c := group.cursor(index)) is not None]
+        total += where.end - min(cursors, default=where.first)
+    return total
+
+
+def _check_room(queue: PartitionedQueue, count: int) -> None:
+    """Refuse beyond ``max_size``. Counting is O(partitions), so a count is used until it runs out."""
+    most = queue.config.max_size
+    if not most:
+        return
+    if queue.room is None or (
+        queue.room[1] < queue.log.next_offset + count and queue.room[0] != queue.progress
+    ):
+        # Kept as "the offset up to which pushes fit": pushes since then need no bookkeeping.
+        queue.room = (queue.progress, queue.log.next_offset + most - waiting(queue))
+    if queue.room[1] < queue.log.next_offset + count:
+        raise LimitReached(f"queue {queue.name} is full: it may hold {most} waiting messages")

@@ -1,0 +1,368 @@
+"""A partitioned queue: one sequence of messages, partitions as indexes into it, groups reading them.
+
+Owns: the queue's state, and ``apply``, the only way to change what is durable. The ``decide_*`` functions of
+the neighbouring modules read this state and return events; applying the same events in the same order gives
+the same queue. Must not touch: bodies, clocks, files, wire names.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holtmq.broker.errors import NotFound
+from holtmq.broker.partitioned.dead_letter_store import DeadLetter, DeadLetterStore
+from holtmq.broker.partitioned.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
+from holtmq.broker.partitioned.delivery_log import DeliveryLog
+from holtmq.broker.partitioned.events import (
+    Acked,
+    DeadLettersRemoved,
+    GroupDeleted,
+    GroupStarted,
+    Pushed,
+    QueueConfigured,
+    QueueDeleted,
+    QueueEvent,
+    Sought,
+    Trimmed,
+)
+from holtmq.broker.partitioned.groups import Delivery, Group, micros
+from holtmq.broker.partitioned.message_log import GONE, MessageLog, Partition
+
+# (offset, journal position) -> the message's transaction id; None when its body is gone.
+TransactionIdReader = Callable[[int, int], str | None]
+
+SCAN_MAX = 4096  # messages looked at on each side of a cursor for an id that dedup no longer remembers
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a pop got. ``events`` (auto-ack only) must be applied at once, before the next command."""
+
+    deliveries: list[Delivery]
+    events: tuple[Acked, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return sum(len(delivery.offsets) for delivery in self.deliveries)
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A renewed lease: how many partitions it covers, and until when; 0 says why it could not be."""
+
+    renewed: int
+    expires_at: float | None
+    known: bool  # the lease existed here; with 0 renewed it had expired
+
+
+class PartitionedQueue:
+    """See the module. ``number`` names the queue in events and ids and is never reused."""
+
+    def __init__(
+        self,
+        number: int,
+        configured: QueueConfigured,
+        read_transaction_id: TransactionIdReader,
+        *,
+        fingerprint: Fingerprinter = fingerprint,
+        max_dedup_entries: int = MAX_ENTRIES,
+    ) -> None:
+        self.number = number
+        self.name = configured.name
+        self.namespace = configured.namespace
+        self.task = configured.task
+        self.config = configured.config
+        self.created_us = configured.created_us
+        self.log = MessageLog()
+        self.partitions: list[Partition] = []
+        self.indexes: dict[str, int] = {}  # partition name -> index
+        self.groups: dict[str, Group] = {}
+        self.next_group = 0
+        self.dead_letters = DeadLetterStore()
+        self.deliveries = DeliveryLog()
+        self.dedup = DedupIndex(self.log, max_dedup_entries)
+        self.fingerprint = fingerprint
+        self.progress = 0  # grows whenever something may have made room: acks, trims, seeks, deletions
+        self.trim_hand = 0  # where the next retention step starts its round over the partitions
+        self.room: tuple[int, int] | None = None  # (progress it was counted at, pushes still allowed)
+        self._read_transaction_id = read_transaction_id
+        self._numbered: dict[int, Group] = {}
+        self._woken: set[str] = set()
+
+    # -- live commands: leases, which no restart survives ----------------------------------------
+
+    def claim(
+        self,
+        group: str,
+        lease_id: str,
+        limit: int,
+        now: float,
+        *,
+        partition: str | None = None,
+        most_partitions: int = 1,
+        lease_seconds: float | None = None,
+        auto_ack: bool = False,
+    ) -> Claim:
+        """Hand out the next messages, of one partition or of any. The group must have joined.
+
+        Nothing claimable, or an unknown partition, is an empty claim and no error.
+        """
+        reader = self.groups.get(group)
+        if reader is None:
+            raise NotFound(f"group {group} has not joined queue {self.name}")
+        ttl = lease_seconds or self.config.lease_length
+        held_as = "" if auto_ack else lease_id
+        if partition is None:
+            deliveries = reader.claim_any(held_as, limit, most_partitions, now, ttl, self.config)
+        else:
+            reader.advance(now)
+            index = self.indexes.get(partition)
+            one = None if index is None else reader.claim(index, held_as, limit, now, ttl, self.config)
+            deliveries = [] if one is None else [one]
+        if not auto_ack:
+            return Claim(deliveries)
+        at_us = micros(now)
+        return Claim(
+            deliveries, tuple(Acked(reader.number, d.partition, d.end, 0, at_us) for d in deliveries)
+        )
+
+    def delivered(self, delivery: Delivery, transaction_ids: Sequence[str]) -> None:
+        """Tell a lease which ids were delivered under it, so that their acks need no search."""
+        if delivery.lease is not None:
+            delivery.lease.transactions = dict(
+                zip(transaction_ids, range(delivery.first, delivery.end), strict=True)
+            )
+
+    def extend(self, lease_id: str, seconds: float, now: float) -> Extension:
+        """Renew every partition held under a lease; an expired one cannot be revived."""
+        renewed, known = 0, False
+        expires_at: float | None = None
+        for group in self.groups.values():
+            leases, here = group.leases.extend(lease_id, now + seconds, now)
+            known = known or here
+            renewed += len(leases)
+            for lease in leases:
+                expires_at = lease.expires_at if expires_at is None else min(expires_at, lease.expires_at)
+        return Extension(renewed, expires_at, known)
+
+    def release(self, group: str, partition: int) -> None:
+        """Give a lease back untouched: the worker's answer could not be sent."""
+        reader = self.groups.get(group)
+        if reader is not None and reader.leases.end(partition) is not None:
+            reader.leases.attempts.pop(partition, None)
+            self._offer(reader, partition)
+
+    # -- time and waking -------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When ``advance`` next has something to do: a lease, delay, window or hold ends."""
+        return min(
+            (at for group in self.groups.values() if (at := group.ready.next_deadline()) is not None),
+            default=None,
+        )
+
+    def advance(self, now: float) -> set[str]:
+        """Let time pass; the groups for which a partition may have become claimable."""
+        return {name for name, group in self.groups.items() if group.advance(now)}
+
+    def take_woken(self) -> set[str]:
+        """Groups that may have become claimable by what was applied since the last call."""
+        woken, self._woken = self._woken, set()
+        return woken
+
+    # -- durable changes -------------------------------------------------------------------------
+
+    def apply(self, event: QueueEvent, positions: Sequence[int] = ()) -> None:
+        """Make an event true. ``positions`` are the journal positions of a push's messages."""
+        match event:
+            case Pushed():
+                self._pushed(event, positions)
+            case Acked():
+                self._acked(event)
+            case Trimmed():
+                self._trimmed(event)
+            case GroupStarted():
+                self._group_started(event)
+            case GroupDeleted():
+                self._numbered.pop(event.group)
+                self.groups = {name: g for name, g in self.groups.items() if g.number != event.group}
+                self.progress += 1
+            case Sought():
+                self._sought(event)
+            case DeadLettersRemoved():
+                self.dead_letters.remove(event.numbers)
+            case QueueConfigured():
+                self.namespace, self.task, self.config = event.namespace, event.task, event.config
+                self.room = None
+                for group in self.groups.values():
+                    group.lined_up = False  # delays and windows may have changed: look at all again
+                    self._woken.add(group.name)
+            case QueueDeleted():
+                pass  # whoever holds the queue drops it
+
+    def relocate(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
+        """Compaction moved these messages' bodies."""
+        self.log.relocate(offsets, positions)
+        for offset, position in zip(offsets, positions, strict=True):
+            self.dead_letters.relocate(offset, position)
+
+    def _pushed(self, event: Pushed, positions: Sequence[int]) -> None:
+        indexes, first = event.partitions, event.first_offset
+        assert first == self.log.next_offset, "a push was decided on another state"
+        assert len(positions) == len(indexes)
+        for name in event.new_partitions:
+            self.indexes[name] = len(self.partitions)
+            self.partitions.append(Partition(name, event.created_us))
+        self.log.append(positions, event.created_us, indexes, event.fingerprints)
+        self.dedup.add(first, event.fingerprints)
+        self.dedup.expire(event.created_us - self.config.dedup_window_us, 2 * len(indexes) + 64)
+        partitions = self.partitions
+        touched: Iterable[int]
+        if indexes.count(indexes[0]) == len(indexes):
+            partitions[indexes[0]].offsets.extend(range(first, first + len(indexes)))
+            touched = (indexes[0],)
+        else:
+            for offset, index in enumerate(indexes, first):
+                partitions[index].offsets.append(offset)
+            touched = set(indexes)
+        for group in self.groups.values():
+            if group.lined_up:
+                offer = group.ready.offer
+                for index in touched:
+                    offer(index)
+        self._woken.update(self.groups)
+
+    def _acked(self, event: Acked) -> None:
+        group, index = self._numbered[event.group], event.partition
+        where = self.partitions[index]
+        old = group.cursor(index)
+        self.deliveries.settled(
+            event,
+            where.first if old is None else old,
+            group.leases.retries.get(index, 0),
+            group.leases.lease(index, float("-inf")),
+            self.dead_letters.next_number,
+        )
+        for filed in event.dead_letters:
+            offset = where.offsets[filed.position - where.first]
+            ((_, journal_position, created_us),) = self.log.refs((offset,))
+            self.dead_letters.file(
+                DeadLetter(
+                    self.dead_letters.next_number,
+                    group.name,
+                    index,
+                    filed.position,
+                    offset,
+                    journal_position,
+                    created_us,
+                    event.at_us,
+                    filed.retry_count,
+                    filed.error,
+                )
+            )
+        group.leases.settle(
+            index,
+            where.first if old is None else old,
+            event.cursor,
+            event.retry_count,
+            event.hold_until_us,
+            event.at_us,
+        )
+        if event.released:
+            lease = group.leases.end(index)
+            if lease is not None and event.answers is not None:
+                group.remember_release(lease.id, index, event.answers)
+        else:
+            group.leases.shrink(index, event.cursor)
+        self.progress += 1
+        if event.cursor < where.end:
+            self._offer(group, index)
+
+    def _trimmed(self, event: Trimmed) -> None:
+        for index, first in zip(event.partitions, event.firsts, strict=True):
+            where = self.partitions[index]
+            count = first - where.first
+            self.log.forget(where.offsets[:count])
+            del where.offsets[:count]
+            where.first = first
+        self.log.drop_dead(self.dedup.floor)
+        self.progress += 1
+
+    def _group_started(self, event: GroupStarted) -> None:
+        group = self._numbered.get(event.group)
+        if group is None:
+            group = Group(event.name, event.group, self.partitions, self.log)
+            group.conflates = event.conflates
+            self.groups[event.name] = self._numbered[event.group] = group
+            self.next_group = max(self.next_group, event.group + 1)
+        group.start(event.start_us, event.partition)
+        if event.partition in self.indexes:
+            group.offer(self.indexes[event.partition])
+        self.room = None  # more may be waiting now than was counted
+        self._woken.add(group.name)
+
+    def _sought(self, event: Sought) -> None:
+        group = self._numbered[event.group]
+        chosen = range(len(self.partitions)) if event.partition is None else (event.partition,)
+        for index in chosen:
+            group.leases.seek(index, self.partitions[index].position_of(event.offset))
+            group.offer(index)
+        self.room = None
+        self._woken.add(group.name)
+
+    def _offer(self, group: Group, partition: int) -> None:
+        group.offer(partition)
+        self._woken.add(group.name)
+
+    def adopt(self, group: Group) -> None:
+        """Take over a group from a checkpoint."""
+        self.groups[group.name] = self._numbered[group.number] = group
+
+    # -- looking things up -----------------------------------------------------------------------
+
+    def find(self, partition: int, transaction_id: str, near: int | None = None) -> int | None:
+        """Position of a message by its transaction id; None when there is none (any more).
+
+        Inside the dedup window this is one look-up. Beyond it, fingerprints around ``near`` (a cursor; by
+        default the newest message) are compared, ``SCAN_MAX`` each way.
+        """
+        if partition >= len(self.partitions):
+            return None
+        where, wanted = self.partitions[partition], self.fingerprint(partition, transaction_id)
+        for offset in self.dedup.candidates(wanted):
+            if self.log.partition(offset) == partition and self.carries(offset, transaction_id):
+                return where.position_of(offset)
+        middle = len(where.offsets) if near is None else min(max(near - where.first, 0), len(where.offsets))
+        for row in _outward(middle, len(where.offsets)):
+            offset = where.offsets[row]
+            if self.log.fingerprint(offset) == wanted and self.carries(offset, transaction_id):
+                return where.first + row
+        return None
+
+    def carries(self, offset: int, transaction_id: str) -> bool:
+        """Whether a message with the id's fingerprint really has the id.
+
+        A body that retention took cannot be asked; then 60 equal bits are believed.
+        """
+        if self.log.partition(offset) == GONE:
+            return True
+        stored = self._read_transaction_id(offset, self.log.position(offset))
+        return stored is None or stored == transaction_id
+
+    def letter_carries(self, letter: DeadLetter, transaction_id: str) -> bool:
+        return self._read_transaction_id(letter.offset, letter.journal_position) == transaction_id
+
+    def offset_of(self, partition: int, position: int) -> int:
+        where = self.partitions[partition]
+        return where.offsets[position - where.first]
+
+    def live_positions(self) -> Iterator[int]:
+        """Journal positions that must be kept: stored messages, and dead letters that outlived theirs."""
+        for offset in self.log.live_offsets(0, self.log.next_offset):
+            yield self.log.position(offset)
+        for letter in self.dead_letters:
+            yield letter.journal_position
+
+
+def _outward(middle: int, count: int) -> Iterator[int]:
+    yield from range(middle, min(count, middle + SCAN_MAX))
+    yield from range(middle - 1, max(-1, middle - 1 - SCAN_MAX), -1)

@@ -1,0 +1,108 @@
+"""What an edge asks of partitioned queues and what it gets: plain values, no wire names.
+
+Owns: the shapes of requests and answers. Must not touch: state.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holtmq.broker.partitioned.acknowledgment import AckOutcome, AckStatus
+from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.groups import QUEUE_MODE, Delivery
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.subscriptions import StartRequest
+
+
+class PushItem(NamedTuple):
+    queue: str
+    partition: str
+    body: Body
+
+
+class PushResult(NamedTuple):
+    """Where a message is; for a duplicate, where the original is."""
+
+    queue: int
+    partition: int
+    offset: int
+    created_us: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """Who wants how much from where. Without a queue: from all of a namespace and/or task."""
+
+    lease_id: str
+    queue: str = ""
+    partition: str = ""
+    namespace: str = ""
+    task: str = ""
+    group: str = QUEUE_MODE
+    limit: int = 1
+    most_partitions: int = 1
+    lease_seconds: float | None = None
+    auto_ack: bool = False
+    conflates: bool = False
+    start: StartRequest = field(default_factory=lambda: StartRequest(explicit=False))
+
+
+class Run(NamedTuple):
+    """Messages of one partition, in order, with the rows and bodies behind them."""
+
+    queue: PartitionedQueue
+    delivery: Delivery
+    rows: list[tuple[int, int, int]]  # (offset, journal position, creation time)
+    bodies: list[Body]
+
+
+@dataclass(frozen=True, slots=True)
+class Popped:
+    """What a pop got. ``wrote``: something durable came of it, so the answer waits for the journal."""
+
+    request: PopRequest
+    runs: list[Run]
+    wrote: bool
+    conflates: bool = False
+
+    @property
+    def count(self) -> int:
+        return sum([len(run.bodies) for run in self.runs])
+
+
+class Waiter:
+    """A pop that waits. Either ``deliver`` is called, once, or ``give_up`` when the node stops."""
+
+    __slots__ = ("deliver", "done", "give_up", "request")
+
+    def __init__(
+        self,
+        request: PopRequest,
+        deliver: Callable[[Popped], None],
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.request = request
+        self.deliver = deliver
+        self.give_up = give_up
+        self.done = False
+
+
+class AckRequest(NamedTuple):
+    queue: int  # number
+    partition: int  # index
+    group: str
+    transaction_id: str
+    status: AckStatus | None
+    lease_id: str = ""
+    error: str | None = None
+
+    @property
+    def ack(self) -> tuple[int, str, AckStatus | None, str, str | None]:
+        """The fields of an ``Ack``."""
+        return self.partition, self.transaction_id, self.status, self.lease_id, self.error
+
+
+class AckAnswer(NamedTuple):
+    outcome: AckOutcome
+    queue: PartitionedQueue | None

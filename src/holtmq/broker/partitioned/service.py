@@ -1,0 +1,367 @@
+"""Partitioned queues at work: push, pop, ack, transaction, each decided, written and applied in one step.
+
+Owns: which commands a queue gets and in which order; who is woken by what is the waiting line's. Must not
+touch: wire names, clocks (``now`` comes in), durability of answers: after a command the edge answers when the
+journal says so (``journal.on_durable``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+
+from holtmq.broker.errors import LimitReached
+from holtmq.broker.partitioned.acking import NOT_FOUND, decide_acks
+from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome
+from holtmq.broker.partitioned.bodies import AmqpFacts, Body, encode_bodies
+from holtmq.broker.partitioned.clean_acks import CleanRun, decide_clean
+from holtmq.broker.partitioned.ephemeral import EphemeralQueue
+from holtmq.broker.partitioned.events import Acked, QueueEvent, Trimmed
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.keyed import KeyedRows
+from holtmq.broker.partitioned.locks import LockPermits
+from holtmq.broker.partitioned.popping import Popping
+from holtmq.broker.partitioned.pushing import PushDecision, decide_push
+from holtmq.broker.partitioned.queue import Extension, PartitionedQueue
+from holtmq.broker.partitioned.queue_config import US
+from holtmq.broker.partitioned.range_reads import DeliveryCheckpoints
+from holtmq.broker.partitioned.requests import (
+    AckAnswer,
+    AckRequest,
+    Popped,
+    PopRequest,
+    PushItem,
+    PushResult,
+    Waiter,
+)
+from holtmq.broker.partitioned.retention import decide_retention
+from holtmq.broker.partitioned.spool import Spool
+from holtmq.broker.partitioned.staging import Staging
+from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore
+from holtmq.broker.partitioned.stream_state import StreamStates
+from holtmq.broker.partitioned.tally import Tally
+from holtmq.broker.partitioned.timed import Timed, TimedChange, TimedMessages
+from holtmq.broker.partitioned.waiting import WaitingLine
+from holtmq.journal.interface import Journal
+
+Decided = tuple[str, Sequence[PushItem], PushDecision]
+_push_result = partial(tuple.__new__, PushResult)  # a third of the time of the named tuple's own __new__
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the node's configuration says about partitioned queues."""
+
+    lookback: float = 4.0
+    default_mode: str = ""
+
+
+class PartitionedService:
+    """See the module. One per node, on the loop's thread."""
+
+    def __init__(self, journal: Journal, settings: Settings | None = None) -> None:
+        self.journal = journal
+        self.settings = settings or Settings()
+        self.store = PartitionedStore(journal)
+        self.spool = Spool(self.store)
+        self.streams = StreamStates(self.store)
+        self.keyed = KeyedRows(self.store)
+        self.locks = LockPermits(self.keyed)
+        self.timed = TimedMessages(self.store)
+        self.ephemeral: dict[str, EphemeralQueue] = {}
+        self.staging = Staging(self.store, self.spool)
+        DeliveryCheckpoints(self.store)
+        self.tally = Tally()
+        self.line = WaitingLine(self.store.queues, self.pop)
+        self.store.on_event = self.line.hear
+        self._popping = Popping(self.store, self.tally, self.line, self.settings.lookback)
+        self._fires_at_us: int | None = None
+        self._fire_wanted = False
+
+    # -- push ------------------------------------------------------------------------------------
+
+    def push(self, items: Sequence[PushItem], now: float) -> list[PushResult] | None:
+        """Store messages, over any number of queues, as one step; None: kept in the spool instead."""
+        if not items:
+            return []
+        if self.spool.holds:
+            self.spool.put(items)
+            return None
+        return self._store_all(items, now)
+
+    def drain_spool(self, now: float) -> bool:
+        """Push the spool's oldest, if it may go; whether more of it can follow at once."""
+        if self.spool.pushes_spooled or not len(self.spool):
+            return False
+        items = self.spool.head()
+        try:
+            self._store_all(items, now, [self.spool.gone(len(items))])
+        except LimitReached:
+            return False  # a full queue: everything behind it waits, for order's sake
+        return len(self.spool) > 0
+
+    def _store_all(
+        self, items: Sequence[PushItem], now: float, extras: Sequence[Extra] = ()
+    ) -> list[PushResult]:
+        changes: list[Change] = []
+        records: list[bytes] = []
+        bodies: list[Body] = []
+        decided = self.decide_pushes(items, now, changes, records, bodies)
+        if changes or extras:
+            self.store.commit(changes, records, bodies, extras)
+        return self.results(items, decided)
+
+    def decide_pushes(
+        self,
+        items: Sequence[PushItem],
+        now: float,
+        changes: list[Change],
+        records: list[bytes],
+        bodies: list[Body],
+    ) -> list[Decided]:
+        """Decide pushes queue by queue; what they add to a commit is appended to the three lists."""
+        return [
+            (name, mine, self._decide_push(name, mine, now, changes, records, bodies))
+            for name, mine in _by_queue(items)
+        ]
+
+    def results(self, items: Sequence[PushItem], decided: Sequence[Decided]) -> list[PushResult]:
+        """The answers to pushes that were decided and have been committed, in the items' order."""
+        if len(decided) == 1:
+            return self._results(*decided[0])
+        answers = {name: iter(self._results(name, mine, decision)) for name, mine, decision in decided}
+        return [next(answers[item.queue]) for item in items]
+
+    def _decide_push(
+        self,
+        name: str,
+        items: Sequence[PushItem],
+        now: float,
+        changes: list[Change],
+        records: list[bytes],
+        bodies: list[Body],
+    ) -> PushDecision:
+        store = self.store
+        queue = store.queues.get(name)
+        if queue is None:
+            drafts = len({number for number, _ in changes if number >= store.next_queue})
+            queue, configured = store.draft(name, now, drafts)
+            changes.append((queue.number, configured))
+        decision = decide_push(queue, [(item[1], item[2].transaction_id) for item in items], now)
+        if decision.event is not None:
+            changes.append((queue.number, decision.event))
+            cipher = store.cipher if queue.config.encryption_enabled else None
+            duplicates = decision.duplicates
+            if duplicates:
+                fresh = [item.body for place, item in enumerate(items) if place not in duplicates]
+            else:
+                fresh = [item[2] for item in items]
+            records += encode_bodies(fresh, cipher)
+            bodies += fresh
+        return decision
+
+    def _results(self, name: str, items: Sequence[PushItem], decision: PushDecision) -> list[PushResult]:
+        queue = self.store.queues[name]
+        number, indexes, created = queue.number, queue.indexes, queue.log.created_us
+        duplicates = decision.duplicates
+        tally = self.tally.of(name)
+        tally.push_requests += 1
+        tally.push_messages += len(items) - len(duplicates)
+        event = decision.event
+        if event is not None and not duplicates:  # the hot case: offsets and times are a run
+            created_from = event.created_us
+            times = range(created_from, created_from + len(items))
+            rows = zip(repeat(number), event.partitions, decision.offsets, times, repeat(False))
+            return [*map(_push_result, rows)]
+        return [
+            PushResult(number, indexes[item.partition], offset, created(offset), place in duplicates)
+            for place, (item, offset) in enumerate(zip(items, decision.offsets, strict=True))
+        ]
+
+    def push_from_amqp(
+        self, queue: str, partition: str, transaction_id: str, payload: bytes, facts: AmqpFacts, now: float
+    ) -> PushResult | None:
+        """A message that an exchange routed here; ``payload`` must be JSON."""
+        results = self.push([PushItem(queue, partition, Body(transaction_id, payload, facts=facts))], now)
+        return results[0] if results else None
+
+    # -- pop -------------------------------------------------------------------------------------
+
+    def pop(self, request: PopRequest, now: float) -> Popped | None:
+        """Hand out what is there, under a lease or settled at once; None when there is nothing.
+
+        A group's first pop records where it starts, whether it finds anything or not.
+        """
+        return None if self.spool.pops_paused else self._popping.pop(request, now)
+
+    def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
+        """Every queue of a namespace and/or task; blank matches all."""
+        return self._popping.matching(namespace, task)
+
+    def forget_joined(self) -> None:
+        """Groups, queues or their records went away: the next pops look again."""
+        self._popping.forget_joined()
+
+    def wait(self, waiter: Waiter, now: float) -> None:
+        """Serve the pop as soon as there is something for it."""
+        self.line.add(waiter, now)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """The client is gone or its time is up."""
+        self.line.remove(waiter)
+
+    # -- ack -------------------------------------------------------------------------------------
+
+    def ack(self, requests: Sequence[AckRequest], now: float) -> list[AckAnswer]:
+        """Settle messages of any queues and groups; each has its own answer."""
+        answers: list[AckAnswer | None] = [None] * len(requests)
+        places: dict[tuple[int, str], list[int]] = {}
+        for place, request in enumerate(requests):
+            places.setdefault((request.queue, request.group), []).append(place)
+        for (number, group), mine in places.items():
+            acks = [Ack(*requests[place].ack) for place in mine]
+            queue, outcomes = self.settle(number, group, acks, now)
+            for place, outcome in zip(mine, outcomes, strict=True):
+                answers[place] = AckAnswer(outcome, queue)
+        return [answer for answer in answers if answer is not None]
+
+    def settle(
+        self, number: int, group: str, acks: Sequence[Ack], now: float
+    ) -> tuple[PartitionedQueue | None, list[AckOutcome]]:
+        """Settle messages of one queue for one group; those of one partition take effect together."""
+        queue = self.store.by_number.get(number)
+        if queue is None:
+            return None, [NOT_FOUND] * len(acks)
+        decision = decide_acks(queue, group, acks, now)
+        if decision.events:
+            self.store.commit([(number, event) for event in decision.events])
+        outcomes = decision.outcomes
+        tally = self.tally.of(queue.name)
+        refused = 0
+        last: AckOutcome | None = None
+        for outcome in outcomes:
+            if outcome is not last:  # equal answers are one object: most calls are done with one look
+                last = outcome
+                if not outcome.success:
+                    refused = sum(1 for each in outcomes if not each.success)
+                    break
+        tally.acked(len(acks) - refused, refused)
+        for event in decision.events:
+            if isinstance(event, Acked) and event.dead_letters:
+                tally.dead_letters += len(event.dead_letters)
+        return queue, outcomes
+
+    def settle_clean(
+        self, number: int, group: str, runs: Sequence[CleanRun], now: float
+    ) -> tuple[PartitionedQueue, list[AckOutcome]] | None:
+        """Settle whole runs as completed, an outcome for each; None, and nothing done: use ``settle``."""
+        queue = self.store.by_number.get(number)
+        decided = None if queue is None else decide_clean(queue, group, runs, now)
+        if queue is None or decided is None:
+            return None
+        outcomes, events = decided
+        self.store.commit([(number, event) for event in events])
+        self.tally.of(queue.name).acked(sum([len(run[2]) for run in runs]), 0)
+        return queue, outcomes
+
+    def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:
+        """Renew a lease wherever it holds something; by default for a minute, or its queue's lease time."""
+        renewed, known = 0, False
+        expires_at: float | None = None
+        for queue in self.store.queues.values():
+            found = queue.extend(lease_id, seconds or max(60.0, queue.config.lease_length), now)
+            known = known or found.known
+            renewed += found.renewed
+            if found.expires_at is not None:
+                expires_at = found.expires_at if expires_at is None else min(expires_at, found.expires_at)
+        return Extension(renewed, expires_at, known)
+
+    # -- timed messages ---------------------------------------------------------------------------
+
+    def plan_timed(self) -> None:
+        """Have the node call when the next timed message is due; after a change and after a restart."""
+        due_us = self.timed.next_due_us()
+        if due_us is not None and (self._fires_at_us is None or due_us < self._fires_at_us):
+            self._fires_at_us = due_us
+            self.line.at(due_us / US, self._timed_due)
+
+    def _timed_due(self) -> None:
+        self._fires_at_us = None
+        self._fire_wanted = True
+        self.line.on_dirty()
+
+    def _fire(self, now: float) -> None:
+        self._fire_wanted = False
+        timers = self.timed.due(micros(now))
+        try:
+            self._push_timed(timers, now)
+        except LimitReached:
+            # One full queue must not hold up the timers of others: each on its own, the refused ones later.
+            for timer in timers:
+                try:
+                    self._push_timed([timer], now)
+                except LimitReached:
+                    self.timed.put_back([timer])
+                    self.line.at(now + 1.0, self._timed_due)
+        self.plan_timed()
+
+    def _push_timed(self, timers: Sequence[Timed], now: float) -> None:
+        if not timers:
+            return
+        items = [
+            PushItem(t.queue, t.partition, Body(t.transaction_id, t.payload, producer=t.producer))
+            for t in timers
+        ]
+        ended = self.timed.record(TimedChange([], [(timer.queue, timer.key) for timer in timers]))
+        if self.spool.holds:
+            self.spool.put(items)
+            self.store.commit_extras(ended)
+        else:
+            self._store_all(items, now, ended)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Serve whoever was woken since the last turn."""
+        if self._fire_wanted:
+            self._fire(now)
+        self.line.serve(now)
+
+    def retain(self, now: float, *, eviction: bool = True, retention: bool = True) -> int:
+        """One bounded step of retention and eviction over all queues; how many events it took."""
+        done = 0
+        for queue in list(self.store.aging.values()):
+            config = queue.config
+            if (eviction and config.max_wait_seconds) or (retention and config.retention_enabled):
+                events = decide_retention(queue, now)
+                if events:
+                    self._count_aged(queue, events)
+                    self.store.commit([(queue.number, event) for event in events])
+                    done += len(events)
+        return done
+
+    def _count_aged(self, queue: PartitionedQueue, events: Sequence[QueueEvent]) -> None:
+        tally = self.tally.of(queue.name)
+        for event in events:
+            if isinstance(event, Acked):
+                tally.dead_letters += len(event.dead_letters)
+                tally.evicted += len(event.dead_letters)
+            elif isinstance(event, Trimmed):
+                partitions = zip(event.partitions, event.firsts, strict=True)
+                gone = sum(first - queue.partitions[index].first for index, first in partitions)
+                if queue.config.retention_enabled:
+                    tally.retained += gone
+                else:
+                    tally.evicted += gone
+
+
+def _by_queue(items: Sequence[PushItem]) -> Sequence[tuple[str, Sequence[PushItem]]]:
+    if not items:
+        return ()
+    first = items[0][0]
+    if all(item[0] == first for item in items):
+        return ((first, items),)
+    found: dict[str, list[PushItem]] = {}
+    for item in items:
+        found.setdefault(item[0], []).append(item)
+    return tuple(found.items())

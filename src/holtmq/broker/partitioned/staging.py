@@ -1,0 +1,299 @@
+"""Batches of an outside writer (a Spark query): staged by many, published by one commit, once.
+
+Owns: the staged parts by (writer, batch, task, attempt), which batch each writer last committed, and the one
+record that turns a batch into messages. A part's bodies are in the journal from the start; memory holds eight
+bytes a row. Must not touch: clocks, wire names, the rules of pushing.
+
+A batch number at or below the writer's last committed one has happened: the answer is "duplicate", whatever
+its rows. Spark repeats only its newest batch, under the same number.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holtmq.broker.changes import Kind
+from holtmq.broker.errors import Conflict, LimitReached
+from holtmq.broker.partitioned.bodies import Body, encode_body
+from holtmq.broker.partitioned.events import decode_all, encode
+from holtmq.broker.partitioned.message_log import from_bytes, to_bytes
+from holtmq.broker.partitioned.pushing import decide_push
+from holtmq.broker.partitioned.spool import Spool
+from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore, Side
+
+ORPHAN_SECONDS: Final = 3600.0
+WRITERS_MAX: Final = 100_000  # committed writers remembered; the longest silent is forgotten first
+ROWS_MAX: Final = 1_000_000  # in one batch: a commit is one step, and takes about 2 µs a row
+
+
+class StagedRow(NamedTuple):
+    queue: str
+    partition: str
+    body: Body
+
+
+class Winner(NamedTuple):
+    """The attempt of a task whose rows count, and how many it staged."""
+
+    task: int
+    attempt: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    rows: int
+    duplicates: int  # rows a queue knew already by their transaction id
+    repeated: bool  # the batch had been committed before; nothing happened now
+
+
+class _Header(msgspec.Struct, array_like=True):
+    """A part as recorded; names as a table, because rows repeat them."""
+
+    writer: str
+    batch: int
+    task: int
+    attempt: int
+    part: int
+    staged_us: int
+    names: list[str]
+    rows: list[tuple[int, int, str]]  # queue, partition (places in ``names``), transaction id
+
+
+class _Publication(msgspec.Struct, array_like=True):
+    writer: str
+    batch: int
+    at_us: int
+    events: bytes
+    positions: bytes
+
+
+class _State(msgspec.Struct, array_like=True):
+    committed: dict[str, tuple[int, int]]
+    parts: list[tuple[str, int, int, int, int, int, int, bytes]]
+
+
+@dataclass(slots=True)
+class _Part:
+    header: int  # journal position of its record
+    positions: "array[int]"  # of its bodies
+    staged_us: int
+
+
+@dataclass(slots=True)
+class _Attempt:
+    parts: dict[int, _Part] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(part.positions) for part in self.parts.values())
+
+
+_Key = tuple[int, int]  # task, attempt
+_encode: Final = msgspec.msgpack.Encoder().encode
+_header: Final = msgspec.msgpack.Decoder(_Header)
+_publication: Final = msgspec.msgpack.Decoder(_Publication)
+_state: Final = msgspec.msgpack.Decoder(_State)
+
+
+class Staging(Side):
+    """See the module. One per node."""
+
+    kinds = (int(Kind.STAGED), int(Kind.STAGE_COMMITTED), int(Kind.STAGING_STATE))
+
+    def __init__(self, store: PartitionedStore, spool: Spool) -> None:
+        self._store = store
+        self._spool = spool
+        self._committed: dict[str, tuple[int, int]] = {}  # writer -> (last batch, µs)
+        self._batches: dict[tuple[str, int], dict[_Key, _Attempt]] = {}
+        self._ended: dict[str, float] = {}  # writer -> when it was aborted for good
+        self._store.add_side(self)
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        writer: str,
+        batch: int,
+        task: int,
+        attempt: int,
+        part: int,
+        rows: Sequence[StagedRow],
+        now: float,
+    ) -> int:
+        """Keep a part of an attempt's rows; the same part again replaces it. Returns the attempt's rows."""
+        self._drop_orphans(now)
+        if writer in self._ended:
+            raise Conflict(f"writer {writer} was aborted: nothing more is staged for it")
+        found = self._batches.get((writer, batch), {}).get((task, attempt))
+        before = 0 if found is None else found.rows
+        if before + len(rows) > ROWS_MAX:
+            raise LimitReached(f"a batch may hold {ROWS_MAX} rows; lower maxOffsetsPerTrigger")
+        names: dict[str, int] = {}
+        places: list[tuple[int, int, str]] = []
+        records: list[Extra] = []
+        queues, cipher = self._store.queues, self._store.cipher
+        for row in rows:
+            queue = queues.get(row.queue)
+            sealed = cipher if queue is not None and queue.config.encryption_enabled else None
+            records.append((Kind.PARTITIONED_BODY, encode_body(row.body, sealed)))
+            places.append(
+                (
+                    names.setdefault(row.queue, len(names)),
+                    names.setdefault(row.partition, len(names)),
+                    row.body.transaction_id,
+                )
+            )
+        header = _Header(writer, batch, task, attempt, part, round(now * 1e6), list(names), places)
+        self._store.commit_extras([*records, (Kind.STAGED, _encode(header))])
+        return self._batches[writer, batch][task, attempt].rows
+
+    def commit(self, writer: str, batch: int, winners: Sequence[Winner], now: float) -> Committed:
+        """Publish the winners' rows as one record. Nothing happens when the batch was committed before."""
+        last = self._committed.get(writer)
+        if last is not None and batch <= last[0]:
+            self.abort(writer, batch)  # what the repeat has staged nobody will ask for
+            return Committed(0, 0, True)
+        if self._spool.holds:
+            raise Conflict("Pushes are suspended by maintenance")
+        if sum(winner.rows for winner in winners) > ROWS_MAX:
+            raise LimitReached(f"a batch may hold {ROWS_MAX} rows; lower maxOffsetsPerTrigger")
+        rows, positions = self._gather(writer, batch, winners)
+        changes, order, duplicates = self._decide(rows, positions, now)
+        publication = _Publication(
+            writer,
+            batch,
+            round(now * 1e6),
+            b"".join([encode(number, event) for number, event in changes]),
+            to_bytes(order),
+        )
+        self._store.commit_extras([(Kind.STAGE_COMMITTED, _encode(publication))])
+        return Committed(len(order), duplicates, False)
+
+    def abort(self, writer: str, batch: int) -> bool:
+        """Forget what was staged; whether there was anything."""
+        return self._batches.pop((writer, batch), None) is not None
+
+    def end(self, writer: str, now: float) -> bool:
+        """Forget all a writer has staged, and refuse what its tasks, not yet stopped, will stage late."""
+        self._ended[writer] = now
+        gone = [key for key in self._batches if key[0] == writer]
+        for key in gone:
+            del self._batches[key]
+        return bool(gone)
+
+    def last_batch(self, writer: str) -> int | None:
+        last = self._committed.get(writer)
+        return None if last is None else last[0]
+
+    def staged(self) -> dict[str, int]:
+        """How many rows wait for a commit, by writer."""
+        rows: dict[str, int] = {}
+        for (writer, _), attempts in self._batches.items():
+            rows[writer] = rows.get(writer, 0) + sum(attempt.rows for attempt in attempts.values())
+        return rows
+
+    # -- deciding --------------------------------------------------------------------------------
+
+    def _gather(
+        self, writer: str, batch: int, winners: Iterable[Winner]
+    ) -> tuple[list[tuple[str, str, str]], "array[int]"]:
+        """(queue, partition, transaction id) and body position of every row, in order of the tasks."""
+        staged = self._batches.get((writer, batch), {})
+        rows: list[tuple[str, str, str]] = []
+        positions: array[int] = array("Q")
+        for winner in sorted(winners):
+            found = staged.get((winner.task, winner.attempt))
+            have = 0 if found is None else found.rows
+            if have != winner.rows:
+                raise Conflict(
+                    f"task {winner.task} staged {winner.rows} rows for batch {batch} in attempt "
+                    f"{winner.attempt}, and {have} of them are here: stage them again"
+                )
+            if found is None:
+                continue
+            parts = [found.parts[number] for number in sorted(found.parts)]
+            for part, (_, payload) in zip(
+                parts, self._store.journal.read_many([part.header for part in parts]), strict=True
+            ):
+                header = _header.decode(payload)
+                names = header.names
+                rows += [(names[queue], names[partition], name) for queue, partition, name in header.rows]
+                positions += part.positions
+        return rows, positions
+
+    def _decide(
+        self, rows: Sequence[tuple[str, str, str]], positions: "array[int]", now: float
+    ) -> tuple[list[Change], "array[int]", int]:
+        store = self._store
+        places: dict[str, list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(row[0], []).append(place)
+        changes: list[Change] = []
+        order: array[int] = array("Q")
+        duplicates = drafts = 0
+        for name, mine in places.items():
+            queue = store.queues.get(name)
+            if queue is None:
+                queue, configured = store.draft(name, now, drafts)
+                changes.append((queue.number, configured))
+                drafts += 1
+            decision = decide_push(queue, [rows[place][1:] for place in mine], now)
+            duplicates += len(decision.duplicates)
+            if decision.event is not None:
+                changes.append((queue.number, decision.event))
+                order.extend(
+                    positions[place] for at, place in enumerate(mine) if at not in decision.duplicates
+                )
+        return changes, order, duplicates
+
+    def _drop_orphans(self, now: float) -> None:
+        oldest = round((now - ORPHAN_SECONDS) * 1e6)
+        for key, attempts in list(self._batches.items()):
+            newest = max(part.staged_us for attempt in attempts.values() for part in attempt.parts.values())
+            if newest < oldest:
+                del self._batches[key]
+        while self._ended and next(iter(self._ended.values())) < now - ORPHAN_SECONDS:
+            del self._ended[next(iter(self._ended))]
+
+    # -- the journal's side ----------------------------------------------------------------------
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        if kind == Kind.STAGED:
+            header = _header.decode(payload)
+            part = _Part(position, array("Q", self._store.loose_bodies()), header.staged_us)
+            self._keep(header.writer, header.batch, header.task, header.attempt, header.part, part)
+        elif kind == Kind.STAGE_COMMITTED:
+            done = _publication.decode(payload)
+            self._store.apply_stored(decode_all(done.events), from_bytes("Q", done.positions))
+            self._committed.pop(done.writer, None)
+            self._committed[done.writer] = (done.batch, done.at_us)
+            if len(self._committed) > WRITERS_MAX:
+                del self._committed[next(iter(self._committed))]
+            for key in [key for key in self._batches if key[0] == done.writer and key[1] <= done.batch]:
+                del self._batches[key]
+        else:
+            state = _state.decode(payload)
+            self._committed = state.committed
+            for writer, batch, task, attempt, number, header_at, staged_us, positions in state.parts:
+                part = _Part(header_at, from_bytes("Q", positions), staged_us)
+                self._keep(writer, batch, task, attempt, number, part)
+
+    def _keep(self, writer: str, batch: int, task: int, attempt: int, number: int, part: _Part) -> None:
+        attempts = self._batches.setdefault((writer, batch), {})
+        attempts.setdefault((task, attempt), _Attempt()).parts[number] = part
+
+    def dump(self) -> tuple[list[Extra], list[int]]:
+        parts: list[tuple[str, int, int, int, int, int, int, bytes]] = []
+        kept: list[int] = []
+        for (writer, batch), attempts in self._batches.items():
+            for (task, attempt), staged in attempts.items():
+                for number, part in staged.parts.items():
+                    packed = to_bytes(part.positions)
+                    parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
+                    kept.append(part.header)
+                    kept += part.positions
+        return [(int(Kind.STAGING_STATE), _encode(_State(self._committed, parts)))], kept

@@ -1,0 +1,168 @@
+"""Figures about a partitioned queue: per queue, partition, group and message.
+
+Owns: what "pending", "processing" and "completed" mean when several groups read one partition.
+Must not touch: state. Costs O(1) for one partition or message, O(partitions) for the sums.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from holtmq.broker.partitioned.groups import QUEUE_MODE, Group
+from holtmq.broker.partitioned.message_log import GONE
+from holtmq.broker.partitioned.queue import PartitionedQueue
+
+
+class MessageState(Enum):
+    """A message as an operator sees it, over all groups."""
+
+    PENDING = "pending"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    DEAD_LETTER = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """``total`` are stored messages: pending, processing and completed add up to it."""
+
+    total: int = 0
+    pending: int = 0
+    processing: int = 0
+    completed: int = 0
+    dead_letter: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """A group's place in one partition."""
+
+    partition: int
+    cursor: int
+    lag: int
+    has_cursor: bool
+    retry_count: int
+    consumed: int
+    last_consumed_us: int  # 0: never
+    oldest_us: int | None  # creation time of the message it waits for
+    lease_id: str | None
+    lease_size: int
+    lease_expires_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCounts:
+    members: int  # partitions with a cursor of its own
+    lag: int
+    processing: int
+    ready: int  # messages claimable right now
+    partitions_lagging: int
+    partitions_ready: int
+    oldest_us: int | None
+    consumed: int
+
+
+def partition_counts(queue: PartitionedQueue, index: int, now: float, dead_letters: int = 0) -> Counts:
+    """Completed: passed by every named group, or without one by the group of the nameless."""
+    where = queue.partitions[index]
+    settled = settled_before(queue, index)
+    processing = 0
+    for group in queue.groups.values():
+        lease = group.leases.lease(index, now)
+        if lease is not None:
+            processing = max(processing, lease.end - max(lease.first, settled))
+    total = len(where.offsets)
+    completed = settled - where.first
+    return Counts(total, total - completed - processing, processing, completed, dead_letters)
+
+
+def queue_counts(queue: PartitionedQueue, now: float) -> Counts:
+    pending = processing = completed = 0
+    for index in range(len(queue.partitions)):
+        counts = partition_counts(queue, index, now)
+        pending += counts.pending
+        processing += counts.processing
+        completed += counts.completed
+    return Counts(queue.log.live, pending, processing, completed, len(queue.dead_letters))
+
+
+def dead_letters_by_partition(queue: PartitionedQueue) -> Counter[int]:
+    return Counter(letter.partition for letter in queue.dead_letters)
+
+
+def settled_before(queue: PartitionedQueue, index: int) -> int:
+    """The first position not completed by those who count."""
+    named: list[int] = []
+    nameless: int | None = None
+    for group in queue.groups.values():
+        cursor = group.cursor(index)
+        if group.name == QUEUE_MODE:
+            nameless = cursor
+        elif cursor is not None:
+            named.append(cursor)
+    if named:
+        return min(named)
+    return queue.partitions[index].first if nameless is None else nameless
+
+
+def message_state(queue: PartitionedQueue, offset: int, now: float) -> MessageState | None:
+    """None when the message is not stored."""
+    index = queue.log.partition(offset)
+    if index == GONE:
+        return None
+    if queue.dead_letters.of_message(offset):
+        return MessageState.DEAD_LETTER
+    if queue.partitions[index].position_of(offset) < settled_before(queue, index):
+        return MessageState.COMPLETED
+    held = any(group.leases.lease(index, now) is not None for group in queue.groups.values())
+    return MessageState.PROCESSING if held else MessageState.PENDING
+
+
+def group_partition(queue: PartitionedQueue, group: Group, index: int, now: float) -> GroupPartition | None:
+    """None when the group does not read this partition."""
+    cursor = group.cursor(index)
+    if cursor is None:
+        return None
+    where, leases = queue.partitions[index], group.leases
+    own = leases.cursor(index) is not None
+    lease = leases.lease(index, now)
+    waiting = cursor < where.end
+    return GroupPartition(
+        partition=index,
+        cursor=cursor,
+        lag=where.end - cursor,
+        has_cursor=own,
+        retry_count=leases.retries.get(index, 0),
+        consumed=leases.consumed[index] if own else 0,
+        last_consumed_us=leases.settled_at[index] if own else 0,
+        oldest_us=queue.log.created_us(where.offsets[cursor - where.first]) if waiting else None,
+        lease_id=None if lease is None else lease.id,
+        lease_size=0 if lease is None else lease.size,
+        lease_expires_at=None if lease is None else lease.expires_at,
+    )
+
+
+def group_partitions(queue: PartitionedQueue, group: Group, now: float) -> Iterator[GroupPartition]:
+    for index in range(len(queue.partitions)):
+        place = group_partition(queue, group, index, now)
+        if place is not None:
+            yield place
+
+
+def group_counts(queue: PartitionedQueue, group: Group, now: float) -> GroupCounts:
+    lag = ready = lagging = claimable = 0
+    oldest_us: int | None = None
+    for index, behind in group.lagging():
+        lag += behind
+        lagging += 1
+        where = queue.partitions[index]
+        head_us = queue.log.created_us(where.offsets[-behind])
+        oldest_us = head_us if oldest_us is None else min(oldest_us, head_us)
+        span = group.visible(index, now, queue.config)
+        if span is not None:
+            claimable += 1
+            ready += span[1] - span[0]
+    processing = sum(lease.size for lease in group.leases.live(now))
+    consumed = sum(group.leases.consumed)
+    return GroupCounts(group.members(), lag, processing, ready, lagging, claimable, oldest_us, consumed)

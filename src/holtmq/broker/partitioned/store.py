@@ -1,0 +1,275 @@
+"""All partitioned queues of a node, and the one way to change them: ``commit``.
+
+Owns: the pairing of events with journal records (one atomic batch, then apply), the fold of those records
+at start-up and the records of a checkpoint. Must not touch: decisions, wire names, clocks.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.changes import Kind
+from holtmq.broker.partitioned.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
+from holtmq.broker.partitioned.events import (
+    NO_QUEUE,
+    Event,
+    Pushed,
+    QueueConfigured,
+    QueueDeleted,
+    QueueEvent,
+    Subscribed,
+    SubscriptionMoved,
+    SubscriptionsForgotten,
+    decode_all,
+    encode,
+)
+from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.message_log import GONE, from_bytes
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
+from holtmq.broker.partitioned.snapshot import restore, snapshot
+from holtmq.broker.partitioned.subscriptions import Subscriptions
+from holtmq.broker.partitioned.traces import Traced, TraceStore
+from holtmq.journal.interface import Journal
+
+CACHE_BYTES: Final = 64 << 20
+
+Change = tuple[int, Event]  # a queue's number (NO_QUEUE for what belongs to none) and what happens
+Extra = tuple[int, bytes]  # kind and payload of a record that another part of the node folds
+
+
+class Side:
+    """A part of the node that keeps state of its own in the same journal: folds and dumps its kinds."""
+
+    kinds: tuple[int, ...] = ()
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        """Make one record true, now or at start-up."""
+        raise NotImplementedError
+
+    def dump(self) -> tuple[list[Extra], list[int]]:
+        """Records that stand for all of it, and the journal positions it refers to."""
+        raise NotImplementedError
+
+
+class Counters(msgspec.Struct, array_like=True):
+    """Numbers that must not be used twice."""
+
+    next_queue: int
+    next_trace: int
+
+
+_counters: Final = msgspec.msgpack.Decoder(Counters)
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class PartitionedStore:
+    """See the module. ``on_event`` hears of every live event, after it was applied."""
+
+    def __init__(self, journal: Journal, cache_bytes: int = CACHE_BYTES) -> None:
+        self.journal = journal
+        self.cipher: Cipher | None = None
+        self.default_config = QueueConfig()
+        self.queues: dict[str, PartitionedQueue] = {}
+        self.by_number: dict[int, PartitionedQueue] = {}
+        self.aging: dict[int, PartitionedQueue] = {}  # those that let go of messages by age
+        self.subscriptions = Subscriptions()
+        self.traces = TraceStore()
+        self.next_queue = NO_QUEUE + 1
+        self.cache = BodyCache(cache_bytes)
+        self.on_event: Callable[[PartitionedQueue, QueueEvent], None] | None = None
+        self._sides: dict[int, Side] = {}
+        self._loose: list[int] = []  # while folding: bodies whose events have not come yet
+
+    def add_side(self, side: Side) -> None:
+        for kind in side.kinds:
+            self._sides[kind] = side
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        changes: Sequence[Change],
+        records: Sequence[bytes] = (),
+        bodies: Sequence[Body] = (),
+        extras: Sequence[Extra] = (),
+    ) -> None:
+        """Write everything as one record of which a crash leaves all or nothing, then make it true.
+
+        ``records`` and ``bodies`` are the messages of all ``Pushed`` events, in order.
+        """
+        batch: list[Extra] = [(_BODY, record) for record in records]
+        batch += extras
+        if changes:
+            batch.append((_EVENTS, b"".join([encode(number, event) for number, event in changes])))
+        positions = self.journal.append_batch(batch)
+        count = len(records)
+        if count:
+            if len(positions) > count:
+                del positions[count:]
+            self.cache.add(positions, bodies)
+        self._apply(changes, positions)
+        for kind, payload in extras:
+            self._sides[kind].fold(0, kind, payload)
+
+    def commit_extras(self, extras: Sequence[Extra]) -> list[int]:
+        """Records of the sides alone, bodies before the record they belong to; their positions."""
+        positions = self.journal.append_batch(extras)
+        for position, (kind, payload) in zip(positions, extras, strict=True):
+            if kind == _BODY:
+                self._loose.append(position)
+            else:
+                self._sides[kind].fold(position, kind, payload)
+        return positions
+
+    def apply_stored(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
+        """For a side whose record carries events of its own: its messages' bodies lie at ``positions``."""
+        self._apply(changes, positions)
+
+    def _apply(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
+        at = 0
+        tell = self.on_event
+        for number, event in changes:
+            if isinstance(event, Pushed):
+                queue = self.by_number[number]
+                count = len(event.partitions)
+                queue.apply(event, positions if count == len(positions) else positions[at : at + count])
+                at += count
+            elif isinstance(event, Subscribed | SubscriptionMoved | SubscriptionsForgotten):
+                self.subscriptions.apply(event)
+                continue
+            elif isinstance(event, Traced):
+                self.traces.apply(event)
+                continue
+            elif isinstance(event, QueueConfigured) and number not in self.by_number:
+                queue = self._create(number, event)
+            elif isinstance(event, QueueDeleted):
+                queue = self._drop(number)
+            else:
+                queue = self.by_number[number]
+                queue.apply(event)
+                if isinstance(event, QueueConfigured):
+                    self._note_aging(queue)
+            if tell is not None:
+                tell(queue, event)
+
+    def draft(self, name: str, now: float, ahead: int = 0) -> tuple[PartitionedQueue, QueueConfigured]:
+        """A queue to decide a first push on, and the event that makes it real."""
+        namespace, task = names_of(name)
+        configured = QueueConfigured(name, namespace, task, self.default_config, micros(now))
+        return PartitionedQueue(self.next_queue + ahead, configured, self.read_transaction_id), configured
+
+    def _create(self, number: int, configured: QueueConfigured) -> PartitionedQueue:
+        queue = PartitionedQueue(number, configured, self.read_transaction_id)
+        self.queues[queue.name] = self.by_number[number] = queue
+        self.next_queue = max(self.next_queue, number + 1)
+        self._note_aging(queue)
+        return queue
+
+    def _note_aging(self, queue: PartitionedQueue) -> None:
+        if queue.config.retention_enabled or queue.config.max_wait_seconds:
+            self.aging[queue.number] = queue
+        else:
+            self.aging.pop(queue.number, None)
+
+    def _drop(self, number: int) -> PartitionedQueue:
+        queue = self.by_number.pop(number)
+        del self.queues[queue.name]
+        self.aging.pop(number, None)
+        self.traces.forget_queue(number)
+        return queue
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def bodies(self, positions: Sequence[int]) -> list[Body]:
+        """The messages at these journal positions; the newest come from memory."""
+        get = self.cache.get
+        found = [get(position) for position in positions]
+        missing = [position for position, body in zip(positions, found, strict=True) if body is None]
+        if missing:
+            cipher = self.cipher
+            read = [decode_body(record, cipher) for _, record in self.journal.read_many(missing)]
+            self.cache.add(missing, read)
+            fresh = iter(read)
+            return [next(fresh) if body is None else body for body in found]
+        return [body for body in found if body is not None]
+
+    def body(self, position: int) -> Body:
+        return self.bodies((position,))[0]
+
+    def read_transaction_id(self, _offset: int, position: int) -> str | None:
+        body = self.cache.get(position)
+        return transaction_id_of(self.journal.read(position)[1]) if body is None else body.transaction_id
+
+    def find(self, number: int, index: int) -> PartitionedQueue | None:
+        """The queue of a partition address; None when there is no such partition."""
+        queue = self.by_number.get(number)
+        return queue if queue is not None and index < len(queue.partitions) else None
+
+    # -- recovery and checkpoints ----------------------------------------------------------------
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        """One record of the journal, in order, at start-up."""
+        if kind == _BODY:
+            self._loose.append(position)
+        elif kind == _EVENTS:
+            loose, self._loose = self._loose, []
+            self._apply(decode_all(payload), loose)
+        elif kind == Kind.PARTITIONED_QUEUE:
+            queue = restore(payload, self.read_transaction_id)
+            self.queues[queue.name] = self.by_number[queue.number] = queue
+            self._note_aging(queue)
+        elif kind == Kind.PARTITIONED_COUNTERS:
+            counters = _counters.decode(payload)
+            self.next_queue, self.traces.next_number = counters.next_queue, counters.next_trace
+        elif kind in self._sides:
+            self._sides[kind].fold(position, kind, payload)
+
+    def loose_bodies(self) -> list[int]:
+        """For a side whose record follows bodies: where they are."""
+        loose, self._loose = self._loose, []
+        return loose
+
+    def snapshot(self) -> tuple[list[Extra], list["array[int]"]]:
+        """Records that stand for all of this, and sorted arrays of the journal positions it refers to."""
+        events: list[bytes] = [encode(NO_QUEUE, event) for event in self.subscriptions.dump()]
+        events += [encode(NO_QUEUE, event) for event in self.traces]
+        records: list[Extra] = [
+            (int(Kind.PARTITIONED_QUEUE), snapshot(queue)) for queue in self.by_number.values()
+        ]
+        if events:
+            records.append((_EVENTS, b"".join(events)))
+        counters = Counters(self.next_queue, self.traces.next_number)
+        records.append((int(Kind.PARTITIONED_COUNTERS), _encode(counters)))
+        live: list[array[int]] = []
+        for queue in self.by_number.values():
+            live += _live_positions(queue)
+        for side in dict.fromkeys(self._sides.values()):
+            more, kept = side.dump()
+            records += more
+            if kept:
+                live.append(array("Q", sorted(kept)))
+        return records, live
+
+
+_BODY: Final = int(Kind.PARTITIONED_BODY)
+_EVENTS: Final = int(Kind.PARTITIONED)
+
+
+def _live_positions(queue: PartitionedQueue) -> Iterator["array[int]"]:
+    """By whole chunks: a million messages take milliseconds, not a second of stepping through them."""
+    columns = queue.log.dump()[4]
+    for column in columns:
+        if not column:
+            continue
+        positions, partitions = from_bytes("Q", column[0]), from_bytes("I", column[2])
+        if GONE in partitions:
+            kept = zip(positions, partitions, strict=True)
+            positions = array("Q", [position for position, index in kept if index != GONE])
+        if positions:
+            yield positions
+    letters = array("Q", sorted({letter.journal_position for letter in queue.dead_letters}))
+    if letters:
+        yield letters

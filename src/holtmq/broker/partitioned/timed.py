@@ -1,0 +1,105 @@
+"""Messages that wait for their time: scheduled, moved or cancelled by key, then pushed like any other.
+
+Owns: the waiting ones by (queue, key), and that each fires once. Must not touch: clocks (the node calls
+``due`` in time), queues (firing is an ordinary push).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.changes import Kind
+from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+
+
+class Timed(msgspec.Struct, array_like=True, frozen=True):
+    """One waiting message."""
+
+    queue: str
+    key: str
+    partition: str
+    transaction_id: str
+    payload: bytes
+    due_us: int
+    message_id: str
+    producer: str | None = None
+
+
+class TimedChange(msgspec.Struct, array_like=True, frozen=True):
+    """Timers set, and (queue, key) of those that ended, in that order."""
+
+    put: list[Timed] = []
+    ended: list[tuple[str, str]] = []
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_changes: Final = msgspec.msgpack.Decoder(TimedChange)
+
+
+class TimedMessages(Side):
+    """See the module."""
+
+    kinds = (int(Kind.TIMED),)
+
+    def __init__(self, store: PartitionedStore) -> None:
+        self._timers: dict[str, dict[str, Timed]] = {}
+        self._line: list[tuple[int, str, str]] = []
+        store.add_side(self)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._timers.values()))
+
+    def get(self, queue: str, key: str) -> Timed | None:
+        return self._timers.get(queue, {}).get(key)
+
+    def page(self, queue: str, after: str, limit: int) -> tuple[list[Timed], bool]:
+        """By key; whether there are more."""
+        timers = self._timers.get(queue, {})
+        keys = sorted(timers)
+        at = bisect_right(keys, after) if after else 0
+        return [timers[key] for key in keys[at : at + limit]], len(keys) > at + limit
+
+    def record(self, change: TimedChange) -> list[Extra]:
+        """The record of a change, for the commit it belongs to."""
+        return [(int(Kind.TIMED), _encode(change))] if change.put or change.ended else []
+
+    def next_due_us(self) -> int | None:
+        while self._line:
+            due_us, queue, key = self._line[0]
+            timer = self.get(queue, key)
+            if timer is not None and timer.due_us == due_us:
+                return due_us
+            heappop(self._line)  # moved or cancelled since
+        return None
+
+    def due(self, now_us: int, most: int = 1000) -> list[Timed]:
+        """Those whose time has come, earliest first; the caller pushes them and records their end."""
+        found: list[Timed] = []
+        while len(found) < most and self._line and self._line[0][0] <= now_us:
+            due_us, queue, key = heappop(self._line)
+            timer = self.get(queue, key)
+            if timer is not None and timer.due_us == due_us:
+                found.append(timer)
+        return found
+
+    def put_back(self, timers: Iterable[Timed]) -> None:
+        """They could not be pushed: they stay due."""
+        for timer in timers:
+            heappush(self._line, (timer.due_us, timer.queue, timer.key))
+
+    # -- the journal's side ----------------------------------------------------------------------
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        change = _changes.decode(payload)
+        for timer in change.put:
+            self._timers.setdefault(timer.queue, {})[timer.key] = timer
+            heappush(self._line, (timer.due_us, timer.queue, timer.key))
+        for queue, key in change.ended:
+            self._timers.get(queue, {}).pop(key, None)
+
+    def dump(self) -> tuple[list[Extra], list[int]]:
+        waiting = [timer for timers in self._timers.values() for timer in timers.values()]
+        return self.record(TimedChange(waiting)), []

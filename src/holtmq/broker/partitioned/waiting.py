@@ -1,0 +1,265 @@
+"""Pops that wait: who is woken by what, in which order, without anybody polling.
+
+Owns: the line of waiters by (queue, group, partition) and by namespace and task, and the wake-ups planned for
+when a lease, delay or window ends. Must not touch: clocks (``at`` and ``now`` come in), answers.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+
+from holtmq.broker.partitioned.events import Acked, Pushed, QueueConfigured, QueueEvent
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import Popped, PopRequest, Waiter
+from holtmq.journal.interface import JournalFailed
+
+_ANY = ""
+_Line = OrderedDict[Waiter, None]  # in order of arrival; whoever gives up leaves in constant time
+_Key = tuple[str, str, str]  # queue, group, partition (blank: any)
+_Wide = tuple[str, str, str]  # namespace, task, group
+
+
+class WaitingLine:
+    """See the module. ``pop`` is the service's; ``on_dirty`` asks the node for a turn."""
+
+    def __init__(
+        self,
+        queues: Mapping[str, PartitionedQueue],
+        pop: Callable[[PopRequest, float], Popped | None],
+    ) -> None:
+        self._queues = queues
+        self._pop = pop
+        self.on_dirty: Callable[[], None] = _nothing
+        self.at: Callable[[float, Callable[[], None]], None] = _never
+        self._lines: dict[_Key, _Line] = {}
+        self._groups: dict[str, dict[str, int]] = {}  # queue -> group -> how many wait
+        self._wide: dict[_Wide, _Line] = {}
+        self._dirty: dict[_Key, None] = {}
+        self._dirty_wide: dict[_Wide, None] = {}
+        self._planned: dict[tuple[str, str], float] = {}
+        self._watchers: dict[str, list[Callable[[], None]]] = {}  # readers without a group
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values())) + sum(map(len, self._wide.values()))
+
+    def waiting_on(self, queue: str) -> int:
+        return sum(self._groups.get(queue, {}).values())
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    def add(self, waiter: Waiter, now: float) -> None:
+        request = waiter.request
+        if not request.queue:
+            self._wide.setdefault(_wide_key(request), OrderedDict())[waiter] = None
+            for queue in self._queues.values():
+                if _matches(request.namespace, request.task, queue):
+                    self.plan(queue, request.group)
+            return
+        self._lines.setdefault(_key(request), OrderedDict())[waiter] = None
+        groups = self._groups.setdefault(request.queue, {})
+        groups[request.group] = groups.get(request.group, 0) + 1
+        found = self._queues.get(request.queue)
+        if found is not None:
+            self.plan(found, request.group)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Withdraw; nothing when it was served already."""
+        if waiter.done:
+            return
+        waiter.done = True
+        request = waiter.request
+        if not request.queue:
+            wide = self._wide.get(_wide_key(request))
+            if wide is not None and waiter in wide:
+                del wide[waiter]
+                if not wide:
+                    del self._wide[_wide_key(request)]
+            return
+        line = self._lines.get(_key(request))
+        if line is not None and waiter in line:
+            del line[waiter]
+            self._left(request)
+
+    def _left(self, request: PopRequest) -> None:
+        if not self._lines[_key(request)]:
+            del self._lines[_key(request)]
+        groups = self._groups[request.queue]
+        groups[request.group] -= 1
+        if not groups[request.group]:
+            del groups[request.group]
+            if not groups:
+                del self._groups[request.queue]
+
+    def drain(self) -> list[Waiter]:
+        """Everybody, for a node that stops."""
+        everybody = [w for line in (*self._lines.values(), *self._wide.values()) for w in line]
+        for waiter in everybody:
+            waiter.done = True
+        self._lines.clear()
+        self._groups.clear()
+        self._wide.clear()
+        return everybody
+
+    # -- being woken -----------------------------------------------------------------------------
+
+    def hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
+        """Something happened to a queue: mark the waiters it may help."""
+        if isinstance(event, QueueConfigured):
+            self.on_dirty()  # it may want retention from here on
+        if self._watchers and isinstance(event, Pushed):
+            for tell in self._watchers.get(queue.name, ()):
+                tell()
+        groups = self._groups.get(queue.name)
+        if groups is None and not self._wide:
+            queue.take_woken()
+            return
+        woken = queue.take_woken()
+        partitions: set[str] | None = None
+        if isinstance(event, Pushed):
+            partitions = {queue.partitions[index].name for index in set(event.partitions)}
+        elif isinstance(event, Acked):
+            partitions = {queue.partitions[event.partition].name}
+        for group in groups or ():
+            if group in woken or group not in queue.groups:
+                self._mark(queue.name, group, partitions)
+        for key in self._wide:
+            if (key[2] in woken or key[2] not in queue.groups) and _matches(key[0], key[1], queue):
+                self._mark_wide(key)
+
+    def watch(self, queues: Iterable[str], tell: Callable[[], None]) -> None:
+        """Call ``tell`` at every push to these queues, until ``unwatch``."""
+        for name in queues:
+            self._watchers.setdefault(name, []).append(tell)
+
+    def unwatch(self, queues: Iterable[str], tell: Callable[[], None]) -> None:
+        for name in queues:
+            self._watchers[name].remove(tell)
+            if not self._watchers[name]:
+                del self._watchers[name]
+
+    def wake_all(self) -> None:
+        """Pops were paused and no longer are."""
+        for key in self._lines:
+            self._dirty[key] = None
+        for wide in self._wide:
+            self._dirty_wide[wide] = None
+        self.on_dirty()
+
+    def _mark(self, queue: str, group: str, partitions: set[str] | None) -> None:
+        if not self._dirty and not self._dirty_wide:
+            self.on_dirty()
+        if partitions is None:
+            for key in self._lines:
+                if key[0] == queue and key[1] == group:
+                    self._dirty[key] = None
+            return
+        if (queue, group, _ANY) in self._lines:
+            self._dirty[queue, group, _ANY] = None
+        for partition in partitions:
+            if (queue, group, partition) in self._lines:
+                self._dirty[queue, group, partition] = None
+
+    def _mark_wide(self, key: _Wide) -> None:
+        if not self._dirty and not self._dirty_wide:
+            self.on_dirty()
+        self._dirty_wide[key] = None
+
+    def plan(self, queue: PartitionedQueue, group: str) -> None:
+        """Wake the group's waiters when the next lease, delay or window of theirs ends."""
+        if not self._wide and group not in self._groups.get(queue.name, ()):
+            return
+        reader = queue.groups.get(group)
+        due = reader.ready.next_deadline() if reader is not None else None
+        if due is None:
+            return
+        key = (queue.name, group)
+        planned = self._planned.get(key)
+        if planned is None or due < planned:
+            self._planned[key] = due
+            self.at(due, lambda: self._deadline(key, due))
+
+    def _deadline(self, key: tuple[str, str], due: float) -> None:
+        if self._planned.get(key) == due:
+            del self._planned[key]
+        name, group = key
+        if group in self._groups.get(name, ()):
+            self._mark(name, group, None)
+        queue = self._queues.get(name)
+        if queue is not None:
+            for wide in self._wide:
+                if wide[2] == group and _matches(wide[0], wide[1], queue):
+                    self._mark_wide(wide)
+
+    # -- being served ----------------------------------------------------------------------------
+
+    def serve(self, now: float) -> None:
+        """Give those who were woken what there is, first come first served."""
+        while self._dirty or self._dirty_wide:
+            dirty, self._dirty = self._dirty, {}
+            wide, self._dirty_wide = self._dirty_wide, {}
+            for key in dirty:
+                line = self._lines.get(key)
+                if line:
+                    self._serve_line(line, now)
+            for wide_key in wide:
+                line = self._wide.get(wide_key)
+                if line:
+                    self._serve_wide(wide_key, line, now)
+
+    def _serve_line(self, line: _Line, now: float) -> None:
+        while line:
+            waiter = next(iter(line))
+            try:
+                popped = self._pop(waiter.request, now)
+            except JournalFailed:  # an auto-ack must be written: this one fails, the others are not held up
+                self.remove(waiter)
+                waiter.give_up()
+                continue
+            if popped is None:
+                queue = self._queues.get(waiter.request.queue)
+                if queue is not None:
+                    self.plan(queue, waiter.request.group)
+                return
+            del line[waiter]
+            waiter.done = True
+            self._left(waiter.request)
+            waiter.deliver(popped)
+
+    def _serve_wide(self, key: _Wide, line: _Line, now: float) -> None:
+        while line:
+            waiter = next(iter(line))
+            try:
+                popped = self._pop(waiter.request, now)
+            except JournalFailed:
+                self.remove(waiter)
+                waiter.give_up()
+                continue
+            if popped is None:
+                for queue in self._queues.values():
+                    if _matches(key[0], key[1], queue):
+                        self.plan(queue, key[2])
+                return
+            del line[waiter]
+            waiter.done = True
+            if not line:
+                del self._wide[key]
+            waiter.deliver(popped)
+
+
+def _key(request: PopRequest) -> _Key:
+    return request.queue, request.group, request.partition
+
+
+def _wide_key(request: PopRequest) -> _Wide:
+    return request.namespace, request.task, request.group
+
+
+def _matches(namespace: str, task: str, queue: PartitionedQueue) -> bool:
+    return (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _never(_at: float, _action: Callable[[], None]) -> None:
+    return None
