@@ -6,8 +6,9 @@ Owns: from command line to a printed comparison. Must not touch: how load is mad
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -16,6 +17,8 @@ from holtmq.load.workloads import WORKLOADS
 
 if TYPE_CHECKING:
     from holtmq.load.comparison import Outcome
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @click.group()
@@ -33,37 +36,57 @@ def list_workloads() -> None:
         click.echo(f"{http_one.name:<{width}}  http  {http_one.about}")
 
 
+_file = click.Path(path_type=Path, dir_okay=False)
+
+
+def _measuring(url: str, workloads: Iterable[str], backlog: str) -> Callable[[F], F]:
+    """The options both kinds of load share."""
+    options = (
+        click.option("--url", default=url, show_default=True, help="The broker to measure."),
+        click.option(
+            "--against", metavar="URL", help="A second broker: the same work on both, in turn, with ratios."
+        ),
+        click.option(
+            "--workload",
+            "names",
+            multiple=True,
+            type=click.Choice(list(workloads)),
+            metavar="NAME",
+            help="A workload of `holt bench list`; may be repeated.  [default: all]",
+        ),
+        click.option(
+            "--seconds",
+            default=5.0,
+            show_default=True,
+            type=click.FloatRange(0.1),
+            help="Measured time of a round.",
+        ),
+        click.option(
+            "--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Time before it."
+        ),
+        click.option(
+            "--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds on each broker."
+        ),
+        click.option("--messages", type=click.IntRange(1), help=backlog),
+        click.option(
+            "--pid", type=int, help="The broker's process.  [default: found when it is on this machine]"
+        ),
+        click.option("--against-pid", type=int, help="The second broker's process."),
+        click.option("--json", "json_file", type=_file, help="Write all figures here."),
+        click.option("--html", "html_file", type=_file, help="Write a page with a plot here."),
+    )
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 @bench.command()
-@click.option(
-    "--url", default="amqp://guest:guest@127.0.0.1:5672/", show_default=True, help="The broker to measure."
-)
-@click.option(
-    "--against", metavar="URL", help="A second broker: the same work on both, in turn, with ratios."
-)
-@click.option(
-    "--workload",
-    "names",
-    multiple=True,
-    type=click.Choice(list(WORKLOADS)),
-    metavar="NAME",
-    help="A workload of `holt bench list`; may be repeated.  [default: all]",
-)
-@click.option(
-    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Measured time of a round."
-)
-@click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Time before it.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds on each broker.")
-@click.option("--messages", type=click.IntRange(1), help="Backlog of the workload deep.  [default: 1000000]")
-@click.option("--pid", type=int, help="The broker's process.  [default: found when it is on this machine]")
-@click.option("--against-pid", type=int, help="The second broker's process.")
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all figures here."
-)
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page with a plot here.",
+@_measuring(
+    "amqp://guest:guest@127.0.0.1:5672/", WORKLOADS, "Backlog of the workload deep.  [default: 1000000]"
 )
 def amqp(
     url: str,
@@ -119,36 +142,8 @@ def amqp(
 
 
 @bench.command()
-@click.option("--url", default="http://127.0.0.1:6632", show_default=True, help="The broker to measure.")
-@click.option(
-    "--against", metavar="URL", help="A second broker: the same work on both, in turn, with ratios."
-)
+@_measuring("http://127.0.0.1:6632", HTTP_WORKLOADS, "Backlog of the workloads that start with one.")
 @click.option("--token", default="", help="A token with the right to read and write, for both.")
-@click.option(
-    "--workload",
-    "names",
-    multiple=True,
-    type=click.Choice(list(HTTP_WORKLOADS)),
-    metavar="NAME",
-    help="An http workload of `holt bench list`; may be repeated.  [default: all]",
-)
-@click.option(
-    "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1), help="Measured time of a round."
-)
-@click.option("--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Time before it.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds on each broker.")
-@click.option("--messages", type=click.IntRange(1), help="Backlog of the workloads that start with one.")
-@click.option("--pid", type=int, help="The broker's process.  [default: found when it is on this machine]")
-@click.option("--against-pid", type=int, help="The second broker's process.")
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write all figures here."
-)
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page with a plot here.",
-)
 def http(
     url: str,
     against: str | None,
