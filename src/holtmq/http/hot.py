@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 from holtmq.auth.tokens import Identity, Role, TokenVerifier
-from holtmq.http.ack_api import LEASE_PREFIX, LEASE_SUFFIX, AckApi, AckIn, BatchIn, ExtendIn, TransactionIn
+from holtmq.http.ack_api import LEASE_PREFIX, LEASE_SUFFIX, AckApi, AckIn, BatchIn, ExtendIn
 from holtmq.http.context import Context
 from holtmq.http.endpoints import WRITE, Endpoint
 from holtmq.http.pop_api import PopApi, is_pop
 from holtmq.http.protocol import Exchange, FindRoute, Route
 from holtmq.http.push_api import PushApi, PushIn
+from holtmq.http.transaction_api import TransactionApi, TransactionIn
 from holtmq.http.work_api import WorkApi
 
 _POP_QUERY: Final = (
@@ -112,7 +113,7 @@ class HotRoutes:
             b"/api/v1/push": self._guard(PushApi(context, work).push),
             b"/api/v1/ack": self._guard(acks.ack),
             b"/api/v1/ack/batch": self._guard(acks.ack_batch),
-            b"/api/v1/transaction": self._guard(acks.transaction),
+            b"/api/v1/transaction": self._guard(TransactionApi(context, work).transaction),
         }
         self._pop = self._guard(self.pops.pop)
         self._extend = self._guard(acks.extend)

@@ -1,0 +1,229 @@
+"""``POST /api/v1/transaction``: acks and pushes that happen together or not at all.
+
+Owns: reading these requests and the texts of what is wrong with them. Must not touch: the rules; a refused
+transaction is an answer (200, ``success: false``), not an error.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from holtmq.broker.errors import BrokerError, LeaseLost
+from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.bundle import transact
+from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
+from holtmq.broker.partitioned.identifiers import message_id, partition_id, partition_of
+from holtmq.broker.partitioned.keyed import KeyDecision, KeyOp
+from holtmq.broker.partitioned.requests import AckRequest, PushItem
+from holtmq.http.ack_api import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
+from holtmq.http.context import Context
+from holtmq.http.errors import Refusal, invalid_json
+from holtmq.http.keyed_api import KvRefused, lost_out, read_operation, result_out
+from holtmq.http.keyed_api import OperationIn as KeyOperationIn
+from holtmq.http.protocol import Exchange
+from holtmq.http.push_api import PushItemIn, check_text, explain_items, read_item
+from holtmq.http.rendering import ack_verdict
+from holtmq.http.timers_api import Riders
+from holtmq.http.wire import quoted
+from holtmq.http.work_api import WorkApi
+
+
+class OperationIn(msgspec.Struct, rename="camel"):
+    """One operation of a transaction: an ack, pushes, or one push with its fields right here."""
+
+    type: str
+    items: list[PushItemIn] | None = None
+    queue: str | None = None
+    partition: str | None = None
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    partition_id: str | None = None
+    status: str | None = None
+    consumer_group: str | None = None
+    lease_id: str | None = None
+    error: str | None = None
+
+
+class TransactionIn(msgspec.Struct, rename="camel"):
+    operations: list[OperationIn] | None = None
+    required_leases: list[str] | None = None
+    kv: list[KeyOperationIn] | None = None
+    timers: list[dict[str, object]] | None = None
+
+
+_read_transaction: Final = msgspec.json.Decoder(TransactionIn).decode
+
+
+class TransactionApi:
+    """See the module."""
+
+    def __init__(self, context: Context, work: WorkApi) -> None:
+        self._service = context.service
+        self._work = work
+        self._journal = context.journal
+        self._clock = context.clock
+        self._max_batch = context.config.http.max_batch
+
+    def transaction(self, exchange: Exchange) -> None:
+        body = exchange.body
+        try:
+            incoming = _read_transaction(body)
+        except msgspec.MsgspecError as error:
+            raise _explain_transaction(body, error) from None
+        check_text(body)
+        operations = incoming.operations
+        if operations is None:
+            if not incoming.kv and not incoming.timers:
+                raise Refusal(400, "operations array required")
+            operations = []
+        if not operations and not incoming.kv and not incoming.timers:
+            raise Refusal(400, "operations array cannot be empty")
+        own_id = str(uuid4())
+        leases = incoming.required_leases or []
+        fallback = leases[0] if len(leases) == 1 else ""
+        leases_only = not any(operation.lease_id for operation in operations)
+        items: list[PushItem] = []
+        acks: list[AckRequest] = []
+        order: list[tuple[bool, int]] = []  # (is it a push, its place among its kind)
+        for operation in operations:
+            if operation.type == "push":
+                pushed = _pushed_by(operation, exchange.subject)
+                order += [(True, len(items) + at) for at in range(len(pushed))]
+                items += pushed
+            elif operation.type == "ack":
+                order.append((False, len(acks)))
+                acks.append(_ack_of(operation, fallback))
+            else:
+                exchange.answer(200, _failure(own_id, f"Unknown operation type: {operation.type}"))
+                return
+        if len(order) > self._max_batch:
+            raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
+        for item in items:
+            if self._work.find(item.queue) is not None:
+                text = f"{item.queue} is a work queue: transactions span partitioned queues only"
+                exchange.answer(200, _failure(own_id, text))
+                return
+        now = self._clock()
+        riders = Riders(self._service, exchange.subject, now)
+        try:
+            ops = [read_operation(asked) for asked in incoming.kv or ()]
+            for timer in incoming.timers or ():
+                riders.add(timer)
+        except KvRefused as refused:
+            code = "kv_bad_request" if incoming.kv else "timers_bad_request"
+            raise Refusal(refused.status, str(refused), code) from None
+        keyed = self._service.keyed.decide(ops, micros(now))
+        if keyed.failed is not None:
+            lost = {"transactionId": own_id, **lost_out(keyed, len(order) + keyed.failed), "results": []}
+            exchange.answer(200, msgspec.json.encode(lost))
+            return
+        extras = [*keyed.extras, *self._service.timed.record(riders.change)]
+        try:
+            results, answers = transact(self._service, items, acks, now, extras)
+        except BrokerError as error:
+            text = str(error)
+            if text in _ACK_TEXTS:
+                text = f"ACK operation failed: {text}"
+            if isinstance(error, LeaseLost) and not leases_only:
+                text += "; transaction rolled back"  # what newer clients look for
+            exchange.answer(200, _failure(own_id, text))
+            return
+        parts: list[str] = []
+        for index, (is_push, place) in enumerate(order):
+            if is_push:
+                number, partition, offset, created_us, duplicate = results[place]
+                item = items[place]
+                parts.append(
+                    f'{{"index":{index},"type":"push","success":{"false" if duplicate else "true"},'
+                    f'"duplicate":{"true" if duplicate else "false"},'
+                    f'"transactionId":{quoted(item.body.transaction_id)},'
+                    f'"messageId":"{message_id(number, offset, created_us)}",'
+                    f'"partitionId":"{partition_id(number, partition)}","queueName":{quoted(item.queue)}}}'
+                )
+            else:
+                ack_id = quoted(acks[place].transaction_id)
+                verdict = ack_verdict(answers[place].outcome, None)
+                parts.append(f'{{"index":{index},"type":"ack","transactionId":{ack_id},{verdict}}}')
+        parts += _rider_results(len(order), ops, keyed, riders.results)
+        if riders.results:
+            self._service.plan_timed()
+        answer = f'{{"transactionId":"{own_id}","success":true,"results":[{",".join(parts)}]}}'
+        exchange.answer_when_durable(self._journal, 200, answer.encode())
+
+
+def _rider_results(
+    first: int, ops: Sequence[KeyOp], keyed: KeyDecision, timers: Sequence[dict[str, object]]
+) -> list[str]:
+    """After the operations' own results, in the same flat numbering."""
+    rows: list[dict[str, object]] = []
+    for place, (op, result) in enumerate(zip(ops, keyed.results, strict=True)):
+        rows.append({**result_out(place, op, result), "type": "kv", "opIndex": place})
+    rows += [{**row, "type": "timer", "opIndex": place} for place, row in enumerate(timers)]
+    return [
+        msgspec.json.encode(
+            {**row, "index": index, "success": bool(row.get("applied", row.get("ok", True)))}
+        ).decode()
+        for index, row in enumerate(rows, first)
+    ]
+
+
+_ACK_TEXTS: Final = frozenset(
+    {
+        "Message not found",
+        "Invalid or expired lease",
+        "The message is already settled",
+        "Unknown acknowledgment status",
+    }
+)
+
+
+def _failure(own_id: str, text: str) -> bytes:
+    return f'{{"transactionId":"{own_id}","success":false,"error":{quoted(text)},"results":[]}}'.encode()
+
+
+def _pushed_by(operation: OperationIn, subject: str | None) -> list[PushItem]:
+    if operation.items is not None:
+        return [read_item(item, subject) for item in operation.items]
+    if operation.queue is None:
+        raise Refusal(400, "items array is required")
+    flat = PushItemIn(operation.queue)
+    for payload in (operation.payload, operation.data):
+        if isinstance(payload, msgspec.Raw):
+            flat.payload = payload
+            break
+    flat.partition, flat.trace_id = operation.partition, operation.trace_id
+    flat.transaction_id = operation.transaction_id
+    return [read_item(flat, subject)]
+
+
+def _ack_of(operation: OperationIn, fallback_lease: str) -> AckRequest:
+    if not operation.transaction_id:
+        raise Refusal(400, NEEDS_TRANSACTION)
+    if not operation.partition_id:
+        raise Refusal(400, NEEDS_PARTITION)
+    where = partition_of(operation.partition_id) or NOWHERE
+    return AckRequest(
+        *where,
+        operation.consumer_group or QUEUE_MODE,
+        operation.transaction_id,
+        AckStatus.named(operation.status or "completed"),
+        operation.lease_id or fallback_lease,
+        operation.error,
+    )
+
+
+def _explain_transaction(body: bytes, error: Exception) -> Refusal:
+    document = document_of(body)
+    operations = document.get("operations") if isinstance(document, dict) else None
+    if not isinstance(operations, list):
+        return Refusal(400, "operations array required")
+    for operation in operations:
+        if isinstance(operation, dict) and operation.get("type") == "push" and "items" in operation:
+            found = explain_items(operation["items"])
+            if found is not None:
+                return found
+    return invalid_json(error)
