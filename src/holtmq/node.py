@@ -177,6 +177,7 @@ class Node:
             History(self.partitioned.tally),
             self.amqp.authenticator,
             AmqpClients(self.amqp),
+            lambda: self.amqp.alarm,
         )
 
     async def stop(self, grace: float = 3.0) -> None:
@@ -361,10 +362,10 @@ def serve(config: Config) -> int:
 
     import uvloop
 
-    # What exists now stays; messages and leases are not tracked at all. The default threshold of 700
-    # allocations would walk the young objects of every few socket reads.
     # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
     sys.setswitchinterval(0.0005)
+    # What exists now stays; messages and leases are not tracked at all (decision 0005). The default threshold
+    # of 700 allocations would walk the young objects of every few socket reads.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
