@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from struct import Struct, error
 from typing import Final
-from zlib import crc32
 
+from .checksum import crc32
 from .disk import Disk
 from .segment import TEMPORARY
 

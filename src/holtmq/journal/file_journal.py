@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from zlib import crc32
 
 from .checkpointer import Checkpointer, Outcome
+from .checksum import crc32
 from .compaction import SealedSegment
 from .disk import Disk
 from .interface import (

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from struct import error
 from typing import Final
-from zlib import crc32
 
+from .checksum import crc32
 from .disk import Disk, File
 from .interface import FIRST_FREE_KIND, JournalCorrupt
 from .records import FRAME_SIZE, KIND_BYTES, PREFIX, PREFIX_SIZE, BadRecord, record_at

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
+from .checksum import crc32
 from .interface import FIRST_FREE_KIND
 
 # length (of kind + payload), checksum, kind. The checksum starts from the length, so that it covers it.

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
-from zlib import crc32
 
 from .checkpoint import Checkpoint, checkpoint_name, position_of, verify_checkpoint
+from .checksum import crc32
 from .disk import Disk, File
 from .interface import FIRST_FREE_KIND, JournalCorrupt, TornTail
 from .records import (

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, error
 from typing import Final
-from zlib import crc32
 
+from .checksum import crc32
 from .disk import Disk, File
 from .interface import JournalCorrupt
 from .records import MARKER_SIZE

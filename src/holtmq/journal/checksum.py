@@ -1,0 +1,15 @@
+"""The journal's one checksum: zlib's CRC-32, from the fastest library at hand.
+
+Owns: the choice of that library. Must not touch: what is checksummed; the numbers are the same with either.
+"""
+
+from __future__ import annotations
+
+try:
+    # Carry-less multiplication instead of tables: 40 ns instead of 153 for 100 bytes, 54 instead of 380 for
+    # a kilobyte (bench/README.md, "The journal").
+    from isal.isal_zlib import crc32
+except ImportError:  # a platform without its wheel
+    from zlib import crc32
+
+__all__ = ["crc32"]
