@@ -45,6 +45,8 @@ from holtmq.journal.disk import Disk
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
+_LOW_ON_DISK: Final = "low on disk"
+_RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
 _GUEST_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$bdbnZKvwT/Zr7Nxwo9xflg$lpcXFLNyvAgs8eXRYDlhylMwWtAaiKo/a63BfxlsmPs"
@@ -77,6 +79,7 @@ class Node:
         self._housekeeper: asyncio.Task[None] | None = None
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
+        self._relieved_at = -math.inf  # when a checkpoint last looked for room
         self._stopping = False
 
     # -- starting and stopping -------------------------------------------------------------------
@@ -275,9 +278,15 @@ class Node:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
 
     def checkpoint_if_due(self) -> None:
-        """Shorten the journal when it has grown."""
-        journal = self.journal
-        if journal.failed is None and journal.bytes_since_checkpoint >= self.config.journal.checkpoint_bytes:
+        """Shorten the journal when it has grown, and when the disk needs the room of what is settled:
+        publishers wait meanwhile, so it would not grow any more."""
+        journal, now = self.journal, self._loop.time()
+        grown = journal.bytes_since_checkpoint
+        relief = self.amqp.alarm == _LOW_ON_DISK and now - self._relieved_at >= _RELIEF_SECONDS
+        if journal.failed is None and (
+            grown >= self.config.journal.checkpoint_bytes or (relief and grown > 0)
+        ):
+            self._relieved_at = now
             self.broker.flow.turn()
             journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
 
@@ -316,7 +325,7 @@ class Node:
         if not self.config.data.memory and self.disk is None:
             disk = os.statvfs(self.config.data.dir)
             if disk.f_bavail * disk.f_frsize < limits.disk_free_min_bytes:
-                return "low on disk"
+                return _LOW_ON_DISK
         return ""
 
     def health(self) -> tuple[bool, str]:

@@ -466,6 +466,27 @@ def test_an_alarm_blocks_publishers_only_and_lifts_again(start_broker: Start, ra
     consumer.expect(BasicDeliver)
 
 
+def test_settled_messages_give_their_disk_back_while_publishers_are_blocked(
+    start_broker: Start, connect: Connect, name: str
+) -> None:
+    broker = start_broker()
+    channel = connect(broker.amqp_port).channel()
+    channel.queue_declare(name, durable=True)
+    channel.confirm_delivery()
+    for _ in range(40):
+        publish(channel, name, "x" * 100_000, delivery_mode=2)
+    consumer = connect(broker.amqp_port).channel()
+    for _ in range(40):
+        get_soon(consumer, name)
+    before = broker.call(lambda node: node.journal.stats().bytes_on_disk)
+
+    alarm(broker, "low on disk")
+    broker.call(lambda node: node.checkpoint_if_due())
+    alarm(broker, "")  # a blocked connection could not be closed
+
+    eventually(lambda: broker.call(lambda node: node.journal.stats().bytes_on_disk) < before / 2)
+
+
 def test_a_connection_that_starts_to_publish_during_an_alarm_is_blocked(
     start_broker: Start, connect: Connect, name: str
 ) -> None:

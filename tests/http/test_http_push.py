@@ -4,7 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from http_support import Api, ids
+from http_support import Api, address, ids
+
+from holtmq.node import Node
+from holtmq.testing import TestBroker
 
 
 def test_a_push_answers_one_result_per_item_in_order(api: Api) -> None:
@@ -183,3 +186,36 @@ def test_more_than_the_most_items_are_refused(api: Api) -> None:
     items = [{"queue": "q"}] * 10_001
 
     assert api.http.post("/api/v1/push", content=json.dumps({"items": items})).status_code == 413
+
+
+def test_a_broker_short_of_room_takes_no_messages_and_still_hands_them_out(
+    broker: TestBroker, api: Api
+) -> None:
+    api.push("q", "a", "b")
+
+    def change(node: Node, reason: str) -> None:
+        node._alarm = lambda: reason  # type: ignore[method-assign]
+        node.check_alarms()
+
+    items = [{"queue": "q", "payload": 1}]
+    push = {"type": "push", "items": items}
+    cycle = {"query_id": "x", "partition_id": "y", "push_items": items}
+    ephemeral = {"queue": "e", "messages": [{"payload": 1}]}
+    broker.call(lambda node: change(node, "low on disk"))
+    refused = [
+        api.post("/api/v1/push", {"items": items}),
+        api.post("/api/v1/transaction", {"operations": [push]}),
+        api.post("/streams/v1/cycle", cycle),
+        api.post("/api/v1/ephemeral/push", ephemeral),
+    ]
+    first, second = api.pop("q", batch=2)
+    settled = api.ack(first)
+    through = api.post("/api/v1/transaction", {"operations": [{"type": "ack", **address(second)}]}).json()
+    broker.call(lambda node: change(node, ""))
+
+    assert {(r.status_code, r.json()["error"], r.json()["code"]) for r in refused} == {
+        (503, "publishers are blocked: the broker is low on disk", "publishers_blocked")
+    }
+    assert settled["success"]
+    assert through["success"]
+    assert api.post("/api/v1/push", {"items": items}).status_code == 201

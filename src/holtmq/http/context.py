@@ -12,6 +12,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.http.clients import Clients
+from holtmq.http.errors import Refusal
 from holtmq.http.history import History
 from holtmq.journal.interface import Journal
 
@@ -32,3 +33,10 @@ class Context:
     history: History
     authenticator: Authenticator  # for the management API: names and passwords
     clients: Clients  # who is connected over AMQP
+    alarm: Callable[[], str]  # why publishers must wait; empty: they need not
+
+    def check_alarm(self) -> None:
+        """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""
+        reason = self.alarm()
+        if reason:
+            raise Refusal(503, f"publishers are blocked: the broker is {reason}", "publishers_blocked")

@@ -113,6 +113,7 @@ def _options_out(config: EphemeralConfig) -> dict[str, object]:
 async def push(call: Call) -> object:
     asked = call.json(PushIn)
     check_text(call.body)
+    call.context.check_alarm()
     payloads = [bytes(message.payload) for message in asked.messages]
     _queue(call, asked.queue).push(asked.partition or DEFAULT_PARTITION, payloads, call.now)
     return Reply(201, {"pushed": len(payloads)})

@@ -89,6 +89,7 @@ async def publish(call: Call) -> object:
     exchange, key = exchange_name(call.path["exchange"]), checked_key(given.routing_key)
     vhost.exchange(exchange)
     call.require(Action.WRITE, exchange)
+    call.context.check_alarm()
     body = _body(given, call.context.config.amqp.max_message_bytes)
     header = encode_header(len(body), encode_properties(_properties(given.properties)))
     flow = call.broker.flow

@@ -128,6 +128,7 @@ class PushApi:
         self._journal = context.journal
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
+        self._check_alarm = context.check_alarm
 
     def push(self, exchange: Exchange) -> None:
         body = exchange.body
@@ -141,6 +142,7 @@ class PushApi:
             return
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
+        self._check_alarm()
         subject = exchange.subject
         items = read_items(incoming, subject)
         known = self._service.store.queues

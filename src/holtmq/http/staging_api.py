@@ -31,6 +31,7 @@ class CommitIn(msgspec.Struct):
 
 async def stage(call: Call) -> object:
     """Keep rows; nobody sees them before the commit."""
+    call.context.check_alarm()
     writer, batch = _batch(call)
     task, attempt = _number(call, "task"), _number(call, "attempt")
     part = call.query.number("part", 0)

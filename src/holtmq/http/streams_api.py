@@ -111,6 +111,8 @@ async def cycle(call: Call) -> object:
     query_id, partition = _need(asked.query_id, "query_id"), _need(asked.partition_id, "partition_id")
     where = partition_of(partition) or (0, 0)
     items = [read_item(item, call.subject) for item in asked.push_items or ()]
+    if items:
+        call.context.check_alarm()
     ack = asked.ack
     wanted = Cycle(
         query_id,

@@ -67,6 +67,7 @@ class TransactionApi:
         self._journal = context.journal
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
+        self._check_alarm = context.check_alarm
 
     def transaction(self, exchange: Exchange) -> None:
         body = exchange.body
@@ -102,6 +103,8 @@ class TransactionApi:
                 return
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
+        if items:
+            self._check_alarm()
         for item in items:
             if self._work.find(item.queue) is not None:
                 text = f"{item.queue} is a work queue: transactions span partitioned queues only"
