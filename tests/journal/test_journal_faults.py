@@ -135,7 +135,7 @@ def test_a_failed_seal_poisons_but_the_commit_before_it_counts() -> None:
     told: list[JournalFailed | None] = []
     journal.append(20, b"durable")
     journal.on_durable(told.append)
-    disk.fail_write(nth=2)
+    disk.fail_write(nth=3)  # after the commit and the zeros ahead of the next
 
     journal.flush()
 

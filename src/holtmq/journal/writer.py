@@ -12,10 +12,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Final
 
 from .disk import Disk, File
 from .records import encode_sync
 from .segment import HEADER_SIZE, SegmentHeader, create_segment
+
+# Space that was reserved but never written makes a sync of new bytes a change of metadata as well, with a
+# commit of the file system's own journal. So small commits find zeros there, written in one go ahead of them:
+# 85 µs a sync instead of 135 (docs/decisions/0006). A big one gains less than its share of the zeros costs.
+_AHEAD: Final = 512 << 10
+_SMALL: Final = 64 << 10
+_ZEROS: Final = bytes(_AHEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class LogWriter:
         self._capacity = capacity
         self._durable = durable  # everything below has been reported
         self._synced = durable  # and below this it is on the disk: what SYNC records may claim
+        self._written = durable  # bytes from here on may never have been written, not even with zeros
         self._epoch = epoch
         self._clock = clock
 
@@ -83,13 +92,16 @@ class LogWriter:
             parts.append(encode_sync(self._marker, group.start, self._synced, now))
             parts.extend(group.parts)
         self._write(parts, at)
+        end = groups[-1].end
+        if self.syncs and end - at <= _SMALL:
+            self._write_ahead(end)
         began = time.perf_counter()
         if self.syncs:
             self._file.sync()
         seconds = time.perf_counter() - began
-        self._durable = groups[-1].end
+        self._durable = end
         if self.syncs:
-            self._synced = self._durable
+            self._synced = end
         return Commit(len(groups), self._durable, self._durable - start, syncs, seconds)
 
     def seal(self) -> None:
@@ -116,6 +128,15 @@ class LogWriter:
     def _write(self, parts: Sequence[bytes], position: int) -> None:
         self._file.pwrite(parts, position - self._base + HEADER_SIZE)
 
+    def _write_ahead(self, end: int) -> None:
+        """Zeros over the zeros that follow, unless the next small commit still has room among such."""
+        if end + _SMALL > self._written:
+            start = max(end, self._written)
+            stop = min(end + _AHEAD, self._base + self._capacity)
+            if start < stop:
+                self._write([_ZEROS[: stop - start]], start)
+                self._written = stop
+
     def _leave_segment(self, end: int) -> None:
         self._file.truncate(end - self._base + HEADER_SIZE)
         self._file.sync()
@@ -127,6 +148,7 @@ class LogWriter:
         self._base = header.base
         self._marker = header.marker
         self._capacity = group.capacity
+        self._written = header.base
 
 
 def run_writer(
