@@ -4,21 +4,16 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+from client_waiting import PATIENCE, until
 
 from holtmq.client import Client, LeaseLost, Message, Refused
 from holtmq.testing import TestBroker
-
-
-async def until(what: object, seconds: float = 10) -> None:
-    """Wait until a function says yes."""
-    assert callable(what)
-    async with asyncio.timeout(seconds):
-        while not what():
-            await asyncio.sleep(0.005)
 
 
 async def fill(client: Client, queue: str, partitions: int, each: int) -> None:
@@ -29,17 +24,22 @@ async def fill(client: Client, queue: str, partitions: int, each: int) -> None:
 class Recorder:
     """Handlers' view: what came, in which order, from which partition, and who ran at once."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, together: int = 1) -> None:
         self.by_partition: dict[str, list[int]] = defaultdict(list)
         self.running: Counter[str] = Counter()
         self.most_at_once = 0
         self.overlaps = 0
         self._seconds = seconds
+        self._together = together  # the first ones wait until so many run at once
+        self._met = asyncio.Event()
 
     async def each(self, message: Message) -> None:
         self.running[message.partition] += 1
         self.overlaps += self.running[message.partition] > 1
         self.most_at_once = max(self.most_at_once, self.running.total())
+        if self.most_at_once >= self._together:
+            self._met.set()
+        await self._met.wait()
         await asyncio.sleep(self._seconds)
         self.by_partition[message.partition].append(message.data[1])
         self.running[message.partition] -= 1
@@ -56,7 +56,7 @@ async def test_each_partition_is_handled_in_order_while_partitions_run_side_by_s
     client: Client, name: str
 ) -> None:
     await fill(client, name, partitions=6, each=40)
-    recorder = Recorder(seconds=0.001)
+    recorder = Recorder(seconds=0.001, together=4)
 
     done = (
         await client.queue(name).group("g").batch(7).concurrency(4).each().limit(240).consume(recorder.each)
@@ -270,43 +270,57 @@ async def test_auto_acked_messages_never_come_again(client: Client, name: str) -
 # -- leases ---------------------------------------------------------------------------------------
 
 
-async def test_a_handler_longer_than_its_lease_is_kept_by_renewals(client: Client, name: str) -> None:
-    await client.queue(name).configure(lease_time=1)
-    await client.queue(name).push([1, 2])
+@pytest.fixture
+def timed() -> Iterator[TestBroker]:
+    """A broker whose leases run out when a test says so."""
+    with TestBroker() as broker:
+        yield broker
+
+
+async def test_a_handler_longer_than_its_lease_is_kept_by_renewals(timed: TestBroker) -> None:
     seen: list[int] = []
 
     async def slow(message: Message) -> None:
         seen.append(message.data)
-        await asyncio.sleep(1.3)
+        for _ in range(3):  # each step is most of a lease
+            ends = timed.partition_leases()[0].expires_at
+            timed.clock.advance(25)
+            await until(lambda before=ends: timed.partition_leases()[0].expires_at > before)
 
-    queue = client.queue(name).batch(2).concurrency(2).each()
-    done = await queue.renew_lease(True, every=0.3, seconds=1).limit(2).consume(slow)
+    async with Client(timed.http_url) as client:
+        await client.queue("q").configure(lease_time=30)
+        await client.queue("q").push([1, 2])
+        queue = client.queue("q").batch(2).concurrency(2).each()
+        done = await queue.renew_lease(True, every=0.05, seconds=30).limit(2).consume(slow)
 
-    assert seen == [1, 2]
-    assert done.handled == 2
-    assert await client.queue(name).pop() == []
+        assert seen == [1, 2]
+        assert done.handled == 2
+        assert await client.queue("q").pop() == []
 
 
 async def test_without_renewal_the_message_comes_again_and_the_late_ack_is_refused(
-    client: Client, name: str, caplog: pytest.LogCaptureFixture
+    timed: TestBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await client.queue(name).configure(lease_time=1)
-    await client.queue(name).push([1, 2])
     seen: list[int] = []
 
     async def slow_at_first(message: Message) -> None:
         seen.append(message.data)
         if len(seen) == 1:
-            await asyncio.sleep(1.3)
+            timed.clock.advance(31)
 
     with caplog.at_level(logging.WARNING, "holtmq.client"):
-        await client.queue(name).batch(2).each().idle(0.5).consume(slow_at_first)
+        async with Client(timed.http_url) as client:
+            await client.queue("q").configure(lease_time=30)
+            await client.queue("q").push([1, 2])
+            await client.queue("q").batch(2).each().idle(0.5).consume(slow_at_first)
 
     assert seen == [1, 1, 2] or seen == [1, 2, 1, 2]  # the ack's refusal may cross with the next handler
     assert "acknowledgment refused" in {record.message for record in caplog.records}
 
 
-async def test_nothing_more_is_started_under_a_lease_known_to_be_lost(client: Client, name: str) -> None:
+async def test_nothing_more_is_started_under_a_lease_known_to_be_lost(
+    client: Client, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     await client.queue(name).configure(lease_time=30)
     await client.queue(name).push([1, 2, 3])
     seen: list[int] = []
@@ -315,15 +329,18 @@ async def test_nothing_more_is_started_under_a_lease_known_to_be_lost(client: Cl
         seen.append(message.data)
         if len(seen) == 1:
             await client.group("g").seek(name)  # somebody moves the group: its leases end
-            await asyncio.sleep(0.3)
+            await until(lambda: "a lease ended before its messages were handled" in caplog.messages)
 
     queue = client.queue(name).group("g").batch(3).each()
-    await queue.renew_lease(every=0.05, seconds=30).idle(0.5).consume(handler)
+    with caplog.at_level(logging.WARNING, "holtmq.client"):
+        await queue.renew_lease(every=0.05, seconds=30).idle(0.5).consume(handler)
 
     assert seen == [1]
 
 
-async def test_a_refused_acknowledgment_ends_the_partition_of_that_batch(client: Client, name: str) -> None:
+async def test_a_refused_acknowledgment_ends_the_partition_of_that_batch(
+    client: Client, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     await client.queue(name).push([1, 2, 3])
     seen: list[int] = []
 
@@ -331,9 +348,11 @@ async def test_a_refused_acknowledgment_ends_the_partition_of_that_batch(client:
         seen.append(message.data)
         if message.data == 1:
             await client.group("g").seek(name)  # the lease is over; only the ack's refusal tells
-        await asyncio.sleep(0.2)
+        else:
+            await until(lambda: "acknowledgment refused" in caplog.messages)
 
-    await client.queue(name).group("g").batch(3).each().idle(0.3).consume(handler)
+    with caplog.at_level(logging.WARNING, "holtmq.client"):
+        await client.queue(name).group("g").batch(3).each().idle(0.3).consume(handler)
 
     assert seen in ([1], [1, 2])
 
@@ -452,7 +471,7 @@ async def test_a_signal_stops_consuming_and_the_program_goes_on(client: Client, 
 
     client.stop_on_signals([signal.SIGTERM])
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             done = await client.queue(name).each().consume(handler)
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
@@ -479,8 +498,23 @@ async def test_a_limit_waits_for_messages_that_come_later(client: Client, name: 
         await client.queue(name).partition("p").push([[0, number]])
         await asyncio.sleep(0.02)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert (await consuming.wait()).handled == 4
+
+
+async def test_a_process_that_stood_still_asks_before_it_calls_itself_idle(client: Client, name: str) -> None:
+    await client.queue(name).push([1])
+    seen: list[int] = []
+
+    async def handler(message: Message) -> None:
+        seen.append(message.data)
+
+    consuming = client.queue(name).each().idle(0.01).consume(handler).start()
+    # Behind the consume's first step and before that of its worker.
+    asyncio.get_running_loop().call_soon(time.sleep, 0.05)
+    await consuming.wait()
+
+    assert seen == [1]
 
 
 async def test_an_error_no_retry_can_mend_ends_the_consume(client: Client, name: str) -> None:

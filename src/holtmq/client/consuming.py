@@ -91,17 +91,20 @@ class Workers(Generic[D]):
         return self.done
 
     async def _work(self) -> None:
+        popped: list[Popped] | None = None  # None: never asked
         while not self.stopping:
             wanted = await self._reserve()
             if not wanted:
                 return
             wait = self._wait_seconds()
-            popped: list[Popped] = []
+            # A process that stood still has let the time pass without asking: only an empty answer is idle.
+            idle = wait is None and popped == []
+            popped = []
             try:
-                if wait is None:
+                if idle:
                     return
                 query = replace(self._options.pop, batch=wanted)
-                popped = await self._api.pop(query, wait, hang_up=self._hang_up, forever=True)
+                popped = await self._api.pop(query, wait or 0.0, hang_up=self._hang_up, forever=True)
             except HungUp:
                 return
             finally:
