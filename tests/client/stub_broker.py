@@ -32,6 +32,7 @@ class Say:
     body: object = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
+    after: asyncio.Event | None = None  # answer when it is set
     drop: bool = False  # hang up without an answer
     cut: int | None = None  # send so many bytes of the answer, then hang up
     close: bool = False  # answer, and close afterwards as an idle timeout would
@@ -98,6 +99,8 @@ class StubBroker:
                     self.on_request(asked)
                 say = self.script.pop(0) if len(self.script) > 1 else self.script[0]
                 await asyncio.sleep(say.delay)
+                if say.after is not None:
+                    await say.after.wait()
                 if say.drop:
                     return
                 writer.write(say.bytes()[: say.cut])

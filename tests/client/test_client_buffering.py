@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from client_waiting import PATIENCE, until
 from stub_broker import PUSHED, Say, StubBroker
 
 from holtmq.client import Backoff, BufferedPushFailed, Client, ClientClosed
@@ -21,28 +22,35 @@ def payloads(stub: StubBroker) -> list[int]:
     return [item["payload"] for asked in stub.asked for item in json.loads(asked.body)["items"]]
 
 
-async def test_a_full_batch_goes_at_once_and_the_rest_after_its_time() -> None:
+async def test_a_full_batch_goes_at_once_and_the_rest_waits_for_its_time() -> None:
     async with StubBroker(STORED) as stub, Client(stub.url, backoff=QUICK) as client:
-        buffer = client.queue("q").buffer(count=3, seconds=0.2)
+        buffer = client.queue("q").buffer(count=3, seconds=2 * PATIENCE)
         for number in range(7):
             await buffer.push(number)
-        await asyncio.sleep(0.1)
+        await until(lambda: len(buffer) == 1)
+
         assert sizes(stub) == [3, 3]
-        assert len(buffer) == 1
+        assert payloads(stub) == list(range(6))
 
-        await asyncio.sleep(0.2)
 
-        assert sizes(stub) == [3, 3, 1]
-        assert payloads(stub) == list(range(7))
-        assert len(buffer) == 0
+async def test_a_batch_that_is_not_full_goes_after_its_time() -> None:
+    async with StubBroker(STORED) as stub, Client(stub.url, backoff=QUICK) as client:
+        buffer = client.queue("q").buffer(count=3, seconds=0.2)
+        await buffer.push([0, 1])
+        assert sizes(stub) == []
+
+        await until(lambda: len(buffer) == 0)
+
+        assert sizes(stub) == [2]
+        assert payloads(stub) == [0, 1]
 
 
 async def test_a_flush_does_not_wait_for_the_time() -> None:
     async with StubBroker(STORED) as stub, Client(stub.url) as client:
-        buffer = client.queue("q").buffer(count=100, seconds=60)
+        buffer = client.queue("q").buffer(count=100, seconds=2 * PATIENCE)
         await buffer.push([1, 2, 3])
 
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE):
             await buffer.flush()
 
         assert payloads(stub) == [1, 2, 3]
@@ -86,8 +94,7 @@ async def test_what_the_broker_refuses_is_told_by_the_next_call_and_the_rest_goe
     async with StubBroker(Say(400, {"error": "no such thing"}), STORED) as stub, Client(stub.url) as client:
         buffer = client.queue("q").buffer(count=2, seconds=0)
         await buffer.push([1, 2])
-        while len(buffer):
-            await asyncio.sleep(0.005)
+        await until(lambda: len(buffer) == 0)
 
         with pytest.raises(BufferedPushFailed, match="2 buffered messages were refused: no such thing"):
             await buffer.push(3)

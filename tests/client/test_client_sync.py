@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 
 import pytest
+from client_waiting import PATIENCE, somebody_waits
 
 from holtmq.client import (
     Backoff,
@@ -103,9 +104,12 @@ def test_handlers_run_in_threads_side_by_side_and_in_order(sync_client: SyncClie
         sync_client.queue(name).partition(f"p{partition}").push(list(range(10)))
     seen: dict[str, list[int]] = defaultdict(list)
     threads: set[str] = set()
+    all_begun = threading.Barrier(4)
 
     def handler(message: SyncMessage) -> None:
         threads.add(threading.current_thread().name)
+        if message.data == 0:
+            all_begun.wait(PATIENCE)
         time.sleep(0.005)
         seen[message.partition].append(message.data)
         if message.data == 3:
@@ -144,33 +148,44 @@ def test_callbacks_and_batches(sync_client: SyncClient, name: str) -> None:
 def test_a_stop_from_another_thread_finishes_what_runs(sync_client: SyncClient, name: str) -> None:
     sync_client.queue(name).push(list(range(20)))
     seen: list[int] = []
-    begun = threading.Event()
+    at_the_fourth = threading.Event()
 
     def handler(message: SyncMessage) -> None:
-        begun.set()
-        time.sleep(0.02)
+        if message.data == 3:
+            at_the_fourth.set()
+            while not consuming._running._workers.stopping:
+                time.sleep(0.005)
+            time.sleep(0.02)
         seen.append(message.data)
 
-    consuming = sync_client.queue(name).batch(20).each().consume(handler).start()
-    begun.wait(5)
+    consuming = sync_client.queue(name).batch(20).each().consume(handler)
+    consuming.start()
+    assert at_the_fourth.wait(PATIENCE)
 
     consuming.stop()
 
-    assert consuming.done.handled == len(seen) < 20
+    assert consuming.done.handled == len(seen) == 4
     rest = [message.data for message in sync_client.queue(name).batch(20).pop()]
     assert seen + rest == list(range(20))
 
 
-def test_a_signal_stops_a_program_that_waits_in_its_main_thread(sync_client: SyncClient, name: str) -> None:
+def test_a_signal_stops_a_program_that_waits_in_its_main_thread(
+    broker: TestBroker, sync_client: SyncClient, name: str
+) -> None:
+    def send_when_it_waits() -> None:
+        while not somebody_waits(broker, name):
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     before = signal.getsignal(signal.SIGTERM)
     sync_client.stop_on_signals([signal.SIGTERM])
-    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    timer.start()
+    sender = threading.Thread(target=send_when_it_waits)
+    sender.start()
     try:
         done = sync_client.queue(name).consume(lambda _: None).run()
     finally:
+        sender.join()
         signal.signal(signal.SIGTERM, before)
-        timer.join()
 
     assert done.handled == 0
 

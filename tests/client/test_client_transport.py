@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from client_waiting import PATIENCE, until
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,6 +34,7 @@ from holtmq.client import (
     TransactionFailed,
     Unauthorized,
     Unavailable,
+    http1,
 )
 from holtmq.client.records import MessageKey
 
@@ -41,7 +43,7 @@ STORED = Say(201, PUSHED)
 
 
 def quick_client(*urls: str, **options: object) -> Client:
-    return Client(urls, backoff=QUICK, timeout=2.0, **options)  # type: ignore[arg-type]
+    return Client(urls, backoff=QUICK, timeout=PATIENCE, **options)  # type: ignore[arg-type]
 
 
 def ids(asked: Asked) -> list[str]:
@@ -76,12 +78,12 @@ async def test_a_push_survives_a_fault_and_is_sent_again_with_the_same_ids(fault
 
 
 async def test_a_slow_answer_is_given_up_and_asked_for_again() -> None:
-    slow = Say(201, PUSHED, delay=5)
-    async with StubBroker(slow, STORED) as stub, Client(stub.url, timeout=0.1, backoff=QUICK) as client:
+    slow = Say(201, PUSHED, after=asyncio.Event())
+    async with StubBroker(slow, STORED) as stub, Client(stub.url, timeout=0.3, backoff=QUICK) as client:
         await client.queue("q").push(1)
 
-        assert len(stub.asked) == 2
-        assert ids(stub.asked[0]) == ids(stub.asked[1])
+        assert len(stub.asked) >= 2  # more when this machine is too slow for the second answer
+        assert len({tuple(ids(asked)) for asked in stub.asked}) == 1
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,8 @@ async def test_a_connection_known_to_be_closed_leaves_no_doubt_about_a_commit() 
     async with StubBroker(STORED, REFUSED) as stub, quick_client(stub.url) as client:
         await client.queue("q").push(1)
         stub.close_idle()
-        await asyncio.sleep(0.05)
+        (pool,) = client.api.transport._pools
+        await until(lambda: not any(connection.usable for connection in pool._idle))
 
         with pytest.raises(TransactionFailed):
             await client.transaction().ack(MessageKey("t", "1", "lease")).commit()
@@ -258,15 +261,16 @@ async def test_calls_at_once_have_connections_of_their_own_up_to_the_limit() -> 
 
 
 async def test_waiting_pops_leave_room_for_acks() -> None:
-    async with StubBroker(Say(204, delay=0.5)) as stub, quick_client(stub.url, max_connections=1) as client:
-        polls = [asyncio.create_task(client.queue("q").pop(wait=0.5)) for _ in range(5)]
-        while len(stub.asked) < 5:
-            await asyncio.sleep(0.005)
+    over = asyncio.Event()
+    async with StubBroker(Say(204, after=over)) as stub, quick_client(stub.url, max_connections=1) as client:
+        polls = [asyncio.create_task(client.queue("q").pop(wait=PATIENCE)) for _ in range(5)]
+        await until(lambda: len(stub.asked) == 5)
         stub.script = [STORED]
 
-        async with asyncio.timeout(0.4):
-            await client.queue("q").push(1)
+        await client.queue("q").push(1)
 
+        assert not any(poll.done() for poll in polls)
+        over.set()
         assert await asyncio.gather(*polls) == [[]] * 5
 
 
@@ -291,12 +295,14 @@ async def test_a_broker_that_closes_after_its_answer_is_connected_to_again() -> 
 
 
 async def test_a_cancelled_call_does_not_leave_its_answer_to_the_next_one() -> None:
-    first = Say(201, [{**PUSHED[0], "message_id": "first"}], delay=0.1)
+    first = Say(201, [{**PUSHED[0], "message_id": "first"}], delay=0.05)
     second = Say(201, [{**PUSHED[0], "message_id": "second"}])
     async with StubBroker(first, second) as stub, quick_client(stub.url) as client:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await client.queue("q").push(1)
+        cancelled = asyncio.create_task(client.queue("q").push(1))
+        await until(lambda: stub.asked)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
 
         results = await client.queue("q").push(2)
 
@@ -379,30 +385,29 @@ POPPED = {
 
 
 async def test_a_stop_takes_waiting_pops_back_without_waiting_for_them() -> None:
-    async with StubBroker(Say(204, delay=30)) as stub, quick_client(stub.url) as client:
+    async with StubBroker(Say(204, after=asyncio.Event())) as stub, quick_client(stub.url) as client:
         consuming = client.queue("q").concurrency(3).consume(_never).start()
-        while len(stub.asked) < 3:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(stub.asked) == 3)
         stub.script = [Say(drop=True)]
-        began = time.monotonic()
 
         stop = asyncio.create_task(consuming.stop())
         await asyncio.sleep(0.05)
         stub.close_idle()  # what a broker does with a connection that was closed from the other side
         await stop
 
-        assert time.monotonic() - began < 1.5
         assert (await consuming.wait()).handled == 0
 
 
-async def test_messages_that_were_under_way_when_the_pop_was_taken_back_are_given_back() -> None:
+async def test_messages_that_were_under_way_when_the_pop_was_taken_back_are_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http1, "_HANG_UP_SECONDS", PATIENCE)  # however late the answer comes
     async with (
         StubBroker(Say(200, POPPED, delay=0.2), Say(200, [{"success": True}])) as stub,
         quick_client(stub.url) as client,
     ):
         consuming = client.queue("q").group("g").batch(2).each().consume(_never).start()
-        while not stub.asked:
-            await asyncio.sleep(0.005)
+        await until(lambda: stub.asked)
 
         await consuming.stop()
 
@@ -413,14 +418,13 @@ async def test_messages_that_were_under_way_when_the_pop_was_taken_back_are_give
 async def test_a_stop_also_ends_the_waiting_between_two_tries() -> None:
     async with (
         StubBroker(Say(503, {"error": "down"})) as stub,
-        Client(stub.url, backoff=Backoff(first=30, longest=30)) as client,
+        Client(stub.url, backoff=Backoff(first=2 * PATIENCE, longest=2 * PATIENCE)) as client,
     ):
         consuming = client.queue("q").consume(_never).start()
-        while not stub.asked:
-            await asyncio.sleep(0.005)
+        await until(lambda: stub.asked)
         await asyncio.sleep(0.02)
 
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE):
             await consuming.stop()
 
 
@@ -450,15 +454,13 @@ async def test_a_stop_ends_a_waiting_pop_over_tls_too(tmp_path: Path) -> None:
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     serving.load_cert_chain(cert, key)
     async with (
-        StubBroker(Say(204, delay=30), tls=serving) as stub,
+        StubBroker(Say(204, after=asyncio.Event()), tls=serving) as stub,
         quick_client(stub.url, tls=ssl.create_default_context(cafile=str(cert))) as client,
     ):
         consuming = client.queue("q").consume(_never).start()
-        while not stub.asked:
-            await asyncio.sleep(0.005)
+        await until(lambda: stub.asked)
 
-        async with asyncio.timeout(1):
-            await consuming.stop()
+        await consuming.stop()
 
 
 def _self_signed(folder: Path) -> tuple[Path, Path]:
