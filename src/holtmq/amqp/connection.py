@@ -1,10 +1,10 @@
 """One AMQP connection, sans-IO: bytes in, broker calls and frames out.
 
-Owns: framing, the per-message loop over a read, channels, closing. Must not touch: sockets, clocks,
-argon2; the edge feeds bytes, takes the outbox, and runs what ``Hooks`` asks for.
+Owns: channels, methods that concern all of them, closing. Must not touch: sockets, clocks, argon2; the
+edge feeds bytes, takes the outbox, and runs what ``Hooks`` asks for. The loop over the frames of a read,
+with all that happens once a message, is in ``reading.py``.
 """
 
-import struct
 from enum import Enum, auto
 from typing import Final
 
@@ -15,7 +15,6 @@ from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import PROTOCOL_HEADER, Handshake, Hooks, Settings
 from holtmq.amqp.methods import (
-    BasicPublish,
     ChannelClose,
     ChannelCloseOk,
     ChannelOpen,
@@ -29,23 +28,14 @@ from holtmq.amqp.methods import (
     Method,
 )
 from holtmq.amqp.outbox import Outbox
+from holtmq.amqp.reading import Reading
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
-from holtmq.broker.routes import Route
 from holtmq.broker.vhost import VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
-from holtmq.wire.properties import body_size
 
-_FRAME: Final = struct.Struct(">BHI").unpack_from
-_ACK: Final = struct.Struct(">IQB").unpack_from
-_BASIC_ACK: Final = 0x003C0050
-_BASIC_PUBLISH: Final = b"\x00\x3c\x00\x28"
-_PUBLISH_ID: Final = 0x003C0028
-_HEADER_FRAME: Final = struct.Struct(">BHIHHQ").unpack_from  # and the start of its payload
-_HEADER_MIN: Final = 7 + 14 + 1
-_ROUTES_MAX: Final = 4_096
 _OVERHEAD: Final = 8
 
 
@@ -86,11 +76,10 @@ class Connection:
         self.closed_because = ""
         self._access: Access
         self.handshake = Handshake(self, from_loopback)
-        self._rest = b""
+        self.unread = b""  # what has arrived and is not worked off
         self._deaf = False  # what arrives makes no sense any more
         self._stalled = 0  # replies that wait for the journal; nothing more is read meanwhile
-        self._routes: dict[bytes, tuple[Route, bool]] = {}
-        self._routes_version = 0
+        self._reading = Reading(self)
 
     @property
     def is_running(self) -> bool:
@@ -103,17 +92,17 @@ class Connection:
         """Bytes from the peer. Never raises for anything a peer can do."""
         if self._deaf or self.phase is Phase.CLOSED:
             return
-        if self._rest:
-            data = self._rest + data
+        if self.unread:
+            data = self.unread + data
         if self._stalled:
-            self._rest = data
+            self.unread = data
             return
         try:
             at = self._protocol_header(data) if self.phase is Phase.PROTOCOL else 0
             if self.phase is Phase.PROTOCOL:
-                self._rest = data
+                self.unread = data
             else:
-                self._frames(data, at)
+                self._reading.frames(data, at)
         except AmqpError as error:
             # After a broken frame there is no telling where the next one starts.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
@@ -146,176 +135,9 @@ class Connection:
         self.outbox.append(PROTOCOL_HEADER)
         self.end("not AMQP 0-9-1")
 
-    def _frames(self, data: bytes, at: int) -> None:
-        """Every whole frame in ``data`` from ``at``; leaves the rest for the next read.
-
-        The loop over a read is the hot path: acks and publishes are recognised here, everything
-        else is a method call away.
-        """
-        end = len(data)
-        channels = self.channels
-        routes = self._fresh_routes()
-        max_payload = self.max_payload
-        while end - at >= _OVERHEAD:
-            kind, number, size = _FRAME(data, at)
-            payload_at = at + 7
-            stop = payload_at + size
-            if size > max_payload:
-                raise ConnectionFault(
-                    ReplyCode.FRAME_ERROR,
-                    f"type {kind}: {{frame_too_large,{size},{max_payload}}}",
-                )
-            if stop >= end:
-                break
-            if data[stop] != 0xCE:
-                raise ConnectionFault(
-                    ReplyCode.FRAME_ERROR, f"type {kind}: {{invalid_frame_end_marker,{data[stop]}}}"
-                )
-            channel = channels.get(number)
-            if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
-                if size == 13:
-                    method, tag, multiple = _ACK(data, payload_at)
-                    if method == _BASIC_ACK:
-                        at = stop + 1
-                        try:
-                            channel.ack(tag, multiple & 1 == 1)
-                        except ChannelFault as error:
-                            self._fail_channel(channel, error, _BASIC_ACK)
-                        continue
-                raw = data[payload_at:stop]
-                found = routes.get(raw)
-                if found is not None or raw[:4] == _BASIC_PUBLISH:
-                    at = stop + 1
-                    if found is None:
-                        found = self._resolve(channel, raw)
-                        if found is None:
-                            continue
-                    at = self._content(channel, found, data, at, end)
-                    continue
-            at = stop + 1
-            self._rest = data[at:]  # what remains if this frame stalls the connection
-            if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
-                self._method(channel, number, raw)
-            else:
-                self._other_frame(kind, number, channel, data[payload_at:stop])
-            if self._stalled or self.phase is Phase.CLOSED:
-                return
-            max_payload = self.max_payload
-            routes = self._fresh_routes()
-        self._rest = data[at:] if at else data
-
-    # -- publishing ------------------------------------------------------------------------------
-
-    def _fresh_routes(self) -> dict[bytes, tuple[Route, bool]]:
-        """Publish methods seen before, with where they lead; forgotten when the topology changes."""
-        if self.phase is Phase.RUNNING and (
-            self._routes_version != self.vhost.version or len(self._routes) > _ROUTES_MAX
-        ):
-            self._routes.clear()
-            self._routes_version = self.vhost.version
-        return self._routes
-
-    def _content(self, channel: Channel, found: tuple[Route, bool], data: bytes, at: int, end: int) -> int:
-        """The content of a publish, if all of it is in this read. Returns where to go on."""
-        if end - at < _HEADER_MIN:
-            return self._begin_content(channel, found, at)
-        kind, number, size, _, _, length = _HEADER_FRAME(data, at)
-        stop = at + 7 + size
-        if kind != 2 or number != channel.number or stop >= end or data[stop] != 0xCE or size < 14:
-            return self._begin_content(channel, found, at)
-        header = data[at + 7 : stop]
-        after: int = stop + 1
-        body = b""
-        if length:
-            if end - after < _OVERHEAD or length > self.settings.max_message_bytes:
-                return self._begin_content(channel, found, at)
-            kind, number, size = _FRAME(data, after)
-            body_at = after + 7
-            stop = body_at + size
-            if kind != 3 or number != channel.number or size != length or stop >= end or data[stop] != 0xCE:
-                return self._begin_content(channel, found, at)
-            body = data[body_at:stop]
-            after = stop + 1
-        try:
-            channel.publish(found[0], found[1], header, body)
-        except ChannelFault as error:
-            self._fail_channel(channel, error, _PUBLISH_ID)
-        except BrokerError as error:
-            self._fail_channel(channel, channel_error(error), _PUBLISH_ID)
-        return after
-
-    def _begin_content(self, channel: Channel, found: tuple[Route, bool], at: int) -> int:
-        """The content comes in pieces: remember the method, take frame after frame."""
-        channel.partial_route = found
-        channel.partial_header = None
-        return at
-
-    def _resolve(self, channel: Channel, raw: bytes) -> tuple[Route, bool] | None:
-        method = decode_method(raw)
-        assert isinstance(method, BasicPublish)
-        if method.immediate:
-            raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "immediate=true", _PUBLISH_ID)
-        try:
-            self.check(Action.WRITE, method.exchange)
-            route = self.broker.resolve(self.vhost, method.exchange, method.routing_key, raw[6:-1])
-        except BrokerError as error:
-            self._fail_channel(channel, channel_error(error), _PUBLISH_ID)
-            return None
-        self.has_published = True
-        found = route, method.mandatory
-        self._routes[raw] = found
-        return found
-
-    def _content_frame(self, channel: Channel, kind: int, payload: bytes) -> None:
-        found = channel.partial_route
-        assert found is not None
-        if channel.partial_header is None:
-            if kind != 2:
-                raise ConnectionFault(
-                    ReplyCode.UNEXPECTED_FRAME,
-                    "expected content header for class 60, got non content header frame instead",
-                    _PUBLISH_ID,
-                )
-            length = body_size(payload)
-            if length > self.settings.max_message_bytes:
-                channel.partial_route = None
-                most = self.settings.max_message_bytes
-                fault = ChannelFault(
-                    ReplyCode.PRECONDITION_FAILED,
-                    f"message size {length} is larger than configured max size {most}",
-                )
-                self._fail_channel(channel, fault, _PUBLISH_ID)
-                return
-            channel.partial_header = payload
-            channel.partial_body = []
-            channel.partial_missing = length
-        else:
-            if kind != 3:
-                raise ConnectionFault(
-                    ReplyCode.UNEXPECTED_FRAME,
-                    "expected content body, got non content body frame instead",
-                    _PUBLISH_ID,
-                )
-            channel.partial_body.append(payload)
-            channel.partial_missing -= len(payload)
-            if channel.partial_missing < 0:
-                raise ConnectionFault(
-                    ReplyCode.FRAME_ERROR, "more body bytes than the content header announced"
-                )
-        if channel.partial_missing == 0:
-            header, body = channel.partial_header, b"".join(channel.partial_body)
-            channel.partial_route = channel.partial_header = None
-            channel.partial_body = []
-            try:
-                channel.publish(found[0], found[1], header, body)
-            except BrokerError as error:
-                self._fail_channel(channel, channel_error(error), _PUBLISH_ID)
-            except ChannelFault as error:
-                self._fail_channel(channel, error, _PUBLISH_ID)
-
     # -- everything that is rare -----------------------------------------------------------------
 
-    def _other_frame(self, kind: int, number: int, channel: Channel | None, payload: bytes) -> None:
+    def other_frame(self, kind: int, number: int, channel: Channel | None, payload: bytes) -> None:
         if kind == 8:
             if number:
                 raise ConnectionFault(ReplyCode.COMMAND_INVALID, "heartbeat on a channel")
@@ -326,7 +148,7 @@ class Connection:
             if channel.closing:
                 self._while_closing(channel, kind, payload)
             elif channel.partial_route is not None:
-                self._content_frame(channel, kind, payload)
+                self._reading.content_frame(channel, kind, payload)
             else:
                 raise ConnectionFault(
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
@@ -392,7 +214,7 @@ class Connection:
         else:
             del self.channels[channel.number]
 
-    def _method(self, channel: Channel, number: int, raw: bytes) -> None:
+    def run_method(self, channel: Channel, number: int, raw: bytes) -> None:
         try:
             method = decode_method(raw)
         except UnknownMethod as error:
@@ -411,13 +233,13 @@ class Connection:
                 case _:
                     channel.handle(method)
         except ChannelFault as error:
-            self._fail_channel(channel, error, which)
+            self.fail_channel(channel, error, which)
         except ConnectionFault as error:
             self.fail(error, which)
         except BrokerError as error:
-            self._fail_channel(channel, channel_error(error), which)
+            self.fail_channel(channel, channel_error(error), which)
 
-    def _fail_channel(self, channel: Channel, error: AmqpError, which: int) -> None:
+    def fail_channel(self, channel: Channel, error: AmqpError, which: int) -> None:
         if isinstance(error, ConnectionFault):
             self.fail(error, which)
             return
@@ -468,14 +290,19 @@ class Connection:
 
     def resume(self) -> None:
         """Go on with what arrived while we waited."""
-        if not self._stalled and self._rest:
-            rest, self._rest = self._rest, b""
+        if not self._stalled and self.unread:
+            rest, self.unread = self.unread, b""
             self.receive(rest)
 
     @property
     def waiting_bytes(self) -> int:
-        """What has arrived and is not worked off."""
-        return len(self._rest)
+        """How much has arrived and is not worked off."""
+        return len(self.unread)
+
+    @property
+    def has_stopped(self) -> bool:
+        """No more frames are worked off, for now or for good."""
+        return self._stalled > 0 or self.phase is Phase.CLOSED
 
     @property
     def is_stalled(self) -> bool:
