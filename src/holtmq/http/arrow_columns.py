@@ -18,6 +18,8 @@ from holtmq.broker.envelopes import to_body
 from holtmq.broker.partitioned.bodies import Cipher, decode_body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.range_reads import Piece
+from holtmq.journal.interface import Run
+from holtmq.journal.spans import spans
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import Properties, decode_properties
 
@@ -65,8 +67,8 @@ class MessageColumns:
         self._cipher = cipher
         self._maps = maps
         self._rows = len(piece.offsets)
-        if piece.records:
-            self._find_fields(piece.records)
+        if piece.runs:
+            self._find_fields(piece.runs)
 
     def column(self, name: str) -> pa.Array:
         """One column of the message relation."""
@@ -74,12 +76,10 @@ class MessageColumns:
 
     # -- where things are ------------------------------------------------------------------------
 
-    def _find_fields(self, records: Sequence[bytes]) -> None:
-        self._blob = b"".join(records)
+    def _find_fields(self, runs: Sequence[Run]) -> None:
+        self._blob, start, self._end = spans(runs)
         raw = self._raw = np.frombuffer(self._blob, np.uint8)
-        sizes = np.fromiter(map(len, records), np.int64, len(records))
-        self._end = np.cumsum(sizes)
-        start = self._end - sizes
+        self._start = start
         self._flags = raw[start]
         self._name_at = start + _HEAD
         self._trace_at = self._name_at + self._u16(start + 1)
@@ -124,7 +124,7 @@ class MessageColumns:
 
     def _partition(self) -> pa.Array:
         indexes = np.frombuffer(self._piece.partitions, np.uint32)
-        used, places = np.unique(indexes, return_inverse=True)
+        used, places = _distinct(indexes)
         names = pa.array([self._queue.partitions[index].name for index in used.tolist()], pa.string())
         return names.take(pa.array(places))
 
@@ -166,7 +166,8 @@ class MessageColumns:
             odd |= self._amqp & ((first == _QUOTE) | ((first == _BRACE) & (third == _DOLLAR)))
         if not odd.any():
             return self._gather(pa.binary(), self._payload_at, self._end, None)
-        return pa.array([self._one_payload(record) for record in self._piece.records], pa.binary())
+        places = zip(self._start.tolist(), self._end.tolist(), strict=True)
+        return pa.array([self._one_payload(self._blob[a:b]) for a, b in places], pa.binary())
 
     def _one_payload(self, record: bytes) -> bytes:
         body = decode_body(record, self._cipher)
@@ -259,6 +260,23 @@ def text_of(value: object) -> str:
     return str(isoformat()) if isoformat is not None else str(value)
 
 
+def _distinct(indexes: npt.NDArray[np.uint32]) -> tuple[Ints, Ints]:
+    """The different ones, and the place among them of each."""
+    most = int(indexes.max()) + 1
+    if most > 4 * len(indexes):
+        some, places = np.unique(indexes, return_inverse=True)
+        return some.astype(np.int64), places
+    # Counting instead of sorting, where there is not too much to count.
+    used = np.flatnonzero(np.bincount(indexes, minlength=most))
+    place_of = np.empty(most, np.int64)
+    place_of[used] = np.arange(len(used))
+    return used, place_of[indexes]
+
+
 def _hex_into(text: npt.NDArray[np.uint8], numbers: Ints, columns: Sequence[int]) -> None:
+    low, high = int(numbers.min()), int(numbers.max())
     for place, column in enumerate(reversed(columns)):
-        text[:, column] = _HEX[numbers >> 4 * place & 15]
+        shift = 4 * place
+        # Neighbours differ in their last digits only.
+        same = low >> shift == high >> shift
+        text[:, column] = _HEX[low >> shift & 15] if same else _HEX[numbers >> shift & 15]

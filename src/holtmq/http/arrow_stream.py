@@ -27,6 +27,7 @@ from holtmq.broker.partitioned.range_reads import Chosen, Piece, RangeInfo, Rela
 from holtmq.broker.partitioned.staging import StagedRow
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.http.arrow_columns import MAP, NEED_NO_RECORD, TIME, MessageColumns
+from holtmq.journal.interface import Loose
 from holtmq.wire.properties import Properties, encode_properties
 
 _MESSAGE: Final = {
@@ -104,8 +105,8 @@ def _batches(
     if info.relation is Relation.MESSAGES:
         maps: dict[bytes, tuple[str | None, list[tuple[str, str]] | None, list[tuple[str, str]]]] = {}
         gone = 0
-        with_records = not NEED_NO_RECORD.issuperset(schema.names)
-        for piece in range_reads.pieces(store, queue, first, stop, chosen, with_records):
+        with_bodies = not NEED_NO_RECORD.issuperset(schema.names)
+        for piece in range_reads.pieces(store, queue, first, stop, chosen, with_bodies):
             gone += piece.gone
             if not len(piece.offsets):
                 yield _empty(schema), piece.next, gone
@@ -144,7 +145,7 @@ def _letters(
         array("Q", [letter.offset for letter in letters]),
         array("Q", [letter.created_us for letter in letters]),
         array("I", [letter.partition for letter in letters]),
-        [store.journal.read(letter.journal_position)[1] for letter in letters],
+        [Loose([store.journal.read(letter.journal_position)[1] for letter in letters])],
         0,
         0,
     )

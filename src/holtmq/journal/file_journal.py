@@ -30,6 +30,9 @@ from .interface import (
     JournalFailed,
     JournalStats,
     Later,
+    Loose,
+    ReadRuns,
+    Run,
 )
 from .reader import LogReader
 from .records import (
@@ -42,6 +45,7 @@ from .records import (
     encode_batch,
     record_at,
 )
+from .run_reader import RunReader
 from .segment import HEADER_SIZE, segment_name
 from .writer import Commit, Group, LogWriter, run_writer
 
@@ -359,6 +363,16 @@ class FileJournal:
                 run = []
             found.append(self._read_unwritten(position))
         return found + self._reader.read_many(run)
+
+    def run_reader(self) -> ReadRuns:
+        reader = RunReader(self._reader)
+
+        def read(positions: array[int]) -> list[Run]:
+            if positions and max(positions) >= self._written:
+                return [Loose([payload for _, payload in self.read_many(positions)])]
+            return reader.read(positions)
+
+        return read
 
     @property
     def _written(self) -> int:

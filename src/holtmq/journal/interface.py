@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 FIRST_FREE_KIND: Final = 16  # kinds below belong to the journal itself
 LAST_KIND: Final = 255
@@ -86,6 +86,24 @@ class JournalStats:
     reclaimed_bytes: int = 0
 
 
+class Framed(NamedTuple):
+    """A stretch of log that starts at position ``base``; the records wanted of it lie at ``positions``."""
+
+    data: bytes
+    base: int
+    positions: array[int]
+
+
+class Loose(NamedTuple):
+    """Payloads alone."""
+
+    payloads: list[bytes]
+
+
+Run = Framed | Loose
+ReadRuns = Callable[["array[int]"], list[Run]]
+
+
 class Journal(Protocol):
     """One append-only log. All methods belong to one thread, the event loop's."""
 
@@ -139,6 +157,10 @@ class Journal(Protocol):
 
     def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
         """The records at these positions, in the order asked; runs of rising positions are cheap."""
+        ...
+
+    def run_reader(self) -> ReadRuns:
+        """A function that reads many records at once, for one reading from somewhere to somewhere."""
         ...
 
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:

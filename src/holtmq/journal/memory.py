@@ -20,6 +20,8 @@ from .interface import (
     JournalError,
     JournalFailed,
     JournalStats,
+    Loose,
+    ReadRuns,
     Recovery,
 )
 
@@ -109,6 +111,9 @@ class MemoryJournal:
 
     def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
         return [self.read(position) for position in positions]
+
+    def run_reader(self) -> ReadRuns:
+        return lambda positions: [Loose([payload for _, payload in self.read_many(positions)])]
 
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
         if self._failed is not None:

@@ -64,10 +64,10 @@ class LogReader:
             self._open.popitem()[1].file.close()
 
     def read(self, position: int) -> tuple[int, bytes]:
-        segment = self._segment_for(position)
-        offset = self._locate(segment, position)
+        segment = self.segment_for(position)
+        offset = self.locate(segment, position)
         data = self._load(segment, offset, _PAGE)
-        return self._parse(segment, data, 0, offset, position)
+        return self.parse(segment, data, 0, offset, position)
 
     def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
@@ -77,10 +77,10 @@ class LogReader:
         unpack = PREFIX.unpack_from
         for index, position in enumerate(positions):
             if segment is None or not lowest <= position < highest:
-                segment = self._segment_for(position)
-                lowest, highest = segment.base, self._upper(segment.base)
+                segment = self.segment_for(position)
+                lowest, highest = segment.base, self.upper(segment.base)
                 first = stop = 0
-            offset = self._locate(segment, position)
+            offset = self.locate(segment, position)
             at = offset - first
             whole = first <= offset and offset + PREFIX_SIZE <= stop
             if whole:
@@ -102,13 +102,13 @@ class LogReader:
                 stop = first + len(data)
                 if size > _PAGE:
                     segment.file.will_need(stop, _AHEAD)
-            found.append(self._parse(segment, data, at, offset, position))
+            found.append(self.parse(segment, data, at, offset, position))
         return found
 
     def record_size(self, position: int) -> int:
         """How many bytes the record takes, frame included, from its length field alone."""
-        segment = self._segment_for(position)
-        offset = self._locate(segment, position)
+        segment = self.segment_for(position)
+        offset = self.locate(segment, position)
         raw = segment.file.pread(FRAME_SIZE, offset)
         if len(raw) < FRAME_SIZE:
             raise self._damage(segment, offset, position, "the record is cut short")
@@ -125,11 +125,11 @@ class LogReader:
             last = position
         return min(last - start + _PAGE, _RUN)
 
-    def _upper(self, base: int) -> int:
+    def upper(self, base: int) -> int:
         at = bisect_right(self._bases, base)
         return self._bases[at] if at < len(self._bases) else 1 << 64
 
-    def _segment_for(self, position: int) -> OpenSegment:
+    def segment_for(self, position: int) -> OpenSegment:
         at = bisect_right(self._bases, position) - 1
         if at < 0:
             raise JournalCorrupt(f"position {position} lies before every segment in {self._disk.folder}")
@@ -158,7 +158,7 @@ class LogReader:
             self._open.popitem(last=False)[1].file.close()
         return segment
 
-    def _locate(self, segment: OpenSegment, position: int) -> int:
+    def locate(self, segment: OpenSegment, position: int) -> int:
         offset = segment.offset_of(position)
         if offset is None:
             raise JournalCorrupt(
@@ -177,7 +177,7 @@ class LogReader:
             data += segment.file.pread(need - len(data), offset + len(data))
         return data
 
-    def _parse(
+    def parse(
         self, segment: OpenSegment, data: bytes, at: int, offset: int, position: int
     ) -> tuple[int, bytes]:
         try:

@@ -23,6 +23,8 @@ from holtmq.broker.partitioned.events import GroupStarted, QueueEvent, Sought
 from holtmq.broker.partitioned.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.journal.interface import ReadRuns, Run
+from holtmq.journal.run_reader import payloads, run_bytes
 
 PIECE_ROWS: Final = CHUNK_ROWS
 PIECE_BYTES: Final = 4 << 20
@@ -61,12 +63,12 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages next to each other in the log, with their records; ``next`` is where reading goes on."""
+    """Messages next to each other in the log, with their bodies; ``next`` is where reading goes on."""
 
     offsets: "array[int]"
     created: "array[int]"
     partitions: "array[int]"
-    records: list[bytes]
+    runs: Sequence[Run]
     next: int
     gone: int  # messages of the stretch that retention took
 
@@ -139,25 +141,26 @@ def pieces(
     first: int,
     stop: int,
     chosen: Chosen = Chosen(),  # noqa: B008  # frozen
-    with_records: bool = True,
+    with_bodies: bool = True,
 ) -> Iterator[Piece]:
     """Step through a range; a piece aims at ``PIECE_BYTES``. Between two of them the queue may change.
 
-    The last piece ends at ``stop`` and may be empty. ``with_records`` off leaves the bodies on disk.
+    The last piece ends at ``stop`` and may be empty. ``with_bodies`` off leaves them on disk.
     """
     log = queue.log
     if chosen.from_us is not None:
         first = max(first, log.offset_at(chosen.from_us))
     end = stop if chosen.to_us is None else max(first, min(stop, log.offset_at(chosen.to_us)))
-    step = _FIRST_PIECE if with_records else PIECE_ROWS
+    step = _FIRST_PIECE if with_bodies else PIECE_ROWS
+    read = store.journal.run_reader() if with_bodies else None
     at = first
     while at < end:
         until = min(end, at + step)
-        piece = _piece(store, queue, at, until, chosen.partition, with_records)
+        piece = _piece(queue, at, until, chosen.partition, read)
         yield piece
         at = piece.next
-        if with_records and piece.records:
-            mean = max(1, sum(map(len, piece.records)) // len(piece.records))
+        if piece.runs:
+            mean = max(1, run_bytes(piece.runs) // len(piece.offsets))
             step = min(PIECE_ROWS, 4 * step, max(1, PIECE_BYTES // mean))
         else:
             step = min(PIECE_ROWS, 4 * step)
@@ -166,9 +169,7 @@ def pieces(
         yield Piece(empty, empty, empty, [], stop, 0)
 
 
-def _piece(
-    store: PartitionedStore, queue: PartitionedQueue, at: int, until: int, partition: str, with_records: bool
-) -> Piece:
+def _piece(queue: PartitionedQueue, at: int, until: int, partition: str, read: ReadRuns | None) -> Piece:
     offsets: array[int] = array("Q")
     created: array[int] = array("Q")
     partitions: array[int] = array("I")
@@ -191,7 +192,7 @@ def _piece(
             positions.append(where[row])
             created.append(times[row])
             partitions.append(index)
-    if not with_records:
+    if read is None or not positions:
         return Piece(offsets, created, partitions, [], until, gone)
     fit = _fitting(positions)
     if fit < len(positions):
@@ -199,8 +200,7 @@ def _piece(
         gone = until - at - queue.log.count_live(at, until)
         for column in (offsets, created, partitions, positions):
             del column[fit:]
-    records = [record for _, record in store.journal.read_many(positions)]
-    return Piece(offsets, created, partitions, records, until, gone)
+    return Piece(offsets, created, partitions, read(positions), until, gone)
 
 
 def _fitting(positions: "array[int]") -> int:
@@ -224,7 +224,7 @@ def fit_bytes(
     """
     total = 0
     for piece in pieces(store, queue, first, stop):
-        for offset, record in zip(piece.offsets, piece.records, strict=True):
+        for offset, record in zip(piece.offsets, payloads(piece.runs), strict=True):
             if total + len(record) > most:
                 yield offset, total
                 return

@@ -1,0 +1,51 @@
+"""Where the payloads lie in runs of records, by arithmetic over all of them at once.
+
+Owns: the reading of frames in bulk. Must not touch: files, what is in the payloads. It needs numpy, which
+comes with ``holtmq[spark]``: imported only by those who have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .interface import FIRST_FREE_KIND, Framed, JournalCorrupt, Run
+from .records import FRAME_SIZE, PREFIX_SIZE
+
+Ints = npt.NDArray[np.int64]
+
+
+def spans(runs: Sequence[Run]) -> tuple[bytes, Ints, Ints]:
+    """One buffer, and where in it each payload starts and ends, in order."""
+    parts: list[bytes] = []
+    starts: list[Ints] = []
+    ends: list[Ints] = []
+    before = 0
+    for run in runs:
+        if isinstance(run, Framed):
+            data = run.data
+            start, end = _framed(run)
+        else:
+            data = b"".join(run.payloads)
+            sizes = np.fromiter(map(len, run.payloads), np.int64, len(run.payloads))
+            end = np.cumsum(sizes)
+            start = end - sizes
+        parts.append(data)
+        starts.append(start + before)
+        ends.append(end + before)
+        before += len(data)
+    if len(parts) == 1:
+        return parts[0], starts[0], ends[0]
+    return b"".join(parts), np.concatenate(starts), np.concatenate(ends)
+
+
+def _framed(run: Framed) -> tuple[Ints, Ints]:
+    raw = np.frombuffer(run.data, np.uint8)
+    at = (np.frombuffer(run.positions, np.uint64) - np.uint64(run.base)).astype(np.int64)
+    prefix = raw[at[:, None] + np.arange(4)]
+    end = at + PREFIX_SIZE + np.ascontiguousarray(prefix).view("<u4")[:, 0].astype(np.int64)
+    if (raw[at + PREFIX_SIZE] < FIRST_FREE_KIND).any() or (end > len(raw)).any():
+        raise JournalCorrupt(f"no record that was appended starts where one was asked for, near {run.base}")
+    return at + FRAME_SIZE, end
