@@ -18,9 +18,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
+
+import uvloop
 
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
+from holtmq.journal.checksum import crc32
 
 MESSAGE = 20
 _KIND = bytes([MESSAGE])
@@ -124,7 +126,7 @@ def compare(folder: Path, size: int, batch: int, commits: int, rounds: int) -> R
     framing: list[float] = []
     merged: list[int] = []
     for _ in range(rounds):
-        seconds, made = asyncio.run(journal_seconds(folder / "journal", payload, batch, commits))
+        seconds, made = uvloop.run(journal_seconds(folder / "journal", payload, batch, commits))
         ours.append(batch * commits / seconds)
         # The bare loop gets the batch size that the journal's commits really had.
         together = batch * commits // made
