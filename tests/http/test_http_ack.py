@@ -346,3 +346,36 @@ def test_waiting_too_long_files_or_drops(broker: TestBroker, api: Api) -> None:
 
     assert api.pop("kept") == api.pop("lost") == []
     assert ids(api.letters()) == ["a"]
+
+
+def test_every_verdict_has_its_word(api: Api) -> None:
+    api.configure("q", retryLimit=1)
+    api.push("q", "a", "b", "c")
+    a, b, c = api.pop("q", batch=3)
+
+    words = [
+        api.ack(a)["message"],
+        api.ack(a | {"transactionId": "nobody"})["message"],
+        api.ack(b, "what")["message"],
+        api.ack(b, "failed")["message"],
+        api.ack(c)["message"],
+        api.ack(api.pop("q", batch=1)[0], "failed")["message"],
+    ]
+
+    assert words == [
+        "acknowledged",
+        "not_found",
+        "unknown_status",
+        "failed_retry",
+        "invalid_lease",
+        "failed_dlq",
+    ]
+
+
+def test_what_comes_again_after_a_partial_ack_says_so(api: Api) -> None:
+    api.push("q", "a", "b", "c")
+    first, second, _ = api.pop("q", batch=3)
+    api.ack(first)
+    api.ack(second, "failed")
+
+    assert [(m["transactionId"], m["deliveryAttempt"]) for m in api.pop("q", batch=1)] == [("b", 2)]

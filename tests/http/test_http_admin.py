@@ -34,12 +34,13 @@ def test_configure_echoes_effective_options_and_merges(api: Api) -> None:
         ({}, "queue is required"),
         ({"queue": ""}, "queue is required"),
         ({"queue": 5}, "queue is required"),
-        ({"queue": "q", "options": {"leaseTime": "long"}}, "option lease_seconds must be a number"),
-        ({"queue": "q", "options": {"leaseTime": -1}}, "option lease_seconds must not be negative"),
-        (
-            {"queue": "q", "options": {"retentionEnabled": 1}},
-            "option retention_enabled must be true or false",
-        ),
+        ({"queue": "q", "options": {"leaseTime": "long"}}, "option leaseTime must be a number"),
+        ({"queue": "q", "options": {"leaseTime": -1}}, "option leaseTime must not be negative"),
+        ({"queue": "q", "options": {"retentionEnabled": 1}}, "option retentionEnabled must be true or false"),
+        ({"queue": "q", "options": {"retryLimit": 10**20}}, "option retryLimit must be at most"),
+        ({"queue": "q", "options": {"retryLimit": 1.5}}, "option retryLimit must be a whole number"),
+        ({"queue": "q", "options": {"leaseTime": 1e300}}, "option leaseTime must be at most"),
+        ({"queue": "q", "mode": "merg"}, "mode must be 'merge' or 'replace', not 'merg'"),
     ],
 )
 def test_a_queue_that_cannot_be_configured_says_why(api: Api, body: object, text: str) -> None:

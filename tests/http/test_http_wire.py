@@ -1,8 +1,10 @@
 """HTTP itself: framing, pipelining, limits, CORS, tokens, the goodbye."""
 
 import re
+import socket
 from collections.abc import Iterator
 
+import httpx
 import jwt
 import pytest
 from http_support import Api, ids, raw_exchange
@@ -74,6 +76,43 @@ def test_a_client_that_asks_to_close_is_closed(broker: TestBroker) -> None:
 
 def test_garbage_is_answered_400_and_closed(broker: TestBroker) -> None:
     assert statuses(raw_exchange(broker.http_port, b"\x00\x01garbage\r\n\r\n")) == [400]
+
+
+@pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX: ", b"GET /", b"POST /api/v1/push?"])
+def test_a_head_without_end_is_refused(broker: TestBroker, start: bytes) -> None:
+    answer = b""
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=10) as peer:
+        peer.sendall(start)
+        try:
+            for _ in range(20):
+                peer.sendall(b"a" * 50_000)
+            answer = peer.recv(65536)
+        except ConnectionError:  # closed before all of it was read, and with it went the answer
+            answer = b"HTTP/1.1 431 "
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert httpx.get(f"{broker.http_url}/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/api/v1/push", "POST"),
+        ("POST", "/api/v1/pop/queue/q", "GET"),
+        ("GET", "/api/v1/ack", "POST"),
+        ("PUT", "/health", "GET"),
+        ("DELETE", "/api/v1/system/maintenance", "GET, POST"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str, allowed: str) -> None:
+    answer = api.http.request(method, path)
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert answer.json() == {
+        "error": f"{method} is not a method of this path; {allowed} would be",
+        "code": "method_not_allowed",
+        "path": path,
+    }
 
 
 def test_every_answer_and_preflight_carries_cors(api: Api) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holtmq.http.context import Context
@@ -31,10 +32,10 @@ def make_app(context: Context, endpoints: Sequence[Endpoint]) -> ASGIApp:
         for endpoint in endpoints
         if endpoint.handler is not None
     ]
-    router = Router(routes, redirect_slashes=False, default=_unknown)
-    methods: dict[str, list[str]] = {}
-    for endpoint in endpoints:
-        methods.setdefault(endpoint.path, []).append(endpoint.method)
+    # Requests to hot routes do not get here, but requests with another method do.
+    hot = [Route(e.path, _unknown, methods=[e.method]) for e in endpoints if e.handler is None]
+    no_match = _no_match(routes + hot)
+    router = Router(routes, redirect_slashes=False, default=no_match)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,7 +45,11 @@ def make_app(context: Context, endpoints: Sequence[Endpoint]) -> ASGIApp:
             return
         # Routed undecoded: %2F inside a name is not a separator. Names are decoded piece by piece.
         scope["path"] = scope["raw_path"].decode("latin-1")
-        await router(scope, receive, send)
+        scope["app"] = app  # so that a wrong method raises; starlette's own answer is plain text
+        try:
+            await router(scope, receive, send)
+        except HTTPException:
+            await no_match(scope, receive, send)
 
     return app
 
@@ -100,6 +105,23 @@ async def _read(request: Request, limit: int) -> bytes:
             raise Refusal(413, f"The request body is larger than {limit} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def _no_match(routes: Sequence[Route]) -> ASGIApp:
+    """Answers what no route takes: the path is not there, or not with this method."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        near = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+        allowed = sorted({method for route in near for method in route.methods or ()} - {"HEAD"})
+        if allowed:
+            text = f"{scope['method']} is not a method of this path; {', '.join(allowed)} would be"
+            body = {"error": text, "code": "method_not_allowed", "path": scope["path"]}
+            headers = {**_CORS, "allow": ", ".join(allowed)}
+            await Response(_encode(body), 405, headers, "application/json")(scope, receive, send)
+            return
+        await _unknown(scope, receive, send)
+
+    return answer
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:

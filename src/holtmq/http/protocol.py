@@ -36,7 +36,12 @@ def _head(status: int) -> bytes:
     return line + _CORS_LINES + wait + b"content-type: application/json\r\ncontent-length: "
 
 
-_HEADS: Final = {status: _head(status) for status in (200, 201, 400, 401, 403, 404, 409, 413, 429, 500, 503)}
+_HEADS: Final = {
+    status: _head(status) for status in (200, 201, 400, 401, 403, 404, 409, 413, 429, 431, 500, 503)
+}
+# Request line and headers, give or take one read. The parser joins them piece by piece: without a bound one
+# client could keep the loop busy for minutes, before any token is looked at.
+_HEAD_MAX: Final = 65536
 # No content: no content type and no length either.
 _NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\n" + _CORS_LINES
 
@@ -151,15 +156,29 @@ class FastProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._active: Exchange | None = None
         self._unread = False  # the client does not read its answers: take no more requests meanwhile
+        self._requests = 0
+        self._head = 0  # the number of the request whose head is being read; 0: of none
+        self._head_size = 0
+
+    def data_received(self, data: bytes) -> None:
+        head = self._head
+        super().data_received(data)
+        if head and head == self._head:  # all of it was more of the same head
+            self._head_size += len(data)
+            if self._head_size > _HEAD_MAX:
+                self._end(431, "The request line and headers are too long", "head_too_large")
 
     # -- parser callbacks ------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        self._requests += 1
+        self._head, self._head_size = self._requests, 0
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
+        self._head = 0
         path, _, query = self.url.partition(b"?")
         route = self.find_route(self.parser.get_method(), path)
         if route is None:
@@ -236,6 +255,15 @@ class FastProtocol(HttpToolsProtocol):
         exchange.keep_alive = False  # the rest of the body may still be on its way
         text = f"The request body is larger than {self.max_body} bytes"
         exchange.answer(413, error_body(text, "payload_too_large"))
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn answers to bytes that are not HTTP, in the shape of every other refusal."""
+        self._end(400, msg, "bad_request")
+
+    def _end(self, status: int, text: str, code: str) -> None:
+        body = error_body(text, code)
+        self.transport.write(_HEADS[status] + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
+        self.transport.close()
 
     def write_answer(self, exchange: Exchange, status: int, body: bytes) -> None:
         transport = self.transport

@@ -10,7 +10,7 @@ import msgspec
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.admin import configure, delete_queue
-from holtmq.broker.partitioned.queue_config import OptionValue, QueueConfig
+from holtmq.broker.partitioned.queue_config import OptionValue, QueueConfig, merge
 from holtmq.http.endpoints import ADMIN, WRITE, Call, Endpoint
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.push_api import NAME_MAX
@@ -38,6 +38,7 @@ _OPTIONS: Final = {
 }
 _RETRY_DELAY_MS: Final = 1000  # echoed while unset, when it has no effect
 _TTL_SECONDS: Final = 3600
+_UNSET: Final = QueueConfig()
 
 
 class ConfigureIn(msgspec.Struct):
@@ -79,6 +80,10 @@ def _options_in(options: dict[str, object]) -> dict[str, OptionValue]:
             continue  # newer clients send options of their own server
         if value is not None and not isinstance(value, bool | int | float | str):
             raise Refusal(400, f"option {name} must be a plain value")
+        try:
+            merge(_UNSET, {known: value})
+        except Conflict as error:
+            raise Refusal(400, str(error).replace(known, name, 1)) from None
         changes[known] = value
     return changes
 
@@ -98,6 +103,8 @@ async def configure_queue(call: Call) -> object:
         raise Refusal(400, "queue is required")
     if len(asked.queue) > NAME_MAX:
         raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
+    if asked.mode not in (None, "merge", "replace"):
+        raise Refusal(400, f"mode must be 'merge' or 'replace', not {asked.mode[:32]!r}")
     try:
         queue = configure(
             call.service,

@@ -198,7 +198,7 @@ def ack_verdict(outcome: AckOutcome, error: str | None) -> str:
     return (
         f'"success":{_json(outcome.success)},"error":{quoted_or_null(error)},'
         f'"leaseReleased":{_json(outcome.lease_released)},"dlq":{_json(outcome.dead_lettered)},'
-        f'"noop":{_json(outcome.noop)}'
+        f'"noop":{_json(outcome.noop)},"message":"{outcome.verdict.value}"'
     )
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.work_door import WorkDoor, WorkMessage
 from holtmq.broker.work_queue import WorkQueue
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "w"
 _LEASE_SECONDS: Final = 300.0
+_REFUSALS: Final = {
+    "Message not found": AckVerdict.NOT_FOUND,
+    "Invalid or expired lease": AckVerdict.INVALID_LEASE,
+}
+_VERDICTS: Final = {
+    AckStatus.COMPLETED: AckVerdict.ACKNOWLEDGED,
+    AckStatus.RETRY: AckVerdict.REDELIVERED,
+    AckStatus.FAILED: AckVerdict.REDELIVERED,
+    AckStatus.DEAD_LETTER: AckVerdict.FILED,
+}
 _FULL: Final = "the queue is full and refuses publishers"
 
 
@@ -119,9 +129,13 @@ class WorkApi:
         name = quoted_or_null(queue.name if queue is not None else None)
         success = error is None
         dead = success and status is AckStatus.DEAD_LETTER
+        if status is None:
+            verdict = AckVerdict.UNKNOWN_STATUS
+        else:
+            verdict = _VERDICTS[status] if error is None else _REFUSALS[error]
         return (
             f'{{"index":{index},"transactionId":{quoted(ack.transaction_id)},'
-            f'"success":{str(success).lower()},"error":{quoted_or_null(error)},'
+            f'"success":{str(success).lower()},"error":{quoted_or_null(error)},"message":"{verdict.value}",'
             f'"queueName":{name},"partitionName":"Default",'
             f'"leaseReleased":{str(success).lower()},"dlq":{str(dead).lower()}}}'
         )

@@ -62,7 +62,11 @@ class PartitionLeases:
         self.settled_at[partition] = at_us
         if new > old:
             self.consumed[partition] += new - old
-            self.attempts.pop(partition, None)
+            lease = self._live.get(partition)
+            if lease is not None and new < lease.end:
+                self.attempts[partition] = 1  # the rest has been handed out, too
+            else:
+                self.attempts.pop(partition, None)
         _put(self.retries, partition, retry_count)
         _put(self.holds, partition, hold_us)
 

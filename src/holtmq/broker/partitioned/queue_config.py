@@ -80,7 +80,9 @@ _DEFAULTS: Final = QueueConfig()
 _FLAGS: Final = frozenset(
     {"retention_enabled", "encryption_enabled", "dead_letter_queue", "dlq_after_max_retries"}
 )
-_COUNTS: Final = frozenset({"retry_limit", "retry_delay_ms", "max_size"})
+_COUNTS: Final = frozenset({"retry_limit", "retry_delay_ms", "max_size", "priority"})
+_MOST_SECONDS: Final = 3_153_600_000  # a hundred years: added to a time of day, still 64 bits of µs
+_MOST_COUNT: Final = 1 << 50
 OPTION_NAMES: Final = tuple(field.name for field in fields(QueueConfig))
 
 
@@ -105,10 +107,13 @@ def _checked(name: str, value: OptionValue) -> OptionValue:
         raise Conflict(f"option {name} must be a number, not {value!r}")
     if value != value or value in (float("inf"), float("-inf")):
         raise Conflict(f"option {name} must be a finite number")
-    if name == "priority":
-        return int(value)
-    if value < 0:
+    if name in _COUNTS and value != int(value):
+        raise Conflict(f"option {name} must be a whole number, not {value!r}")
+    if value < 0 and name != "priority":
         raise Conflict(f"option {name} must not be negative: {value}")
+    most = _MOST_COUNT if name in _COUNTS else _MOST_SECONDS
+    if abs(value) > most:
+        raise Conflict(f"option {name} must be at most {most}: {value}")
     return int(value) if name in _COUNTS else value
 
 
