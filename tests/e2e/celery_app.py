@@ -5,6 +5,7 @@ Owns: the tasks. Must not touch: the broker's address, which comes from the envi
 
 import os
 import time
+from pathlib import Path
 
 from celery import Celery
 from kombu import Exchange, Queue
@@ -51,9 +52,11 @@ def broken() -> None:
 
 
 @app.task
-def hold(seconds: float) -> None:
-    """Keep the worker busy."""
-    time.sleep(seconds)
+def hold(held: str, released: str) -> None:
+    """Keep the worker busy: one file says that it is, the other ends it."""
+    Path(held).touch()
+    while not Path(released).exists():
+        time.sleep(0.01)
 
 
 @app.task

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import aio_pika
 import pytest
 from aio_pika.patterns import RPC, Master, NackMessage
+from e2e_support import DEADLINE
 
 from holtmq.testing import TestBroker
 
@@ -81,7 +82,7 @@ async def test_worker_pattern_retries_what_is_nacked(broker: TestBroker, name: s
         worker = await master.create_worker(name, work, auto_delete=True)
         await master.create_task(name, {"n": 7})
 
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), DEADLINE)
         await worker.close()
         assert tried == [7, 7]
 
@@ -123,8 +124,8 @@ async def test_a_robust_connection_comes_back_after_a_restart(
         connection.reconnect_callbacks.add(lambda *_: again.set())
 
         await asyncio.to_thread(broker.restart)
-        await asyncio.wait_for(again.wait(), 10)
+        await asyncio.wait_for(again.wait(), DEADLINE)
 
         async with await aio_pika.connect(broker.amqp_url) as other:
             await (await other.channel()).default_exchange.publish(aio_pika.Message(b"after"), name)
-        assert await asyncio.wait_for(got.get(), 10) == b"after"
+        assert await asyncio.wait_for(got.get(), DEADLINE) == b"after"

@@ -5,7 +5,7 @@ import subprocess
 
 import pika
 import pytest
-from e2e_support import depth, drain, get_soon, publish
+from e2e_support import DEADLINE, depth, drain, get_soon, publish
 from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.testing import TestBroker
@@ -29,7 +29,7 @@ def tool(
         [name, url(broker), *arguments],
         input=stdin,
         capture_output=True,
-        timeout=20,
+        timeout=DEADLINE,
         check=False,
     )
 
@@ -111,13 +111,13 @@ def test_amqp_consume_can_bind_a_queue_of_its_own(
     )
     try:
         channel.confirm_delivery()
-        for _ in range(2_000):  # until the tool has bound its queue
+        for _ in range(10_000):  # until the tool has bound its queue
             try:
                 channel.basic_publish(name, "a.b", b"routed", mandatory=True)
                 break
             except pika.exceptions.UnroutableError:
                 channel.connection.process_data_events(0.005)
-        out, _ = consumer.communicate(timeout=10)
+        out, _ = consumer.communicate(timeout=DEADLINE)
         assert out == b"routed"
     finally:
         consumer.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_support import eventually
+from e2e_support import DEADLINE, eventually
 
 from holtmq.testing import TestBroker
 
@@ -49,41 +49,41 @@ def worker(broker: TestBroker, celery_app: Any, tmp_path_factory: pytest.TempPat
             stderr=out,
         )
     try:
-        eventually(lambda: " ready." in log.read_text() or process.poll() is not None, "worker", 40)
+        eventually(lambda: " ready." in log.read_text() or process.poll() is not None, "worker", 2 * DEADLINE)
         assert process.poll() is None, log.read_text()
         yield
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def test_a_task_runs_and_its_result_comes_back(celery_app: Any, worker: None) -> None:
-    assert celery_app.add.delay(2, 3).get(timeout=10) == 5
+    assert celery_app.add.delay(2, 3).get(timeout=DEADLINE) == 5
 
 
 def test_many_tasks_keep_their_results_apart(celery_app: Any, worker: None) -> None:
     results = [celery_app.add.delay(n, n) for n in range(50)]
 
-    assert [result.get(timeout=10) for result in results] == [2 * n for n in range(50)]
+    assert [result.get(timeout=DEADLINE) for result in results] == [2 * n for n in range(50)]
 
 
 def test_a_failing_task_raises_where_its_result_is_asked_for(celery_app: Any, worker: None) -> None:
     with pytest.raises(ValueError, match="on purpose"):
-        celery_app.broken.delay().get(timeout=10)
+        celery_app.broken.delay().get(timeout=DEADLINE)
 
 
 def test_a_task_is_retried_until_it_succeeds(celery_app: Any, worker: None) -> None:
-    assert celery_app.third_time.delay("done").get(timeout=15) == "done after 2 retries"
+    assert celery_app.third_time.delay("done").get(timeout=DEADLINE) == "done after 2 retries"
 
 
 def test_a_countdown_is_waited_for(celery_app: Any, worker: None) -> None:
     began = time.monotonic()
 
-    assert celery_app.add.apply_async((1, 1), countdown=0.5).get(timeout=10) == 2
+    assert celery_app.add.apply_async((1, 1), countdown=0.5).get(timeout=DEADLINE) == 2
 
     assert time.monotonic() - began >= 0.5
 
@@ -91,7 +91,7 @@ def test_a_countdown_is_waited_for(celery_app: Any, worker: None) -> None:
 def test_an_eta_is_waited_for(celery_app: Any, worker: None) -> None:
     due = datetime.now(UTC) + timedelta(seconds=0.5)
 
-    assert celery_app.add.apply_async((1, 1), eta=due).get(timeout=10) == 2
+    assert celery_app.add.apply_async((1, 1), eta=due).get(timeout=DEADLINE) == 2
 
     assert datetime.now(UTC) >= due
 
@@ -99,13 +99,15 @@ def test_an_eta_is_waited_for(celery_app: Any, worker: None) -> None:
 def test_a_group_gives_all_results(celery_app: Any, worker: None) -> None:
     from celery import group
 
-    assert group(celery_app.add.s(n, 1) for n in range(10))().get(timeout=10) == list(range(1, 11))
+    assert group(celery_app.add.s(n, 1) for n in range(10))().get(timeout=DEADLINE) == list(range(1, 11))
 
 
 def test_a_chain_hands_results_on(celery_app: Any, worker: None) -> None:
     from celery import chain
 
-    assert chain(celery_app.add.s(1, 2), celery_app.add.s(3), celery_app.add.s(4))().get(timeout=10) == 10
+    assert (
+        chain(celery_app.add.s(1, 2), celery_app.add.s(3), celery_app.add.s(4))().get(timeout=DEADLINE) == 10
+    )
 
 
 def test_a_chord_is_refused_by_the_rpc_backend_itself(celery_app: Any, worker: None) -> None:
@@ -113,22 +115,25 @@ def test_a_chord_is_refused_by_the_rpc_backend_itself(celery_app: Any, worker: N
     from celery import chord, group
 
     with pytest.raises(NotImplementedError, match="chord"):
-        chord(celery_app.add.s(n, n) for n in range(3))(celery_app.total.s()).get(timeout=10)
+        chord(celery_app.add.s(n, n) for n in range(3))(celery_app.total.s()).get(timeout=DEADLINE)
 
-    parts = group(celery_app.add.s(n, n) for n in range(3))().get(timeout=10)
-    assert celery_app.total.delay(parts).get(timeout=10) == 6
+    parts = group(celery_app.add.s(n, n) for n in range(3))().get(timeout=DEADLINE)
+    assert celery_app.total.delay(parts).get(timeout=DEADLINE) == 6
 
 
-def test_urgent_tasks_overtake(celery_app: Any, worker: None) -> None:
+def test_urgent_tasks_overtake(celery_app: Any, worker: None, tmp_path: Path) -> None:
     """With one task at a time and late acks, all but the first wait in the broker by priority."""
-    celery_app.hold.delay(0.5)
+    held, released = tmp_path / "held", tmp_path / "released"
+    celery_app.hold.delay(str(held), str(released))
+    eventually(held.exists, "the worker is busy")
     for n in range(5):
         celery_app.note.apply_async((f"low {n}",), priority=1)
     for n in range(5):
         celery_app.note.apply_async((f"high {n}",), priority=9)
+    released.touch()
 
     def finished() -> list[str]:
-        seen: list[str] = celery_app.noted.apply_async(priority=0).get(timeout=10)
+        seen: list[str] = celery_app.noted.apply_async(priority=0).get(timeout=DEADLINE)
         return seen if len(seen) == 10 else []
 
     seen = eventually(finished)
@@ -138,13 +143,15 @@ def test_urgent_tasks_overtake(celery_app: Any, worker: None) -> None:
 
 
 def test_a_revoked_task_does_not_run(celery_app: Any, worker: None) -> None:
+    from celery import uuid
     from celery.exceptions import TaskRevokedError
 
-    result = celery_app.add.apply_async((1, 1), countdown=0.5)
-    result.revoke()
+    unwanted = uuid()
+    celery_app.app.control.revoke(unwanted, reply=True, limit=1, timeout=DEADLINE)
+    result = celery_app.add.apply_async((1, 1), task_id=unwanted)
 
     with pytest.raises(TaskRevokedError):
-        result.get(timeout=10)
+        result.get(timeout=DEADLINE)
 
 
 def test_remote_control_reaches_the_worker(celery_app: Any, worker: None) -> None:
@@ -152,7 +159,8 @@ def test_remote_control_reaches_the_worker(celery_app: Any, worker: None) -> Non
         return celery_app.app.control.ping(timeout=1)
 
     assert eventually(ping) == [{"e2e@localhost": {"ok": "pong"}}]
-    registered = celery_app.app.control.inspect(timeout=2).registered()
+    worker_alone = celery_app.app.control.inspect(["e2e@localhost"], timeout=DEADLINE)
+    registered = worker_alone.registered()
     assert "celery_app.add" in registered["e2e@localhost"]
 
 
@@ -170,7 +178,7 @@ def test_events_tell_what_happens_to_a_task(celery_app: Any, worker: None) -> No
             receiver = celery_app.app.events.Receiver(connection, handlers={"*": saw})
             with receiver.consumer_context() as (events, _, _):
                 ready.set()
-                until = time.monotonic() + 10
+                until = time.monotonic() + DEADLINE
                 while time.monotonic() < until and "task-succeeded" not in ids.get(wanted, []):
                     try:
                         events.drain_events(timeout=0.2)
@@ -183,10 +191,10 @@ def test_events_tell_what_happens_to_a_task(celery_app: Any, worker: None) -> No
 
     wanted = uuid()
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(DEADLINE)
 
-    celery_app.add.apply_async((1, 1), task_id=wanted).get(timeout=10)
+    celery_app.add.apply_async((1, 1), task_id=wanted).get(timeout=DEADLINE)
 
     while thread.is_alive():  # a worker with nothing to do keeps its last events for a while
-        celery_app.add.delay(0, 0).get(timeout=10)
+        celery_app.add.delay(0, 0).get(timeout=DEADLINE)
     assert {"task-received", "task-started", "task-succeeded"} <= set(ids[wanted])

@@ -6,6 +6,7 @@ from typing import Any
 
 import kombu
 import pytest
+from e2e_support import DEADLINE
 from kombu.pools import producers
 
 from holtmq.testing import TestBroker
@@ -21,7 +22,7 @@ def kombu_connection(broker: TestBroker) -> Iterator[kombu.Connection]:
 
 def drain_events(connection: kombu.Connection, until: Any) -> None:
     while not until():
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=DEADLINE)
 
 
 def test_produce_and_consume_json(kombu_connection: kombu.Connection, name: str) -> None:
@@ -47,10 +48,10 @@ def test_simple_queues(kombu_connection: kombu.Connection, name: str) -> None:
     queue = kombu_connection.SimpleQueue(name, **options)
     queue.put({"a": 1})
 
-    message = queue.get(timeout=5)
+    message = queue.get(timeout=DEADLINE)
     assert message.payload == {"a": 1}
     message.requeue()
-    again = queue.get(timeout=5)
+    again = queue.get(timeout=DEADLINE)
     assert again.delivery_info["redelivered"]
     again.ack()
     assert queue.qsize() == 0

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from e2e_support import DEADLINE
 
 from holtmq.testing import TestBroker
 
@@ -24,7 +25,7 @@ def test_amqplib(broker: TestBroker, scenario: str) -> None:
         ["node", str(FOLDER / "amqplib_test.js"), scenario, broker.amqp_url],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=DEADLINE,
         check=False,
     )
 

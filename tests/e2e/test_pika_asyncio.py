@@ -5,6 +5,7 @@ from typing import Any
 
 import pika
 import pytest
+from e2e_support import DEADLINE
 from pika.adapters.asyncio_connection import AsyncioConnection
 
 from holtmq.testing import TestBroker
@@ -25,14 +26,14 @@ async def opened(broker: TestBroker) -> AsyncioConnection:
         on_open_error_callback=failed,
         custom_ioloop=asyncio.get_running_loop(),
     )
-    return await asyncio.wait_for(ready, 10)
+    return await asyncio.wait_for(ready, DEADLINE)
 
 
 async def answered(call: Any, *arguments: Any, **options: Any) -> Any:
     """Call something that takes a callback, and wait for it."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     call(*arguments, callback=done.set_result, **options)
-    return await asyncio.wait_for(done, 10)
+    return await asyncio.wait_for(done, DEADLINE)
 
 
 async def closed(connection: AsyncioConnection) -> None:
@@ -40,13 +41,13 @@ async def closed(connection: AsyncioConnection) -> None:
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     connection.add_on_close_callback(lambda *_: over.set_result(None))
     connection.close()
-    await asyncio.wait_for(over, 10)
+    await asyncio.wait_for(over, DEADLINE)
 
 
 async def channel_of(connection: AsyncioConnection) -> Any:
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     connection.channel(on_open_callback=ready.set_result)
-    return await asyncio.wait_for(ready, 10)
+    return await asyncio.wait_for(ready, DEADLINE)
 
 
 async def test_publish_confirm_consume_and_ack(broker: TestBroker, name: str) -> None:
@@ -67,7 +68,7 @@ async def test_publish_confirm_consume_and_ack(broker: TestBroker, name: str) ->
         channel.basic_publish("", name, str(n).encode())
     bodies = []
     for _ in range(20):
-        tag, body = await asyncio.wait_for(delivered.get(), 10)
+        tag, body = await asyncio.wait_for(delivered.get(), DEADLINE)
         channel.basic_ack(tag)
         bodies.append(body)
 
@@ -84,7 +85,7 @@ async def test_a_channel_error_reaches_its_callback_and_the_connection_lives(bro
 
     channel.queue_declare("does.not.exist", passive=True, callback=lambda _: None)
 
-    error = await asyncio.wait_for(reason, 10)
+    error = await asyncio.wait_for(reason, DEADLINE)
     assert (error.reply_code, error.reply_text) == (
         404,
         "NOT_FOUND - no queue 'does.not.exist' in vhost '/'",
