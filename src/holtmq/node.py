@@ -45,6 +45,8 @@ from holtmq.journal.disk import Disk
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
+_CLEANUP_FIRST_MS: Final = 300_000  # after a start; a node that is often restarted cleans up, too
+_CLEANUP_STEP_MS: Final = 100
 _LOW_ON_DISK: Final = "low on disk"
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
@@ -108,6 +110,8 @@ class Node:
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
         self.partitioned.line.at = self._at
         self.partitioned.plan_timed()
+        if self.config.queue.partition_cleanup_days:
+            self._plan_cleanup(_CLEANUP_FIRST_MS)
         self.wake()
         self.amqp_port = await self.amqp.listen(config.host, config.port)
         if config.tls_cert is not None:
@@ -307,6 +311,18 @@ class Node:
             self._retained_ms = now_ms
         self.partitioned.retain(self.clock(), retention=due)
         self.wake()
+
+    def _plan_cleanup(self, wait_ms: int) -> None:
+        self.broker.flow.at(int(self.clock() * 1000) + wait_ms, self._drop_idle)
+
+    def _drop_idle(self) -> None:
+        """Delete empty partitions that nobody used for days: a pass in steps, then a pause."""
+        if self.journal.failed is None:
+            days = self.config.queue.partition_cleanup_days
+            more = self.partitioned.drop_idle(self.clock(), days)
+            # A day more or less in a month is nobody's concern; a day's limit is looked at hourly.
+            self._plan_cleanup(_CLEANUP_STEP_MS if more else days * 3_600_000)
+            self.wake()
 
     def check_alarms(self) -> None:
         """Block publishers while memory or disk run short."""

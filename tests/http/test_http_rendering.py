@@ -3,10 +3,19 @@
 import json
 
 from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.identifiers import message_id, partition_id
+from holtmq.broker.partitioned.events import IdsGiven, QueueConfigured
+from holtmq.broker.partitioned.identifiers import message_id, partition_id, promised_id
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.requests import PushItem, PushResult
 from holtmq.http.rendering import push_results
 from holtmq.http.wire import iso_ms, iso_us
+
+CONFIGURED = QueueConfigured("q", "", "", QueueConfig(), 0)
+
+
+def queues() -> dict[int, PartitionedQueue]:
+    return {1: PartitionedQueue(1, CONFIGURED, lambda offset, position: None)}
 
 
 def test_ids_of_a_run_are_those_of_single_messages() -> None:
@@ -21,7 +30,7 @@ def test_ids_of_a_run_are_those_of_single_messages() -> None:
     ]
     items = [PushItem(f"q{result.queue}", "p", Body("t", b"1")) for result in results]
 
-    rows = json.loads(push_results(items, results))
+    rows = json.loads(push_results(items, results, queues()))
 
     assert [row["message_id"] for row in rows] == [
         message_id(r.queue, r.offset, r.created_us) for r in results
@@ -41,7 +50,7 @@ def test_a_push_over_a_page_of_offsets_and_any_names_stays_whole() -> None:
         PushItem(name, "p", Body("100 %b ü", b"1", trace if r.offset == 4099 else None)) for r in results
     ]
 
-    rows = json.loads(push_results(items, results))
+    rows = json.loads(push_results(items, results, queues()))
 
     assert [row["message_id"] for row in rows] == [message_id(1, r.offset, r.created_us) for r in results]
     assert [row["index"] for row in rows] == list(range(10))
@@ -49,6 +58,19 @@ def test_a_push_over_a_page_of_offsets_and_any_names_stays_whole() -> None:
     assert {row["transaction_id"] for row in rows} == {"100 %b ü"}
     assert [row["status"] for row in rows] == ["queued"] * 7 + ["duplicate"] + ["queued"] * 2
     assert [row["trace_id"] for row in rows] == [None] * 9 + [trace]
+
+
+def test_a_duplicate_of_a_message_with_a_promised_id_is_answered_with_that_id() -> None:
+    known = queues()
+    promised = promised_id(1_700_000_000_000_000, 1 << 120 | 77)
+    known[1].apply(IdsGiven(((5, promised),)))
+    results = [PushResult(1, 0, offset, 1_700_000_000_000_100, True) for offset in (4, 5)]
+    items = [PushItem("q", "p", Body("t", b"1"))] * 2
+
+    rows = json.loads(push_results(items, results, known))
+
+    assert [row["message_id"] for row in rows] == [message_id(1, 4, 1_700_000_000_000_100), promised]
+    assert promised < rows[0]["message_id"]
 
 
 def test_times_are_utc_with_all_their_digits() -> None:

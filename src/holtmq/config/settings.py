@@ -287,7 +287,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     partition_cleanup_days: Annotated[
         int,
         About(
-            "Days after which an empty, idle partition is deleted.",
+            "Days after which an empty, idle partition is deleted; 0 keeps all.",
             values.INT,
             0,
             aliases=("PARTITION_CLEANUP_DAYS",),

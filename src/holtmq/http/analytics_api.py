@@ -11,7 +11,7 @@ from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.statistics import queue_counts
 from holtmq.broker.partitioned.tally import QueueTally
 from holtmq.http.endpoints import ADMIN, READ, Call, Endpoint
-from holtmq.http.history import summed
+from holtmq.http.history import add, summed
 from holtmq.http.resources_api import plus
 from holtmq.http.status_api import lag_ms, span_of, time_range
 from holtmq.http.wire import iso_ms
@@ -135,9 +135,9 @@ async def queue_ops(call: Call) -> object:
                     "bucket": iso_ms(start),
                     "queueName": name,
                     **_counts(row, width * 60),
-                    "partitionsCreated": 0,
-                    "partitionsDeleted": 0,
-                    "partitionCount": 0 if queue is None else len(queue.partitions),
+                    "partitionsCreated": row.partitions_created,
+                    "partitionsDeleted": row.partitions_deleted,
+                    "partitionCount": 0 if queue is None else len(queue.indexes),
                     "parkedCount": call.service.line.waiting_on(name),
                 }
             )
@@ -171,23 +171,23 @@ async def parked(call: Call) -> object:
 async def retention(call: Call) -> object:
     from_us, to_us, width = span_of(call)
     series: list[dict[str, object]] = []
-    kept = evicted = 0
+    total = QueueTally()
     for start, rows in call.context.history.buckets(from_us, to_us, width):
         row = summed(rows)
-        series.append(_aged(row.retained, row.evicted, bucket=iso_ms(start)))
-        kept, evicted = kept + row.retained, evicted + row.evicted
+        series.append({"bucket": iso_ms(start), **_aged(row)})
+        add(total, row)
     head = {"timeRange": time_range(from_us, to_us), "bucketMinutes": width}
-    return {**head, "series": series, "totals": _aged(kept, evicted)}
+    return {**head, "series": series, "totals": _aged(total)}
 
 
-def _aged(retained: int, evicted: int, **more: object) -> dict[str, object]:
+def _aged(row: QueueTally) -> dict[str, object]:
+    gone = row.retained + row.retained_completed + row.evicted
     return {
-        **more,
-        "retentionMsgs": retained,
-        "completedRetentionMsgs": 0,
-        "evictionMsgs": evicted,
-        "totalMsgs": retained + evicted,
-        "eventCount": int(bool(retained or evicted)),
+        "retentionMsgs": row.retained,
+        "completedRetentionMsgs": row.retained_completed,
+        "evictionMsgs": row.evicted,
+        "totalMsgs": gone,
+        "eventCount": int(gone > 0),
     }
 
 

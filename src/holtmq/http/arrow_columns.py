@@ -144,6 +144,11 @@ class MessageColumns:
         _hex_into(text, created // 1000, (*range(8), *range(9, 13)))
         _hex_into(text, created % 1000, (15, 16, 17))
         _hex_into(text, offsets, tuple(range(24, 36)))
+        given = self._queue.given_ids
+        if given:
+            for row, offset in enumerate(offsets.tolist()):
+                if (promised := given.get(offset)) is not None:
+                    text[row] = np.frombuffer(promised.encode(), np.uint8)
         bounds = np.arange(0, 36 * self._rows + 1, 36, dtype=np.int32)
         return pa.Array.from_buffers(
             pa.string(), self._rows, [None, pa.py_buffer(bounds), pa.py_buffer(text.reshape(-1))]

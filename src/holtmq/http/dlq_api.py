@@ -13,7 +13,6 @@ from holtmq.broker.partitioned.dead_letter_store import DeadLetter, LetterFilter
 from holtmq.broker.partitioned.identifiers import (
     dead_letter_id,
     dead_letter_of,
-    message_id,
     partition_id,
     partition_of,
 )
@@ -68,7 +67,7 @@ def _letter_out(call: Call, queue: PartitionedQueue, letter: DeadLetter) -> dict
     payload = raw(body.payload)
     return {
         "id": dead_letter_id(queue.number, letter.number),
-        "messageId": message_id(queue.number, letter.offset, letter.created_us),
+        "messageId": queue.id_of(letter.offset, letter.created_us),
         "transactionId": body.transaction_id,
         "partitionId": partition_id(queue.number, letter.partition),
         "queue": queue.name,
@@ -131,7 +130,7 @@ def _replayed_out(queue: PartitionedQueue, done: Replayed, original: str) -> dic
             "index": 0,
             "status": "duplicate" if result.duplicate else "queued",
             "transaction_id": done.body.transaction_id,
-            "message_id": message_id(result.queue, result.offset, result.created_us),
+            "message_id": done.decision.target.id_of(result.offset, result.created_us),
             "partition_id": partition_id(result.queue, result.partition),
             "trace_id": done.body.trace_id,
             "queueName": done.decision.target.name,

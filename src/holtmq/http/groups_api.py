@@ -9,7 +9,7 @@ import msgspec
 
 from holtmq.broker.partitioned.admin import delete_group, move_subscription, queue_named, seek
 from holtmq.broker.partitioned.groups import Group, micros
-from holtmq.broker.partitioned.identifiers import message_id, partition_id
+from holtmq.broker.partitioned.identifiers import partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import group_counts, group_partitions
 from holtmq.broker.partitioned.subscriptions import Scope
@@ -180,7 +180,7 @@ async def seek_partition(call: Call) -> object:
     moved_to: str | None = None
     if cursor > where.first:  # the last message behind the cursor
         offset = where.offsets[cursor - where.first - 1]
-        moved_to = message_id(queue.number, offset, queue.log.created_us(offset))
+        moved_to = queue.id_of(offset, queue.log.created_us(offset))
     return {
         "success": True,
         "consumerGroup": group,

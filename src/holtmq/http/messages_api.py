@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus
-from holtmq.broker.partitioned.admin import drop_letters, queue_named, trim_head
+from holtmq.broker.partitioned.admin import delete_message, queue_named
 from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
-from holtmq.broker.partitioned.identifiers import message_id, partition_id, partition_of
+from holtmq.broker.partitioned.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.message_log import GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.replaying import find_letter
 from holtmq.broker.partitioned.statistics import MessageState, message_state
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
@@ -65,7 +64,7 @@ def _newest_first(
         if index is not None:
             mine = queue.partitions[index].offsets
             for offset in reversed(mine[-_COUNTED:]):
-                if first <= offset < stop:
+                if first <= offset < stop and log.partition(offset) != GONE:
                     yield offset
         return
     for offset in range(stop - 1, max(first, stop - _COUNTED) - 1, -1):
@@ -100,7 +99,7 @@ def message_row(call: Call, queue: PartitionedQueue, offset: int, now: float) ->
     covering = [lease.expires_at for lease in leases if lease.first <= position < lease.end]
     payload = raw(body.payload)
     return {
-        "id": message_id(queue.number, offset, queue.log.created_us(offset)),
+        "id": queue.id_of(offset, queue.log.created_us(offset)),
         "transactionId": body.transaction_id,
         "partitionId": partition_id(queue.number, index),
         "queuePath": f"{queue.name}/{where.name}",
@@ -166,31 +165,17 @@ async def show_message(call: Call) -> object:
     }
 
 
-async def delete_message(call: Call) -> object:
-    """A dead letter goes. A message goes too when it is its partition's oldest: holes are not kept."""
-    ids = {"partitionId": call.path["partition"], "transactionId": call.path["transaction"]}
-    try:
-        queue, index, position = _address(call)
-    except Refusal as error:
-        return Reply(404, {"success": False, **ids, "message": str(error), "error": str(error)})
-    if position is None:
-        letter = find_letter(queue, index, call.path["transaction"])
-        letters = [] if letter is None else [letter]
-    else:
-        letters = queue.dead_letters.of_message(queue.offset_of(index, position))
-    oldest = position is not None and position == queue.partitions[index].first
-    if not letters and position is None:
+async def drop_message(call: Call) -> object:
+    """A message goes for every group, wherever it stands, and with it what groups filed of it."""
+    transaction_id = call.path["transaction"]
+    ids = {"partitionId": call.path["partition"], "transactionId": transaction_id}
+    where = partition_of(call.path["partition"])
+    queue = call.service.store.find(*where) if where is not None else None
+    if queue is None or where is None or not delete_message(call.service, queue, where[1], transaction_id):
         text = "Message not found"
         return Reply(404, {"success": False, **ids, "message": text, "error": text})
-    if not letters and not oldest:
-        text = "Only a dead letter or the oldest message of a partition can be deleted"
-        return Reply(409, {"success": False, **ids, "message": text, "error": text})
-    if letters:
-        drop_letters(call.service, queue, letters)
-    if oldest:
-        trim_head(call.service, queue, index)
     await call.durable()
-    return {"success": True, **ids, "message": "Message deleted" if oldest else "Dead letter deleted"}
+    return {"success": True, **ids, "message": "Message deleted"}
 
 
 async def move_to_letters(call: Call) -> object:
@@ -232,9 +217,7 @@ ENDPOINTS: Final = (
         query=("queue", "partition", "namespace", "task", "status", "from", "to", "limit", "offset"),
     ),
     Endpoint("GET", _MESSAGE, READ, "messages", "One message", show_message, statuses=(200, 404)),
-    Endpoint(
-        "DELETE", _MESSAGE, WRITE, "messages", "Delete a message", delete_message, statuses=(200, 404, 409)
-    ),
+    Endpoint("DELETE", _MESSAGE, WRITE, "messages", "Delete a message", drop_message, statuses=(200, 404)),
     Endpoint(
         "POST",
         f"{_MESSAGE}/dlq",

@@ -153,7 +153,10 @@ class PushApi:
                 self._push_to_work(exchange, items, work)
                 return
         results = self._service.push(items, self._clock())
-        answer = buffered_results(items) if results is None else push_results(items, results)
+        if results is None:
+            answer = buffered_results(items)
+        else:
+            answer = push_results(items, results, self._service.store.by_number)
         exchange.answer_when_durable(self._journal, 201, answer)
 
     def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:

@@ -76,7 +76,7 @@ def _info(info: RangeInfo) -> dict[str, object]:
         "firstOffset": info.first,
         "nextOffset": info.next,
         "messages": info.live,
-        "partitions": len(queue.partitions),
+        "partitions": len(queue.indexes),
         "lastCreatedUs": queue.log.last_created_us,
     }
 

@@ -10,7 +10,7 @@ import msgspec
 
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.identifiers import partition_id
-from holtmq.broker.partitioned.message_log import Partition
+from holtmq.broker.partitioned.message_log import NO_PARTITION, Partition
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.http.endpoints import WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
@@ -142,9 +142,11 @@ def _records(
     size, at = 0, start
     while at < end and (size < most_bytes or not records):
         stop = min(at + _READ_AT_ONCE, end)
-        rows = queue.log.refs(where.offsets[at - where.first : stop - where.first])
-        bodies = call.service.store.bodies([position for _, position, _ in rows])
-        for position, (row, body) in enumerate(zip(rows, bodies, strict=True), at):
+        holes = where.holes_in(at, stop)
+        positions = [position for position in range(at, stop) if position not in holes]
+        rows = queue.log.refs(where.offsets[position - where.first] for position in positions)
+        bodies = call.service.store.bodies([row[1] for row in rows])
+        for position, row, body in zip(positions, rows, bodies, strict=True):
             cost = len(body.payload) + _RECORD_COST
             if records and size + cost > most_bytes:
                 return records, size
@@ -181,6 +183,8 @@ def _changed(call: Call, entry: ChangedEntry) -> dict[str, object]:
     last = start
     for index in range(start, len(queue.partitions)):
         where = queue.partitions[index]
+        if where is NO_PARTITION:
+            continue
         written_us = queue.log.created_us(where.offsets[-1]) if where.offsets else where.created_us
         if written_us < since_us:
             continue

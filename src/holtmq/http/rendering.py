@@ -4,14 +4,14 @@ Owns: the JSON of push results, popped messages and acknowledgments. Must not to
 A message's own part is rendered once and kept with its body, so that ten groups cost one rendering.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckVerdict
 from holtmq.broker.partitioned.clean_acks import CleanRun
-from holtmq.broker.partitioned.identifiers import partition_id
+from holtmq.broker.partitioned.identifiers import message_id, partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PushItem, PushResult, Run
 from holtmq.http.wire import iso_us, quoted, quoted_or_null
@@ -30,7 +30,9 @@ _encode: Final = msgspec.json.Encoder().encode
 _NOT_DELIVERED = "Message not found: transaction is unresolvable under this lease"
 
 
-def push_results(items: Sequence[PushItem], results: Sequence[PushResult]) -> bytes:
+def push_results(
+    items: Sequence[PushItem], results: Sequence[PushResult], queues: Mapping[int, PartitionedQueue]
+) -> bytes:
     """The array that answers a push."""
     parts: list[bytes] = []
     number = ms = page = -1
@@ -50,18 +52,18 @@ def push_results(items: Sequence[PushItem], results: Sequence[PushResult]) -> by
             )
         body = item[2]
         trace_id = body.trace_id
-        parts.append(
-            row
-            % (
-                index,
-                b"duplicate" if result[4] else b"queued",
-                _encode(body.transaction_id),
-                _HEX[created_us - ms * 1000],
-                _HEX[offset & 0xFFF],
-                base + result[1],
-                b"null" if trace_id is None else _encode(trace_id),
-            )
+        part = row % (
+            index,
+            b"duplicate" if result[4] else b"queued",
+            _encode(body.transaction_id),
+            _HEX[created_us - ms * 1000],
+            _HEX[offset & 0xFFF],
+            base + result[1],
+            b"null" if trace_id is None else _encode(trace_id),
         )
+        if result[4] and (promised := queues[number].given_ids.get(offset)) is not None:
+            part = part.replace(message_id(number, offset, created_us).encode(), promised.encode())
+        parts.append(part)
     return b"[%b]" % b",".join(parts)
 
 
@@ -126,7 +128,8 @@ def _fragments(run: Run) -> list[bytes]:
     ms = page = -1
     whole = b""
     rendered: list[bytes] = []
-    for position, (row, body) in enumerate(zip(run.rows, run.bodies, strict=True), run.delivery.first):
+    given = run.queue.given_ids
+    for position, row, body in zip(run.delivery.positions, run.rows, run.bodies, strict=True):
         fragment = body.rendered
         if fragment is None:
             offset, _, created_us = row
@@ -149,6 +152,9 @@ def _fragments(run: Run) -> list[bytes]:
                 us,
                 position,
             )
+            if given and (promised := given.get(offset)) is not None:
+                # An id is 36 characters long, behind {"id":"
+                fragment = body.rendered = fragment[:7] + promised.encode() + fragment[43:]
         rendered.append(fragment)
     return rendered
 

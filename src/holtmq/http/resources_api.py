@@ -82,7 +82,7 @@ async def list_queues(call: Call) -> object:
         rows.append(
             {
                 **queue_head(queue),
-                "partitions": len(queue.partitions),
+                "partitions": len(queue.indexes),
                 "messages": six(queue_counts(queue, now)),
                 "options": options_out(queue.config),
             }
@@ -94,7 +94,8 @@ def partition_rows(queue: PartitionedQueue, now: float) -> list[dict[str, object
     """Every partition with its figures."""
     letters = dead_letters_by_partition(queue)
     rows: list[dict[str, object]] = []
-    for index, where in enumerate(queue.partitions):
+    for index in queue.indexes.values():
+        where = queue.partitions[index]
         counts = partition_counts(queue, index, now, letters.get(index, 0))
         oldest = newest = None
         if where.offsets:
@@ -146,7 +147,7 @@ async def queue_depth(call: Call) -> object:
                     "partition": queue.partitions[place.partition].name,
                     "pending": place.lag,
                     "processing": place.lease_size,
-                    "ready": 0 if span is None else span[1] - span[0],
+                    "ready": 0 if span is None else queue.partitions[place.partition].count(*span),
                 }
             )
     folds = group.conflates
@@ -166,10 +167,10 @@ async def queue_depth(call: Call) -> object:
 
 def _waiting(queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for index, where in enumerate(queue.partitions):
+    for name, index in queue.indexes.items():
         counts = partition_counts(queue, index, now)
         figures = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
-        rows.append({"partition": where.name, **figures})
+        rows.append({"partition": name, **figures})
     return rows
 
 
@@ -193,7 +194,7 @@ def _by(call: Call, what: str) -> list[dict[str, object]]:
             {
                 what: name,
                 "queues": len(queues),
-                "partitions": sum(len(queue.partitions) for queue in queues),
+                "partitions": sum(len(queue.indexes) for queue in queues),
                 "messages": {"total": counts.total, "pending": counts.pending},
             }
         )
@@ -209,7 +210,7 @@ async def overview(call: Call) -> object:
     uptime = max(now - call.context.started_at, 1.0)
     return {
         "queues": len(queues),
-        "partitions": sum(len(queue.partitions) for queue in queues),
+        "partitions": sum(len(queue.indexes) for queue in queues),
         "namespaces": len({queue.namespace for queue in queues if queue.namespace}),
         "tasks": len({queue.task for queue in queues if queue.task}),
         "messages": six(counts),

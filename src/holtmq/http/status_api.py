@@ -118,7 +118,7 @@ def _consumed(queue: PartitionedQueue) -> dict[str, object]:
         "name": queue.name,
         "namespace": queue.namespace,
         "task": queue.task,
-        "partitions": len(queue.partitions),
+        "partitions": len(queue.indexes),
         "totalConsumed": consumed,
     }
 
@@ -157,7 +157,7 @@ async def status_queues(call: Call) -> object:
     limit, skip = page_of(call, 100)
     rows = []
     for queue in selected(call)[skip : skip + limit]:
-        head = {**queue_head(queue), "partitions": len(queue.partitions)}
+        head = {**queue_head(queue), "partitions": len(queue.indexes)}
         rows.append({**head, "messages": six(queue_counts(queue, now))})
     return {"queues": rows, "pagination": {"limit": limit, "offset": skip}}
 
@@ -166,7 +166,7 @@ async def status_queue(call: Call) -> object:
     queue, now = queue_named(call.service, call.path["queue"]), call.now
     config = queue.config
     partitions = partition_rows(queue, now)
-    for index, row in enumerate(partitions):
+    for index, row in zip(queue.indexes.values(), partitions, strict=True):
         groups = [group for group in queue.groups.values() if group.leases.cursor(index) is not None]
         consumed = sum(group.leases.consumed[index] for group in groups)
         row["cursor"] = {"totalConsumed": consumed, "batchesConsumed": 0}

@@ -13,7 +13,7 @@ from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.partitioned.bundle import Cycle, CycleAck, run_cycle
 from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.identifiers import message_id, partition_id, partition_of
+from holtmq.broker.partitioned.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import PushItem, PushResult
 from holtmq.broker.partitioned.stream_state import ConfigMismatch, StateOp
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
@@ -138,7 +138,9 @@ async def cycle(call: Call) -> object:
         "partition_id": partition,
         "queueName": queue.name,
         "state_ops_applied": len(wanted.state_ops),
-        "push_results": [_pushed_out(i, *pair) for i, pair in enumerate(zip(items, results, strict=True))],
+        "push_results": [
+            _pushed_out(call, i, *pair) for i, pair in enumerate(zip(items, results, strict=True))
+        ],
         "ack_result": None
         if outcome is None or ack is None
         else {
@@ -158,12 +160,12 @@ def _state_op(op: StateOpIn) -> StateOp:
     raise Refusal(400, f"Unknown state operation: {op.type}")
 
 
-def _pushed_out(index: int, item: PushItem, result: PushResult) -> dict[str, object]:
+def _pushed_out(call: Call, index: int, item: PushItem, result: PushResult) -> dict[str, object]:
     return {
         "index": index,
         "status": "duplicate" if result.duplicate else "queued",
         "transaction_id": item.body.transaction_id,
-        "message_id": message_id(result.queue, result.offset, result.created_us),
+        "message_id": call.service.store.by_number[result.queue].id_of(result.offset, result.created_us),
         "partition_id": partition_id(result.queue, result.partition),
         "trace_id": item.body.trace_id,
         "queueName": item.queue,

@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.identifiers import promised_id
 from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.timed import Timed, TimedChange
@@ -63,14 +64,15 @@ class Riders:
         if asked.op == "cancel":
             self.results.append(self._cancel(asked, known))
             return
+        due_us = self._now_us + int(min(asked.delay_ms or 0, _FARTHEST_MS) * 1000)
         timer = Timed(
             asked.queue,
             asked.timer_key,
             asked.partition or DEFAULT_PARTITION,
             asked.txn or str(uuid4()),
             _payload(asked),
-            self._now_us + int(min(asked.delay_ms or 0, _FARTHEST_MS) * 1000),
-            str(uuid4()),
+            due_us,
+            promised_id(due_us, uuid4().int),
             self._subject,
         )
         self._put.append(timer)

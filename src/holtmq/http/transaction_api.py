@@ -14,7 +14,7 @@ from holtmq.broker.errors import BrokerError, LeaseLost
 from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.partitioned.bundle import transact
 from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
-from holtmq.broker.partitioned.identifiers import message_id, partition_id, partition_of
+from holtmq.broker.partitioned.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.keyed import KeyDecision, KeyOp
 from holtmq.broker.partitioned.requests import AckRequest, PushItem
 from holtmq.http.ack_api import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
@@ -139,12 +139,13 @@ class TransactionApi:
         for index, (is_push, place) in enumerate(order):
             if is_push:
                 number, partition, offset, created_us, duplicate = results[place]
+                message_id = self._service.store.by_number[number].id_of(offset, created_us)
                 item = items[place]
                 parts.append(
                     f'{{"index":{index},"type":"push","success":{"false" if duplicate else "true"},'
                     f'"duplicate":{"true" if duplicate else "false"},'
                     f'"transactionId":{quoted(item.body.transaction_id)},'
-                    f'"messageId":"{message_id(number, offset, created_us)}",'
+                    f'"messageId":"{message_id}",'
                     f'"partitionId":"{partition_id(number, partition)}","queueName":{quoted(item.queue)}}}'
                 )
             else:

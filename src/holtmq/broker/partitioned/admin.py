@@ -3,19 +3,18 @@
 Owns: each of them as one commit. Must not touch: wire names, clocks; the hot commands are the service's.
 """
 
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.bodies import Body, encode_body
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter, LetterFilter
+from holtmq.broker.partitioned.dead_letter_store import LetterFilter
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     DeadLettersRemoved,
+    MessageDeleted,
     QueueConfigured,
     QueueDeleted,
-    Trimmed,
 )
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.joining import (
@@ -27,7 +26,7 @@ from holtmq.broker.partitioned.joining import (
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import OptionValue, merge
-from holtmq.broker.partitioned.replaying import ReplayDecision, decide_purge, decide_replay
+from holtmq.broker.partitioned.replaying import ReplayDecision, decide_purge, decide_replay, find_letter
 from holtmq.broker.partitioned.requests import PushResult
 from holtmq.broker.partitioned.retention import decide_clear
 from holtmq.broker.partitioned.service import PartitionedService
@@ -193,9 +192,24 @@ def purge(service: PartitionedService, queue: PartitionedQueue, wanted: LetterFi
     return len(event.numbers)
 
 
-def drop_letters(service: PartitionedService, queue: PartitionedQueue, letters: list[DeadLetter]) -> None:
-    event = DeadLettersRemoved(tuple(letter.number for letter in letters))
-    service.store.commit([(queue.number, event)])
+def delete_message(
+    service: PartitionedService, queue: PartitionedQueue, partition: int, transaction_id: str
+) -> bool:
+    """A message and every group's dead letter of it, as one step; whether there was either."""
+    position = queue.find(partition, transaction_id)
+    if position is None:
+        letter = find_letter(queue, partition, transaction_id)
+        letters = [] if letter is None else queue.dead_letters.of_message(letter.offset)
+    else:
+        letters = queue.dead_letters.of_message(queue.offset_of(partition, position))
+    changes: list[Change] = []
+    if letters:
+        changes.append((queue.number, DeadLettersRemoved(tuple(letter.number for letter in letters))))
+    if position is not None:
+        changes.append((queue.number, MessageDeleted(partition, position)))
+    if changes:
+        service.store.commit(changes)
+    return bool(changes)
 
 
 def clear(service: PartitionedService, queue: PartitionedQueue, partition: str | None) -> int:
@@ -204,12 +218,6 @@ def clear(service: PartitionedService, queue: PartitionedQueue, partition: str |
     if event is not None:
         service.store.commit([(queue.number, event)])
     return count
-
-
-def trim_head(service: PartitionedService, queue: PartitionedQueue, partition: int) -> None:
-    """Let go of the oldest message of a partition."""
-    first = queue.partitions[partition].first + 1
-    service.store.commit([(queue.number, Trimmed(array("I", [partition]), array("Q", [first])))])
 
 
 def trace(

@@ -78,14 +78,18 @@ class DeadLetterStore:
     def count(self, wanted: LetterFilter) -> int:
         return sum(1 for letter in self._letters.values() if wanted.matches(letter))
 
-    def remove(self, numbers: Iterable[int]) -> None:
+    def remove(self, numbers: Iterable[int]) -> list[int]:
+        """The offsets of the messages they were about."""
+        offsets: list[int] = []
         for number in numbers:
             letter = self._letters.pop(number, None)
             if letter is not None:
+                offsets.append(letter.offset)
                 siblings = self._by_offset[letter.offset]
                 siblings.remove(number)
                 if not siblings:
                     del self._by_offset[letter.offset]
+        return offsets
 
     def relocate(self, offset: int, journal_position: int) -> None:
         """Compaction moved the body."""

@@ -85,7 +85,7 @@ class DedupIndex:
         stop = min(max(aged, self.floor + max(over, 0)), self.floor + max(most, over))
         self.forgotten_early += max(stop - max(aged, self.floor), 0)
         for offset in range(self.floor, stop):
-            self._forget(log.fingerprint(offset), offset)
+            self.forget(log.fingerprint(offset), offset)
         self.floor = stop
         log.drop_dead(stop)
 
@@ -96,7 +96,8 @@ class DedupIndex:
         for first_offset, prints in self._log.fingerprint_runs(self.floor):
             self.add(first_offset, prints)
 
-    def _forget(self, print_: int, offset: int) -> None:
+    def forget(self, print_: int, offset: int) -> None:
+        """The id of this message is free again."""
         twins = self._twins.get(print_)
         if twins and offset in twins:
             twins.remove(offset)

@@ -84,6 +84,31 @@ class Trimmed:
 
     partitions: "array[int]"  # "I"
     firsts: "array[int]"  # "Q"
+    # For the counters of who decided it; never encoded.
+    completed: int = field(default=0, compare=False)  # of the messages: read by all, then old enough
+    overdue: int = field(default=0, compare=False)  # waited too long
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDeleted:
+    """One message is gone, its id is free again; its position stays."""
+
+    partition: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsDeleted:
+    """Empty partitions are gone. Their indexes are not used again; their names are."""
+
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdsGiven:
+    """Messages that were promised an id before they were pushed."""
+
+    ids: tuple[tuple[int, str], ...]  # (offset, message id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +179,9 @@ QueueEvent = (
     | GroupDeleted
     | Sought
     | DeadLettersRemoved
+    | MessageDeleted
+    | PartitionsDeleted
+    | IdsGiven
 )
 SubscriptionEvent = Subscribed | SubscriptionMoved | SubscriptionsForgotten
 Event = QueueEvent | SubscriptionEvent | Traced
@@ -172,6 +200,9 @@ _RARE: Final[dict[int, type[Event]]] = {
     23: SubscriptionMoved,
     24: SubscriptionsForgotten,
     25: Traced,
+    26: MessageDeleted,
+    27: PartitionsDeleted,
+    28: IdsGiven,
 }
 _KINDS: Final = {kind: number for number, kind in _RARE.items()}
 _PUSHED, _ACKED, _TRIMMED = 1, 2, 3

@@ -30,10 +30,17 @@ class Delivery:
     first: int  # position of the first message handed out
     offsets: "array[int]"  # queue-wide offset of each message, in order
     attempt: int
+    holes: tuple[int, ...] = ()  # positions in between whose message was deleted
 
     @property
     def end(self) -> int:
-        return self.first + len(self.offsets)
+        return self.first + len(self.offsets) + len(self.holes)
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Of each message, in order."""
+        span = range(self.first, self.end)
+        return [position for position in span if position not in self.holes] if self.holes else span
 
 
 def micros(now: float) -> int:
@@ -94,7 +101,7 @@ class Group:
 
     def lag(self, partition: int) -> int:
         cursor = self.cursor(partition)
-        return 0 if cursor is None else self._partitions[partition].end - cursor
+        return 0 if cursor is None else self._partitions[partition].count(cursor)
 
     def members(self) -> int:
         """Partitions on which the group has a cursor of its own."""
@@ -129,18 +136,23 @@ class Group:
             return None
         first, end = span
         where = self._partitions[partition]
+        oldest = first
         if self.conflates:
-            oldest, first = first, end - 1
+            first = end - 1
         else:
             end = min(end, first + limit)
-            oldest = first
-        offsets = where.offsets[first - where.first : end - where.first]
+        holes: tuple[int, ...] = ()
+        if where.holes is None:
+            offsets = where.offsets[first - where.first : end - where.first]
+        else:
+            offsets, holes = _around_holes(where, first, span[1], limit)
+            end = first + len(offsets) + len(holes)
         if not lease_id:
-            return Delivery(partition, where.name, None, first, offsets, 1)
+            return Delivery(partition, where.name, None, first, offsets, 1, holes)
         lease = self.leases.lend(partition, lease_id, oldest, end, now + ttl, now)
         lease.conflated = self.conflates
         self.ready.wake_at(partition, lease.expires_at)
-        return Delivery(partition, where.name, lease, first, offsets, lease.attempt)
+        return Delivery(partition, where.name, lease, first, offsets, lease.attempt, holes)
 
     def claim_any(
         self, lease_id: str, limit: int, most: int, now: float, ttl: float, config: QueueConfig
@@ -161,7 +173,10 @@ class Group:
         return deliveries
 
     def visible(self, partition: int, now: float, config: QueueConfig) -> tuple[int, int] | None:
-        """The claimable span of a partition, or None; plans the next look when only time is missing."""
+        """The claimable span of a partition, or None; plans the next look when only time is missing.
+
+        Both its ends are messages; in between some may have been deleted.
+        """
         if self.leases.lease(partition, now) is not None:
             return None
         first = self.cursor(partition)
@@ -169,6 +184,10 @@ class Group:
         if first is None or first >= where.end:
             return None
         now_us, end = micros(now), where.end
+        if where.holes is not None:
+            first, end = where.live_from(first), where.live_end(end)
+            if first >= end:
+                return None
         hold_us = self.leases.holds.get(partition, 0)
         if hold_us > now_us:
             self._look_again(partition, hold_us)
@@ -184,6 +203,7 @@ class Group:
                 head_us = self._log.created_us(where.offsets[first - where.first])
                 self._look_again(partition, head_us + config.delay_us)
                 return None
+            end = where.live_end(end)
         return first, end
 
     def _look_again(self, partition: int, at_us: int) -> None:
@@ -242,3 +262,16 @@ class Group:
             lag = self.lag(partition)
             if lag:
                 yield partition, lag
+
+
+def _around_holes(where: Partition, first: int, end: int, limit: int) -> tuple["array[int]", tuple[int, ...]]:
+    """Up to ``limit`` messages from ``first`` on, and the holes among them."""
+    holes = set(where.holes_in(first, end))
+    found: list[int] = []
+    for position in range(first, end):
+        if position not in holes:
+            found.append(position)
+            if len(found) == limit:
+                break
+    passed = tuple(sorted(hole for hole in holes if hole < found[-1]))
+    return array("Q", [where.offsets[position - where.first] for position in found]), passed

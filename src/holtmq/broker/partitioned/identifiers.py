@@ -25,6 +25,11 @@ def message_id(queue: int, offset: int, created_us: int) -> str:
     )
 
 
+def promised_id(due_us: int, random: int) -> str:
+    """The id of a message that will be pushed at ``due_us`` or later: it sorts before the others of then."""
+    return message_id(random >> 48, random, due_us)
+
+
 def offset_of(message: str) -> int | None:
     """The offset inside a message id, or None when the text is not one of ours."""
     head, dash, tail = message.rpartition("-")

@@ -106,13 +106,13 @@ def decide_seek(
         index = queue.indexes.get(partition)
         if index is None:
             raise NotFound(f"partition {partition} of queue {queue.name} does not exist")
-    elif not queue.partitions:
+    elif not queue.indexes:
         raise NotFound(f"queue {queue.name} has no partitions")
     reader = queue.groups.get(group)
     number = queue.next_group if reader is None else reader.number
     offset = queue.log.next_offset if timestamp_us is None else queue.log.offset_at(timestamp_us)
     sought = Sought(number, offset, index)
-    count = 1 if index is not None else len(queue.partitions)
+    count = 1 if index is not None else len(queue.indexes)
     if reader is None:
         return SeekDecision((GroupStarted(group, number, 0), sought), offset, count)
     return SeekDecision((sought,), offset, count)

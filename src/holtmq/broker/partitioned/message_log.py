@@ -6,7 +6,7 @@ chunks so that retention frees memory in the middle too. Must not touch: bodies,
 
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -14,18 +14,25 @@ CHUNK_SHIFT: Final = 13
 CHUNK_ROWS: Final = 1 << CHUNK_SHIFT
 _MASK: Final = CHUNK_ROWS - 1
 GONE: Final = 0xFFFF_FFFF  # in the partition column: retention took the message
+_NOBODYS: Final = 1 << 63  # a fingerprint that no transaction id has: those end at 60 bits
 
 
 class Partition:
-    """A named index into the log: its n-th message is ``offsets[n - first]``."""
+    """A named index into the log: its n-th message is ``offsets[n - first]``.
 
-    __slots__ = ("created_us", "first", "name", "offsets")
+    A message deleted on its own leaves a hole: its position and its row stay, so that cursors and readers'
+    offsets keep their meaning. The oldest position never is a hole.
+    """
+
+    __slots__ = ("created_us", "first", "holes", "last_us", "name", "offsets")
 
     def __init__(self, name: str, created_us: int, first: int = 0) -> None:
         self.name = name
         self.created_us = created_us
         self.first = first  # dense position of the oldest message still stored
+        self.last_us = 0  # creation time of the newest message that has left
         self.offsets: array[int] = array("Q")
+        self.holes: list[int] | None = None  # ascending; None for the many that have none
 
     @property
     def end(self) -> int:
@@ -35,6 +42,56 @@ class Partition:
     def position_of(self, offset: int) -> int:
         """Position of the first message at or after a queue-wide offset."""
         return self.first + bisect_left(self.offsets, offset)
+
+    def count(self, start: int, stop: int | None = None) -> int:
+        """How many messages lie at positions from ``start`` on, up to ``stop``."""
+        stop = self.end if stop is None else stop
+        holes = self.holes
+        if holes is None:
+            return stop - start
+        return stop - start - bisect_left(holes, stop) + bisect_left(holes, start)
+
+    def live_from(self, position: int) -> int:
+        """This position, or the next one that holds a message."""
+        holes = self.holes
+        if holes is not None:
+            at = bisect_left(holes, position)
+            while at < len(holes) and holes[at] == position:
+                at += 1
+                position += 1
+        return position
+
+    def live_end(self, end: int) -> int:
+        """``end``, moved down until the position before it holds a message."""
+        holes = self.holes
+        if holes is not None:
+            at = bisect_left(holes, end) - 1
+            while at >= 0 and holes[at] == end - 1:
+                at -= 1
+                end -= 1
+        return end
+
+    def holes_in(self, first: int, end: int) -> list[int]:
+        holes = self.holes
+        return [] if holes is None else holes[bisect_left(holes, first) : bisect_left(holes, end)]
+
+    def punch(self, position: int) -> None:
+        """The message at this position is gone."""
+        if self.holes is None:
+            self.holes = [position]
+        else:
+            insort(self.holes, position)
+
+    def cut(self, first: int) -> None:
+        """Start at a later position."""
+        del self.offsets[: first - self.first]
+        self.first = first
+        if self.holes is not None:
+            del self.holes[: bisect_left(self.holes, first)]
+            self.holes = self.holes or None
+
+
+NO_PARTITION: Final = Partition("", 0)  # in the place of one that was deleted: indexes are not reused
 
 
 class Chunk:
@@ -114,6 +171,28 @@ class MessageLog:
             if not chunk.live and len(chunk.created) == CHUNK_ROWS:
                 self._dead.add(number)
         self._find_first()
+
+    def punch(self, offset: int) -> None:
+        """One message was deleted. Its row stays for its partition, without the id it was known by."""
+        chunk = self._row(offset)
+        chunk.partitions[offset & _MASK] = GONE
+        chunk.fingerprints[offset & _MASK] = _NOBODYS | offset
+        self.live -= 1
+        self._find_first()
+
+    def fill(self, offsets: Iterable[int]) -> None:
+        """After a restart: these rows are holes, which are kept like messages."""
+        for offset in offsets:
+            self._row(offset).live += 1
+            self._dead.discard(offset >> CHUNK_SHIFT)
+
+    def let_go(self, offsets: Iterable[int]) -> None:
+        """The partition has moved past these holes; their rows may go."""
+        for offset in offsets:
+            chunk = self._row(offset)
+            chunk.live -= 1
+            if not chunk.live and len(chunk.created) == CHUNK_ROWS:
+                self._dead.add(offset >> CHUNK_SHIFT)
 
     def drop_dead(self, floor: int) -> None:
         """Free chunks without a live row whose fingerprints, all below ``floor``, nobody asks for."""

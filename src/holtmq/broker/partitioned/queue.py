@@ -17,6 +17,9 @@ from holtmq.broker.partitioned.events import (
     DeadLettersRemoved,
     GroupDeleted,
     GroupStarted,
+    IdsGiven,
+    MessageDeleted,
+    PartitionsDeleted,
     Pushed,
     QueueConfigured,
     QueueDeleted,
@@ -25,7 +28,9 @@ from holtmq.broker.partitioned.events import (
     Trimmed,
 )
 from holtmq.broker.partitioned.groups import Delivery, Group, micros
-from holtmq.broker.partitioned.message_log import GONE, MessageLog, Partition
+from holtmq.broker.partitioned.identifiers import message_id
+from holtmq.broker.partitioned.leaving import GivenIds, forget_partitions, let_go_under_lease, trim
+from holtmq.broker.partitioned.message_log import GONE, NO_PARTITION, MessageLog, Partition
 
 # (offset, journal position) -> the message's transaction id; None when its body is gone.
 TransactionIdReader = Callable[[int, int], str | None]
@@ -79,6 +84,7 @@ class PartitionedQueue:
         self.next_group = 0
         self.dead_letters = DeadLetterStore()
         self.deliveries = DeliveryLog()
+        self.given_ids = GivenIds()
         self.dedup = DedupIndex(self.log, max_dedup_entries)
         self.fingerprint = fingerprint
         self.progress = 0  # grows whenever something may have made room: acks, trims, seeks, deletions
@@ -128,9 +134,7 @@ class PartitionedQueue:
     def delivered(self, delivery: Delivery, transaction_ids: Sequence[str]) -> None:
         """Tell a lease which ids were delivered under it, so that their acks need no search."""
         if delivery.lease is not None:
-            delivery.lease.transactions = dict(
-                zip(transaction_ids, range(delivery.first, delivery.end), strict=True)
-            )
+            delivery.lease.transactions = dict(zip(transaction_ids, delivery.positions, strict=True))
 
     def extend(self, lease_id: str, seconds: float, now: float) -> Extension:
         """Renew every partition held under a lease; an expired one cannot be revived."""
@@ -189,7 +193,14 @@ class PartitionedQueue:
             case Sought():
                 self._sought(event)
             case DeadLettersRemoved():
-                self.dead_letters.remove(event.numbers)
+                gone = self.dead_letters.remove(event.numbers)
+                self.given_ids.forget([o for o in gone if self.log.partition(o) == GONE], self.dead_letters)
+            case MessageDeleted():
+                self._deleted(event)
+            case PartitionsDeleted():
+                forget_partitions(event, self.partitions, self.indexes, self.groups.values())
+            case IdsGiven():
+                self.given_ids.add(event)
             case QueueConfigured():
                 self.namespace, self.task, self.config = event.namespace, event.task, event.config
                 self.room = None
@@ -279,11 +290,26 @@ class PartitionedQueue:
 
     def _trimmed(self, event: Trimmed) -> None:
         for index, first in zip(event.partitions, event.firsts, strict=True):
-            where = self.partitions[index]
-            count = first - where.first
-            self.log.forget(where.offsets[:count])
-            del where.offsets[:count]
-            where.first = first
+            self._trim(self.partitions[index], first)
+        self.log.drop_dead(self.dedup.floor)
+        self.progress += 1
+
+    def _trim(self, where: Partition, first: int) -> None:
+        gone = trim(where, where.live_from(first), self.log)
+        self.given_ids.forget(gone, self.dead_letters)
+
+    def _deleted(self, event: MessageDeleted) -> None:
+        index, position = event.partition, event.position
+        where = self.partitions[index]
+        offset = where.offsets[position - where.first]
+        self.dedup.forget(self.log.fingerprint(offset), offset)
+        self.log.punch(offset)
+        where.punch(position)
+        self.given_ids.forget((offset,), self.dead_letters)
+        for group in self.groups.values():
+            if let_go_under_lease(group, index, position, where):
+                self._offer(group, index)
+        self._trim(where, where.first)  # the oldest position is never a hole
         self.log.drop_dead(self.dedup.floor)
         self.progress += 1
 
@@ -304,6 +330,8 @@ class PartitionedQueue:
         group = self._numbered[event.group]
         chosen = range(len(self.partitions)) if event.partition is None else (event.partition,)
         for index in chosen:
+            if self.partitions[index] is NO_PARTITION:
+                continue
             group.leases.seek(index, self.partitions[index].position_of(event.offset))
             group.offer(index)
         self.room = None
@@ -333,7 +361,7 @@ class PartitionedQueue:
                 return where.position_of(offset)
         middle = len(where.offsets) if near is None else min(max(near - where.first, 0), len(where.offsets))
         for row in _outward(middle, len(where.offsets)):
-            offset = where.offsets[row]
+            offset = where.offsets[row]  # a hole's fingerprint is nobody's
             if self.log.fingerprint(offset) == wanted and self.carries(offset, transaction_id):
                 return where.first + row
         return None
@@ -354,6 +382,10 @@ class PartitionedQueue:
     def offset_of(self, partition: int, position: int) -> int:
         where = self.partitions[partition]
         return where.offsets[position - where.first]
+
+    def id_of(self, offset: int, created_us: int) -> str:
+        """The id a client knows a message by."""
+        return self.given_ids.get(offset) or message_id(self.number, offset, created_us)
 
     def live_positions(self) -> Iterator[int]:
         """Journal positions that must be kept: stored messages, and dead letters that outlived theirs."""

@@ -28,6 +28,8 @@ class _Step:
     finished: int
     overdue: int
     left: int
+    finished_count: int = 0
+    overdue_count: int = 0
     events: list[QueueEvent] = field(default_factory=list)
     trimmed: "array[int]" = field(default_factory=lambda: array("I"))
     firsts: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -60,7 +62,7 @@ def decide_retention(
         queue.trim_hand = (queue.trim_hand + 1) % count
         _visit(step, queue.trim_hand)
     if step.trimmed:
-        step.events.append(Trimmed(step.trimmed, step.firsts))
+        step.events.append(Trimmed(step.trimmed, step.firsts, step.finished_count, step.overdue_count))
     return tuple(step.events)
 
 
@@ -70,9 +72,10 @@ def _visit(step: _Step, index: int) -> None:
         return
     readers = [g for g in step.queue.groups.values() if g.cursor(index) is not None]
     cursors = [c for g in readers if (c := g.cursor(index)) is not None]
-    first = where.position_of(step.aged)
+    aged = first = where.position_of(step.aged)
     if cursors:
         first = max(first, min(where.position_of(step.finished), min(cursors)))
+    finished = first
     overdue = where.position_of(step.overdue)
     if overdue > first:
         untouched = max(cursors, default=where.first) <= where.first
@@ -84,6 +87,8 @@ def _visit(step: _Step, index: int) -> None:
     first = min(first, where.first + step.left)
     if first > where.first:
         step.left -= first - where.first
+        step.finished_count += where.count(min(aged, first), min(finished, first))
+        step.overdue_count += where.count(min(finished, first), first)
         step.trimmed.append(index)
         step.firsts.append(first)
 
@@ -108,7 +113,9 @@ def _evict(step: _Step, index: int, overdue: int, readers: list[Group]) -> None:
     for number, cursor in positions:
         end = min(overdue, cursor + step.left)
         if end > cursor:
-            letters = tuple(Filed(p, 0, WAITED_TOO_LONG) for p in range(cursor, end)) if files else ()
+            holes = step.queue.partitions[index].holes_in(cursor, end)
+            waited = [p for p in range(cursor, end) if p not in holes] if files else ()
+            letters = tuple(Filed(p, 0, WAITED_TOO_LONG) for p in waited)
             step.events.append(Acked(number, index, end, 0, at_us, 0, True, letters))
             step.left -= end - cursor
 
@@ -122,4 +129,4 @@ def decide_clear(queue: PartitionedQueue, partition: str | None = None) -> tuple
     if not full:
         return None, 0
     event = Trimmed(array("I", [queue.indexes[w.name] for w in full]), array("Q", [w.end for w in full]))
-    return event, sum(len(where.offsets) for where in full)
+    return event, sum(where.count(where.first) for where in full)

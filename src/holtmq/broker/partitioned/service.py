@@ -17,7 +17,8 @@ from holtmq.broker.partitioned.bodies import AmqpFacts, Body, encode_bodies
 from holtmq.broker.partitioned.clean_acks import CleanRun, decide_clean
 from holtmq.broker.partitioned.ephemeral import EphemeralQueue
 from holtmq.broker.partitioned.events import Acked, QueueEvent, Trimmed
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.firing import Firing
+from holtmq.broker.partitioned.idle_partitions import IdleSweep
 from holtmq.broker.partitioned.keyed import KeyedRows
 from holtmq.broker.partitioned.locks import LockPermits
 from holtmq.broker.partitioned.popping import Popping
@@ -40,7 +41,7 @@ from holtmq.broker.partitioned.staging import Staging
 from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore
 from holtmq.broker.partitioned.stream_state import StreamStates
 from holtmq.broker.partitioned.tally import Tally
-from holtmq.broker.partitioned.timed import Timed, TimedChange, TimedMessages
+from holtmq.broker.partitioned.timed import TimedMessages
 from holtmq.broker.partitioned.waiting import WaitingLine
 from holtmq.journal.interface import Journal
 
@@ -75,8 +76,8 @@ class PartitionedService:
         self.line = WaitingLine(self.store.queues, self.pop)
         self.store.on_event = self.line.hear
         self._popping = Popping(self.store, self.tally, self.line, self.settings.lookback)
-        self._fires_at_us: int | None = None
-        self._fire_wanted = False
+        self._firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
+        self._sweep: IdleSweep | None = None
 
     # -- push ------------------------------------------------------------------------------------
 
@@ -118,10 +119,12 @@ class PartitionedService:
         changes: list[Change],
         records: list[bytes],
         bodies: list[Body],
+        *,
+        apart: bool = False,
     ) -> list[Decided]:
         """Decide pushes queue by queue; what they add to a commit is appended to the three lists."""
         return [
-            (name, mine, self._decide_push(name, mine, now, changes, records, bodies))
+            (name, mine, self._decide_push(name, mine, now, changes, records, bodies, apart))
             for name, mine in _by_queue(items)
         ]
 
@@ -140,6 +143,7 @@ class PartitionedService:
         changes: list[Change],
         records: list[bytes],
         bodies: list[Body],
+        apart: bool,
     ) -> PushDecision:
         store = self.store
         queue = store.queues.get(name)
@@ -147,7 +151,8 @@ class PartitionedService:
             drafts = len({number for number, _ in changes if number >= store.next_queue})
             queue, configured = store.draft(name, now, drafts)
             changes.append((queue.number, configured))
-        decision = decide_push(queue, [(item[1], item[2].transaction_id) for item in items], now)
+        pairs = [(item[1], item[2].transaction_id) for item in items]
+        decision = decide_push(queue, pairs, now, apart=apart)
         if decision.event is not None:
             changes.append((queue.number, decision.event))
             cipher = store.cipher if queue.config.encryption_enabled else None
@@ -168,6 +173,8 @@ class PartitionedService:
         tally.push_requests += 1
         tally.push_messages += len(items) - len(duplicates)
         event = decision.event
+        if event is not None and event.new_partitions:
+            tally.partitions_created += len(event.new_partitions)
         if event is not None and not duplicates:  # the hot case: offsets and times are a run
             created_from = event.created_us
             times = range(created_from, created_from + len(items))
@@ -276,56 +283,17 @@ class PartitionedService:
                 expires_at = found.expires_at if expires_at is None else min(expires_at, found.expires_at)
         return Extension(renewed, expires_at, known)
 
-    # -- timed messages ---------------------------------------------------------------------------
-
-    def plan_timed(self) -> None:
-        """Have the node call when the next timed message is due; after a change and after a restart."""
-        due_us = self.timed.next_due_us()
-        if due_us is not None and (self._fires_at_us is None or due_us < self._fires_at_us):
-            self._fires_at_us = due_us
-            self.line.at(due_us / US, self._timed_due)
-
-    def _timed_due(self) -> None:
-        self._fires_at_us = None
-        self._fire_wanted = True
-        self.line.on_dirty()
-
-    def _fire(self, now: float) -> None:
-        self._fire_wanted = False
-        timers = self.timed.due(micros(now))
-        try:
-            self._push_timed(timers, now)
-        except LimitReached:
-            # One full queue must not hold up the timers of others: each on its own, the refused ones later.
-            for timer in timers:
-                try:
-                    self._push_timed([timer], now)
-                except LimitReached:
-                    self.timed.put_back([timer])
-                    self.line.at(now + 1.0, self._timed_due)
-        self.plan_timed()
-
-    def _push_timed(self, timers: Sequence[Timed], now: float) -> None:
-        if not timers:
-            return
-        items = [
-            PushItem(t.queue, t.partition, Body(t.transaction_id, t.payload, producer=t.producer))
-            for t in timers
-        ]
-        ended = self.timed.record(TimedChange([], [(timer.queue, timer.key) for timer in timers]))
-        if self.spool.holds:
-            self.spool.put(items)
-            self.store.commit_extras(ended)
-        else:
-            self._store_all(items, now, ended)
-
     # -- time ------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
         """Serve whoever was woken since the last turn."""
-        if self._fire_wanted:
-            self._fire(now)
+        if self._firing.wanted:
+            self._firing.fire(now)
         self.line.serve(now)
+
+    def plan_timed(self) -> None:
+        """Have the node call when the next timed message is due; after a change and after a restart."""
+        self._firing.plan()
 
     def retain(self, now: float, *, eviction: bool = True, retention: bool = True) -> int:
         """One bounded step of retention and eviction over all queues; how many events it took."""
@@ -348,11 +316,25 @@ class PartitionedService:
                 tally.evicted += len(event.dead_letters)
             elif isinstance(event, Trimmed):
                 partitions = zip(event.partitions, event.firsts, strict=True)
-                gone = sum(first - queue.partitions[index].first for index, first in partitions)
-                if queue.config.retention_enabled:
-                    tally.retained += gone
-                else:
-                    tally.evicted += gone
+                wheres = [(queue.partitions[index], first) for index, first in partitions]
+                gone = sum(where.count(where.first, first) for where, first in wheres)
+                tally.retained += gone - event.completed - event.overdue
+                tally.retained_completed += event.completed
+                tally.evicted += event.overdue
+
+    def drop_idle(self, now: float, days: int) -> bool:
+        """One bounded step of deleting empty partitions that nobody used; whether the pass goes on."""
+        if self._sweep is None:
+            self._sweep = IdleSweep(list(self.store.queues.values()))
+        found = self._sweep.step(now, days * 86_400 * US)
+        if found is None:
+            self._sweep = None
+            return False
+        queue, event = found
+        if event is not None and self.store.by_number.get(queue.number) is queue:
+            self.store.commit([(queue.number, event)])
+            self.tally.of(queue.name).partitions_deleted += len(event.partitions)
+        return True
 
 
 def _by_queue(items: Sequence[PushItem]) -> Sequence[tuple[str, Sequence[PushItem]]]:

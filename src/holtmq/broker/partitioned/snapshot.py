@@ -6,16 +6,23 @@ Leases are not in it: a restart ends them. Must not touch: files, rules.
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from holtmq.broker.partitioned.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.dedup import MAX_ENTRIES, Fingerprinter, fingerprint
-from holtmq.broker.partitioned.events import QueueConfigured, UnreadableEvent
+from holtmq.broker.partitioned.events import IdsGiven, QueueConfigured, UnreadableEvent
 from holtmq.broker.partitioned.groups import Group
-from holtmq.broker.partitioned.message_log import GONE, LogState, Partition, from_bytes, to_bytes
+from holtmq.broker.partitioned.message_log import (
+    GONE,
+    NO_PARTITION,
+    LogState,
+    Partition,
+    from_bytes,
+    to_bytes,
+)
 from holtmq.broker.partitioned.queue import PartitionedQueue, TransactionIdReader
 
 VERSION: Final = 1
@@ -49,6 +56,11 @@ class _QueueState:
     groups: list[_GroupState]
     next_letter: int
     letters: list[DeadLetter]
+    # Later additions: a snapshot from before them has none.
+    given_ids: list[tuple[int, str]] = field(default_factory=list)
+    holes: dict[int, list[int]] = field(default_factory=dict)  # partition -> offsets of deleted messages
+    deleted_partitions: list[int] = field(default_factory=list)
+    partition_last: bytes = b""
 
 
 def snapshot(queue: PartitionedQueue) -> bytes:
@@ -67,6 +79,14 @@ def snapshot(queue: PartitionedQueue) -> bytes:
         [_group_state(group) for group in queue.groups.values()],
         queue.dead_letters.next_number,
         list(queue.dead_letters),
+        queue.given_ids.dump(),
+        {
+            index: [where.offsets[position - where.first] for position in where.holes]
+            for index, where in enumerate(queue.partitions)
+            if where.holes is not None
+        },
+        [index for index, where in enumerate(queue.partitions) if where is NO_PARTITION],
+        _column(partition.last_us for partition in queue.partitions),
     )
     return msgspec.msgpack.encode(state)
 
@@ -102,19 +122,31 @@ def restore(
     for letter in state.letters:
         queue.dead_letters.file(letter)
     queue.dead_letters.next_number = state.next_letter
+    queue.given_ids.add(IdsGiven(tuple(state.given_ids)))
     return queue
 
 
 def _restore_partitions(queue: PartitionedQueue, state: _QueueState) -> None:
     created, firsts = from_bytes("Q", state.partition_created), from_bytes("Q", state.partition_firsts)
+    last, deleted = from_bytes("Q", state.partition_last), set(state.deleted_partitions)
     for index, name in enumerate(state.partition_names):
-        queue.partitions.append(Partition(name, created[index], firsts[index]))
+        if index in deleted:
+            queue.partitions.append(NO_PARTITION)
+            continue
+        where = Partition(name, created[index], firsts[index])
+        where.last_us = last[index] if last else 0
+        queue.partitions.append(where)
         queue.indexes[name] = index
     # The partitions' indexes are not stored: the log's partition column says it all.
     for first_offset, indexes in queue.log.partition_runs():
         for offset, index in enumerate(indexes, first_offset):
             if index != GONE:
                 queue.partitions[index].offsets.append(offset)
+    for index, gone in state.holes.items():
+        where = queue.partitions[index]
+        where.offsets = array("Q", sorted([*where.offsets, *gone]))
+        where.holes = [where.position_of(offset) for offset in gone]
+        queue.log.fill(gone)
 
 
 def _column(values: Iterable[int]) -> bytes:

@@ -71,15 +71,16 @@ def partition_counts(queue: PartitionedQueue, index: int, now: float, dead_lette
     for group in queue.groups.values():
         lease = group.leases.lease(index, now)
         if lease is not None:
-            processing = max(processing, lease.end - max(lease.first, settled))
-    total = len(where.offsets)
-    completed = settled - where.first
+            start = max(lease.first, settled)
+            processing = max(processing, where.count(start, max(lease.end, start)))
+    total = where.count(where.first)
+    completed = where.count(where.first, settled)
     return Counts(total, total - completed - processing, processing, completed, dead_letters)
 
 
 def queue_counts(queue: PartitionedQueue, now: float) -> Counts:
     pending = processing = completed = 0
-    for index in range(len(queue.partitions)):
+    for index in queue.indexes.values():
         counts = partition_counts(queue, index, now)
         pending += counts.pending
         processing += counts.processing
@@ -127,16 +128,16 @@ def group_partition(queue: PartitionedQueue, group: Group, index: int, now: floa
     where, leases = queue.partitions[index], group.leases
     own = leases.cursor(index) is not None
     lease = leases.lease(index, now)
-    waiting = cursor < where.end
+    lag, head = where.count(cursor), where.live_from(cursor)
     return GroupPartition(
         partition=index,
         cursor=cursor,
-        lag=where.end - cursor,
+        lag=lag,
         has_cursor=own,
         retry_count=leases.retries.get(index, 0),
         consumed=leases.consumed[index] if own else 0,
         last_consumed_us=leases.settled_at[index] if own else 0,
-        oldest_us=queue.log.created_us(where.offsets[cursor - where.first]) if waiting else None,
+        oldest_us=queue.log.created_us(where.offsets[head - where.first]) if lag else None,
         lease_id=None if lease is None else lease.id,
         lease_size=0 if lease is None else lease.size,
         lease_expires_at=None if lease is None else lease.expires_at,
@@ -144,7 +145,7 @@ def group_partition(queue: PartitionedQueue, group: Group, index: int, now: floa
 
 
 def group_partitions(queue: PartitionedQueue, group: Group, now: float) -> Iterator[GroupPartition]:
-    for index in range(len(queue.partitions)):
+    for index in queue.indexes.values():
         place = group_partition(queue, group, index, now)
         if place is not None:
             yield place
@@ -157,12 +158,13 @@ def group_counts(queue: PartitionedQueue, group: Group, now: float) -> GroupCoun
         lag += behind
         lagging += 1
         where = queue.partitions[index]
-        head_us = queue.log.created_us(where.offsets[-behind])
+        head = where.live_from(group.cursor(index) or 0)
+        head_us = queue.log.created_us(where.offsets[head - where.first])
         oldest_us = head_us if oldest_us is None else min(oldest_us, head_us)
         span = group.visible(index, now, queue.config)
         if span is not None:
             claimable += 1
-            ready += span[1] - span[0]
+            ready += where.count(*span)
     processing = sum(lease.size for lease in group.leases.live(now))
     consumed = sum(group.leases.consumed)
     return GroupCounts(group.members(), lag, processing, ready, lagging, claimable, oldest_us, consumed)

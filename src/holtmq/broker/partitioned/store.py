@@ -26,7 +26,7 @@ from holtmq.broker.partitioned.events import (
     encode,
 )
 from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.message_log import GONE, from_bytes
+from holtmq.broker.partitioned.message_log import GONE, NO_PARTITION, from_bytes
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
 from holtmq.broker.partitioned.snapshot import restore, snapshot
@@ -206,7 +206,9 @@ class PartitionedStore:
     def find(self, number: int, index: int) -> PartitionedQueue | None:
         """The queue of a partition address; None when there is no such partition."""
         queue = self.by_number.get(number)
-        return queue if queue is not None and index < len(queue.partitions) else None
+        if queue is None or index >= len(queue.partitions) or queue.partitions[index] is NO_PARTITION:
+            return None
+        return queue
 
     # -- recovery and checkpoints ----------------------------------------------------------------
 

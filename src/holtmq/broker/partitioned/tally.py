@@ -15,12 +15,15 @@ class QueueTally:
         "evicted",
         "lag_max_us",
         "lag_sum_us",
+        "partitions_created",
+        "partitions_deleted",
         "pop_empty",
         "pop_messages",
         "pop_requests",
         "push_messages",
         "push_requests",
         "retained",
+        "retained_completed",
         "transactions",
     )
 
@@ -30,6 +33,8 @@ class QueueTally:
         self.ack_requests = self.ack_success = self.ack_failed = 0
         self.transactions = self.dead_letters = 0
         self.retained = self.evicted = 0  # messages that retention and eviction took
+        self.retained_completed = 0  # that completed retention took; not among the retained
+        self.partitions_created = self.partitions_deleted = 0
         self.lag_sum_us = self.lag_max_us = 0  # age of the oldest message of each delivery
 
     def popped(self, count: int, lag_us: int) -> None:
