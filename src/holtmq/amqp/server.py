@@ -191,6 +191,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._server = server
         self._reading = True
         self._ended = False
+        self._parting = False  # all is said; the client closes the socket
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
         self.peer = ""
@@ -223,6 +224,8 @@ class AmqpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
+        if self._parting:
+            return
         server = self._server
         server.refresh_clock()
         self.received_bytes += len(data)
@@ -274,9 +277,27 @@ class AmqpProtocol(asyncio.Protocol):
             self.sent_bytes += len(data)
             self._sent_at = self._received_at
         if self._ended:
-            self.transport.close()
+            self._part()
         elif was_full and not outbox.is_full:
             self.connection.wake_consumers()
+
+    def _part(self) -> None:
+        """Say that no more will come, and leave the closing to the client.
+
+        Closing a socket with unread bytes in it is a reset, which can overtake the close-ok on its
+        way to a client that was still sending (a heartbeat, a second thread's close).
+        """
+        if self.transport.is_closing() or self._parting:
+            return
+        if not self.transport.can_write_eof():  # TLS: its own goodbye reads what is left
+            self.transport.close()
+            return
+        self._parting = True
+        self._deadline = asyncio.get_running_loop().time() + _CLOSE_TIMEOUT
+        self.transport.write_eof()
+        if not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
 
     def abort(self) -> None:
         """Cut the socket."""
