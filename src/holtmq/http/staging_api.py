@@ -4,12 +4,13 @@ Owns: the wire names. Must not touch: how staging works. A writer is whoever num
 uses its query id.
 """
 
+import asyncio
 from typing import Final
 
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.staging import Winner
+from holtmq.broker.partitioned.staging import Committed, Winner
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.range_api import arrow
@@ -53,7 +54,14 @@ async def commit(call: Call) -> object:
     if call.service.spool.holds:
         raise Refusal(503, "Pushes are suspended by maintenance")
     try:
-        done = call.service.staging.commit(writer, batch, winners, call.now)
+        steps = call.service.staging.commit(writer, batch, winners, call.now)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                done: Committed = end.value
+                break
+            await asyncio.sleep(0)  # others first: a million rows take a second
     except Conflict as error:
         raise Refusal(409, str(error)) from None
     call.context.wake()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holtmq.broker.errors import LimitReached
+from holtmq.broker.partitioned.addressing import Addresses, address
 from holtmq.broker.partitioned.events import Pushed
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.message_log import GONE
@@ -28,29 +29,32 @@ class PushDecision:
 
 
 def decide_push(
-    queue: PartitionedQueue, items: Sequence[tuple[str, str]], now: float, *, apart: bool = False
+    queue: PartitionedQueue,
+    items: Sequence[tuple[str, str]],
+    now: float,
+    *,
+    apart: bool = False,
+    ahead: Addresses | None = None,
 ) -> PushDecision:
     """Decide (partition name, transaction id) pairs, in order. All are stored, or the push is refused.
 
+    ``ahead``: their addresses, where somebody has worked them out in steps.
     ``apart``: they start a millisecond of their own, for messages whose ids do not tell their order.
     """
     now_us = micros(now)
     first = queue.log.next_offset
     oldest_us = now_us - queue.config.dedup_window_us
-    indexes, print_of, next_index = queue.indexes, queue.fingerprint, len(queue.partitions)
-    places: list[int] = []  # partition index of each item
-    prints: list[int] = []
-    new: dict[str, int] = {}
-    before, index = "", -1
-    for name, transaction_id in items:
-        if index < 0 or name != before:
-            before = name
-            found = indexes.get(name)
-            index = new.setdefault(name, next_index + len(new)) if found is None else found
-        places.append(index)
-        prints.append(print_of(index, transaction_id))
+    places: Sequence[int]
+    prints: Sequence[int]
+    if ahead is None:
+        new: dict[str, int] = {}
+        places, prints = address(queue, items, new)
+    else:
+        places, prints, new = ahead.places, ahead.prints, ahead.new
     if queue.config.dedup_window_us <= 0 or (
         len(set(prints)) == len(prints) and queue.dedup.knows_none(prints)
+        if ahead is None
+        else ahead.all_new()
     ):
         offsets = list(range(first, first + len(items)))
         duplicates: list[int] = []
