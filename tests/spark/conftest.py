@@ -1,4 +1,7 @@
-"""One Spark session and one broker for all Spark tests of a run; one xdist worker owns them."""
+"""One Spark session and one broker for all Spark tests of a run.
+
+A module that uses the session is marked ``xdist_group("spark")``: one worker owns it.
+"""
 
 import itertools
 import shutil
@@ -20,12 +23,15 @@ from holtmq.testing import TestBroker
 _numbers = itertools.count()
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in Path(item.path).parents and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            item.add_marker(pytest.mark.timeout(240))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(240))
+            if item.get_closest_marker("xdist_group") is None:
+                raise pytest.UsageError(
+                    f'{item.path.name} uses the Spark session: mark it xdist_group("spark")'
+                )
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from holtmq.spark.lake import Lake
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 ROUNDS = int(os.environ.get("HOLT_SPARK_CRASH_ROUNDS", "2"))
 

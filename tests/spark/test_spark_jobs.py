@@ -21,6 +21,8 @@ from holtmq.spark.jobs.rollup import read_rollup, rollup
 from holtmq.spark.jobs.running import Setting
 from holtmq.spark.lake import Lake, table
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 
 def setting(shop: Shop) -> Setting:
     return Setting(shop.url, "local[2]", out=io.StringIO())

@@ -15,6 +15,8 @@ from holtmq.spark.errors import BrokerRefused
 from holtmq.spark.options import sink_options
 from holtmq.spark.sink import HoltBatchWriter
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 
 def ids(spark: SparkSession, shop: Shop, queue: str) -> list[int]:
     frame = shop.read(spark, queue, payloadSchema="id BIGINT", columns="id")

@@ -9,6 +9,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from spark_support import Shop, batches
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 
 def test_a_batch_read_has_every_message_once_in_as_many_slices_as_asked_for(
     spark: SparkSession, shop: Shop
