@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, NackError
 
 from holtmq.testing import TestBroker
 
@@ -185,3 +186,42 @@ def test_a_deleted_stream_is_gone_with_its_messages(stream_broker: TestBroker) -
 
     assert read(connection, 0, {"x-stream-offset": "first"}) == []
     connection.close()
+
+
+def test_a_full_stream_refuses_a_message_that_its_neighbours_take(stream_broker: TestBroker) -> None:
+    connection, channel = bound_stream(stream_broker)
+    channel.queue_declare("work", durable=True)
+    channel.queue_bind("work", "events", "#")
+    body = {"queue": "s", "options": {"maxSize": 1}}
+    assert httpx.post(f"{stream_broker.http_url}/api/v1/configure", json=body).status_code == 200
+
+    channel.basic_publish("events", "k", b"fits")
+    with pytest.raises(NackError):
+        channel.basic_publish("events", "k", b"too much")
+
+    assert [message.body for message in stream_broker.messages("s")] == [b"fits"]
+    assert [message.body for message in stream_broker.messages("work")] == [b"fits", b"too much"]
+    connection.close()
+
+
+def test_a_transaction_reaches_a_stream_and_a_work_queue_at_its_commit_or_never(
+    stream_broker: TestBroker,
+) -> None:
+    connection, _ = bound_stream(stream_broker)
+    channel = connection.channel()
+    channel.queue_declare("work", durable=True)
+    channel.queue_bind("work", "events", "#")
+    channel.tx_select()
+
+    channel.basic_publish("events", "k", b"dropped")
+    channel.tx_rollback()
+    channel.basic_publish("events", "k", b"kept", pika.BasicProperties(delivery_mode=2))
+    channel.basic_publish("", "s", b"last", pika.BasicProperties(delivery_mode=2))
+    before = stream_broker.messages("s")
+    channel.tx_commit()
+    connection.close()
+    stream_broker.crash_and_restart()
+
+    assert before == []
+    assert [message.body for message in stream_broker.messages("s")] == [b"kept", b"last"]
+    assert [message.body for message in stream_broker.messages("work")] == [b"kept"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from http_support import Api, ids
+from http_support import Api, address, ids
 
 from holtmq.testing import TestBroker
 
@@ -231,6 +231,53 @@ def test_maintenance_keeps_pushes_and_delivers_each_once_in_order(api: Api) -> N
     assert (off["maintenanceMode"], off["bufferedMessages"]) == (False, 0)
     assert ids(api.pop("q")) == ["a", "b", "c"]
     assert api.push("q", "d")[0]["status"] == "queued"
+
+
+def test_a_transaction_under_maintenance_acks_at_once_and_spools_its_pushes_in_order(api: Api) -> None:
+    api.push("in", "a")
+    (message,) = api.pop("in")
+    api.post("/api/v1/system/maintenance", {"enabled": True})
+    api.push("out", "before")
+    push = {"type": "push", "items": [{"queue": "out", "payload": 1, "transactionId": "with"}]}
+
+    done = api.post("/api/v1/transaction", {"operations": [push, {"type": "ack", **address(message)}]}).json()
+    refused = api.post(
+        "/api/v1/transaction", {"operations": [push, {"type": "ack", **address(message)}]}
+    ).json()
+
+    assert done["success"] is True
+    assert [(row["type"], row["success"]) for row in done["results"]] == [("push", True), ("ack", True)]
+    assert (done["results"][0]["status"], done["results"][0]["messageId"]) == ("buffered", None)
+    assert refused["success"] is False
+    assert (api.pop("out"), api.pop("in")) == ([], [])
+    api.push("out", "after")
+    assert api.post("/api/v1/system/maintenance", {"enabled": False}).json()["bufferedMessages"] == 0
+    assert ids(api.pop("out")) == ["before", "with", "after"]
+
+
+def test_a_cycle_under_maintenance_keeps_its_state_and_spools_its_pushes(api: Api) -> None:
+    api.push("in", "a")
+    (message,) = api.pop("in")
+    query = {"name": "q", "source_queue": "in", "sink_queue": "out", "config_hash": "h"}
+    query_id = api.post("/streams/v1/queries", query).json()["query_id"]
+    api.post("/api/v1/system/maintenance", {"enabled": True})
+    cycle = {
+        "query_id": query_id,
+        "partition_id": message["partitionId"],
+        "state_ops": [{"type": "upsert", "key": "k", "value": 1}],
+        "push_items": [{"queue": "out", "payload": 1, "transactionId": "b"}],
+        "ack": {"transactionId": "a", "leaseId": message["leaseId"]},
+    }
+
+    done = api.post("/streams/v1/cycle", cycle).json()
+
+    assert done["success"] is True
+    assert (done["push_results"][0]["status"], done["ack_result"]["success"]) == ("buffered", True)
+    asked = {"query_id": query_id, "partition_id": message["partitionId"], "keys": []}
+    assert len(api.post("/streams/v1/state/get", asked).json()["rows"]) == 1
+    assert (api.pop("out"), api.pop("in")) == ([], [])
+    api.post("/api/v1/system/maintenance", {"enabled": False})
+    assert ids(api.pop("out")) == ["b"]
 
 
 def test_paused_pops_are_empty_until_they_are_not(api: Api) -> None:

@@ -143,11 +143,113 @@ def test_a_waiting_pop_is_woken_by_an_amqp_publish(both_doors: Any) -> None:
     assert consumers(channel) == 0
 
 
-def test_a_transaction_names_partitioned_queues_only(both_doors: Any) -> None:
-    _, client, _ = both_doors
-    operations = [{"type": "push", "items": [{"queue": "jobs", "payload": 1}]}]
+def test_a_string_comes_back_as_the_string_that_was_pushed(both_doors: Any) -> None:
+    _, client, channel = both_doors
+    push(client, "tea", "")
+    channel.basic_publish("", "jobs", b'"cake"', pika.BasicProperties(content_type="application/json"))
+    channel.basic_publish("", "jobs", b"{broken", pika.BasicProperties(content_type="application/json"))
+    channel.basic_publish("", "jobs", b'"quoted"')
 
-    answer = client.post("/api/v1/transaction", json={"operations": operations}).json()
+    assert [message["data"] for message in pop(client)] == ["tea", "", "cake", "{broken", '"quoted"']
 
-    assert not answer["success"]
-    assert "work queue" in answer["error"]
+
+# -- transactions over both kinds of queue ---------------------------------------------------------
+
+
+def transact(client: httpx.Client, *operations: dict[str, Any], **more: Any) -> dict[str, Any]:
+    answer = client.post("/api/v1/transaction", json={"operations": operations, **more})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def pushed(queue: str, name: str) -> dict[str, Any]:
+    return {"type": "push", "items": [{"queue": queue, "payload": name, "transactionId": name}]}
+
+
+def acked(message: dict[str, Any], **more: Any) -> dict[str, Any]:
+    fields = {key: message[key] for key in ("transactionId", "partitionId", "leaseId")}
+    return {"type": "ack", **fields, **more}
+
+
+def pop_from(client: httpx.Client, queue: str) -> list[dict[str, Any]]:
+    answer = client.get(f"/api/v1/pop/queue/{queue}", params={"batch": 10})
+    found: list[dict[str, Any]] = answer.json()["messages"] if answer.status_code == 200 else []
+    return found
+
+
+def test_a_transaction_takes_from_a_work_queue_and_gives_to_a_partitioned_one(both_doors: Any) -> None:
+    broker, client, _ = both_doors
+    push(client, "a")
+    (message,) = pop(client)
+
+    answer = transact(client, acked(message), pushed("log", "b"))
+
+    assert (answer["success"], [result["index"] for result in answer["results"]]) == (True, [0, 1])
+    ack_result, push_result = answer["results"]
+    assert (ack_result["type"], ack_result["transactionId"], ack_result["success"]) == ("ack", "t0", True)
+    assert (ack_result["error"], ack_result["dlq"], ack_result["leaseReleased"]) == (None, False, True)
+    assert (push_result["type"], push_result["duplicate"], push_result["queueName"]) == ("push", False, "log")
+    assert (broker.messages("jobs"), ack(client, message)["success"]) == ([], False)
+    assert [m["data"] for m in pop_from(client, "log")] == ["b"]
+
+
+def test_a_transaction_takes_from_a_partitioned_queue_and_gives_to_a_work_queue(both_doors: Any) -> None:
+    _, client, channel = both_doors
+    client.post("/api/v1/push", json={"items": [{"queue": "log", "payload": 1, "transactionId": "a"}]})
+    (message,) = pop_from(client, "log")
+
+    answer = transact(client, pushed("jobs", "b"), acked(message))
+
+    push_result, ack_result = answer["results"]
+    assert answer["success"] is True
+    assert (push_result["index"], push_result["type"], push_result["success"]) == (0, "push", True)
+    assert (push_result["transactionId"], push_result["queueName"]) == ("b", "jobs")
+    assert push_result["partitionId"].startswith("w")
+    assert (ack_result["index"], ack_result["type"], ack_result["success"]) == (1, "ack", True)
+    _, properties, body = channel.basic_get("jobs", auto_ack=True)
+    assert (properties.message_id, body) == ("b", b'"b"')
+    assert pop_from(client, "log") == []
+
+
+def test_a_refused_part_of_either_kind_refuses_the_transaction(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    channel.queue_declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    push(client, "a")
+    (message,) = pop(client)
+
+    lost = transact(client, pushed("log", "b"), acked(message, leaseId="another"))
+    unknown = transact(client, pushed("log", "b"), acked(message, partitionId="w999", leaseId=None))
+    required = transact(
+        client, pushed("log", "b"), acked(message, leaseId=None), requiredLeases=["another one"]
+    )
+    other_kind = transact(
+        client, acked(message), pushed("jobs", "b"), acked(message, partitionId="77", leaseId=None)
+    )
+    full = transact(client, pushed("full", "b"), acked(message), pushed("log", "b"))
+
+    assert lost["error"] == "ACK operation failed: Invalid or expired lease; transaction rolled back"
+    assert unknown["error"] == "ACK operation failed: Message not found"
+    assert required["error"] == "ACK operation failed: Invalid or expired lease"
+    assert other_kind["error"] == "ACK operation failed: Message not found"
+    assert full["error"] == "queue full is full and refuses publishers"
+    assert not any(answer["success"] or answer["results"] for answer in (lost, unknown, other_kind, full))
+    assert broker.messages("jobs") == []
+    assert pop_from(client, "log") == []
+    assert transact(client, acked(message), pushed("log", "b"))["success"] is True
+
+
+def test_a_transaction_s_answer_waits_until_both_kinds_are_durable() -> None:
+    with TestBroker(durable=True) as broker, httpx.Client(base_url=broker.http_url, timeout=20) as client:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        connection.channel().queue_declare("jobs", durable=True)
+        connection.close()
+        push(client, "a", "b")
+        first, _ = pop(client)
+
+        assert transact(client, acked(first), pushed("log", "c"), pushed("jobs", "d"))["success"] is True
+        broker.crash_and_restart()
+
+        with httpx.Client(base_url=broker.http_url, timeout=20) as again:
+            assert [m["data"] for m in pop(again)] == ["b", "d"]
+            assert [m["data"] for m in pop_from(again, "log")] == ["c"]

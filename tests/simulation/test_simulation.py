@@ -108,13 +108,20 @@ def test_an_ack_that_recovery_forgets_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert "after a crash" in first_broken_promise()
 
 
-def test_a_transaction_written_in_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_over_both_kinds_written_in_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     append_batch = FileJournal.append_batch
 
     def in_pieces(journal: FileJournal, records: list[tuple[int, bytes]]) -> list[int]:
-        if any(kind >= Kind.PARTITIONED for kind, _ in records):
+        ours = [record for record in records if record[0] >= Kind.PARTITIONED]
+        if not ours:
             return append_batch(journal, records)
-        return [journal.append(kind, payload) for kind, payload in records]
+        positions = iter(append_batch(journal, ours))
+        if len(ours) < len(records):
+            journal.flush()  # somebody else's commit comes between the two
+        return [
+            next(positions) if kind >= Kind.PARTITIONED else journal.append(kind, payload)
+            for kind, payload in records
+        ]
 
     monkeypatch.setattr(FileJournal, "append_batch", in_pieces)
 
@@ -163,12 +170,12 @@ def test_a_command_applied_before_its_record_is_found(monkeypatch: pytest.Monkey
         records: list[bytes] = [],  # noqa: B006
         bodies: list[Body] = [],  # noqa: B006
         extras: list[Extra] = [],  # noqa: B006
-    ) -> None:
-        if records or extras:
-            commit(store, changes, records, bodies, extras)
-            return
+        riders: list[Extra] = [],  # noqa: B006
+    ) -> list[int]:
+        if records or extras or riders:
+            return commit(store, changes, records, bodies, extras, riders)
         store._apply(changes, [])
-        store.journal.append_batch([(_EVENTS, b"".join(encode(*change) for change in changes))])
+        return store.journal.append_batch([(_EVENTS, b"".join(encode(*change) for change in changes))])[:0]
 
     monkeypatch.setattr(PartitionedStore, "commit", hasty)
 
@@ -198,13 +205,15 @@ def test_a_cursor_moved_by_a_nack_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_http_transaction_written_in_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = PartitionedStore.commit
 
-    def in_two(store: PartitionedStore, changes: list[Change], *rest: list[bytes]) -> None:
+    def in_two(
+        store: PartitionedStore, changes: list[Change], *rest: list[bytes], **more: list[Extra]
+    ) -> list[int]:
         acks = [change for change in changes if isinstance(change[1], Acked)]
         others = [change for change in changes if not isinstance(change[1], Acked)]
         if acks and others:
             commit(store, acks)
             changes = others
-        commit(store, changes, *rest)  # type: ignore[arg-type]
+        return commit(store, changes, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PartitionedStore, "commit", in_two)
 

@@ -353,7 +353,7 @@ class Broker:
 
     def attach(self, partitioned: PartitionedService) -> Streams:
         """Give AMQP its face of the partitioned queues; before recovery."""
-        self.streams = Streams(self, partitioned)
+        self.streams = self.flow.joint = Streams(self, partitioned)
         return self.streams
 
     def _streams(self) -> Streams:

@@ -25,13 +25,13 @@ _BASE64: Final = b'{"$base64":'
 _json = msgspec.json
 
 
-def to_payload(body: bytes) -> bytes:
+def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
     """An AMQP body as JSON: itself when it is JSON, else as a string, else in base64.
 
     A body that is a bare JSON string, or looks like our base64 form, is taken as text: so the way
-    back needs no mark of its own.
+    back needs no mark of its own. With ``is_json`` somebody said what it is, and there is no way back.
     """
-    if body and body[:1] != b'"' and not body.startswith(_BASE64):
+    if body and (is_json or (body[:1] != b'"' and not body.startswith(_BASE64))):
         try:
             _json.decode(body)
             return body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol
 
 from holtmq.broker.changes import Kind
 from holtmq.broker.dead_letter import DeadLetter, dead_letter
@@ -50,6 +50,21 @@ _UNROUTED: Final = Outcome.UNROUTED
 _MESSAGE: Final = int(Kind.MESSAGE)
 
 
+class Joint(Protocol):
+    """Whoever writes one record for work queues and partitioned queues together."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the batch that ends has something for partitioned queues beside what was published."""
+        ...
+
+    def write(
+        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
+    ) -> list[int]:
+        """Write these records and place these messages on streams; where the records are."""
+        ...
+
+
 class Flow:
     """The moving half of the broker. Everything happens on one thread, turn by turn."""
 
@@ -61,6 +76,7 @@ class Flow:
         "dead_lettered",
         "delayed",
         "dirty",
+        "joint",
         "journal",
         "now_ms",
         "on_dirty",
@@ -73,6 +89,7 @@ class Flow:
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
         self.journal = journal
+        self.joint: Joint | None = None  # where there are partitioned queues
         self.pager = JournalPager(journal)
         self.vhosts = vhosts
         self.traits = TraitsCache()
@@ -209,12 +226,20 @@ class Flow:
                 index = len(self._batch)
                 self._batch.append((Kind.MESSAGE, encode_message(message, ids)))
             self._placements.append((message, queues, index))
-        else:
+            return bool(ids) or any(queue.is_stream for queue in queues)
+        streams = [(queue, message) for queue in queues if queue.is_stream]
+        if streams:
+            # A partitioned queue writes every message down, persistent or not; here with the others' record.
+            assert self.joint is not None
+            batch = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
+            positions = self.joint.write(batch, streams)
+            queues = [queue for queue in queues if not queue.is_stream]
             if ids:
-                message.position = self.journal.append(Kind.MESSAGE, encode_message(message, ids))
-            self.place(message, queues)
-        # A partitioned queue writes every message down, persistent or not.
-        return bool(ids) or any(queue.is_stream for queue in queues)
+                message.position = positions[0]
+        elif ids:
+            message.position = self.journal.append(Kind.MESSAGE, encode_message(message, ids))
+        self.place(message, queues)
+        return bool(ids) or bool(streams)
 
     def _enforce_limits(self, queue: WorkQueue) -> None:
         options = queue.options
@@ -225,6 +250,11 @@ class Flow:
             queue.shed_excess(self.pager)
 
     # -- atomic batches --------------------------------------------------------------------------
+
+    @property
+    def in_batch(self) -> bool:
+        """Between ``begin`` and ``commit``."""
+        return self._batch is not None
 
     def begin(self) -> None:
         """From here to ``commit`` everything journalled is one record."""
@@ -248,18 +278,25 @@ class Flow:
                 batch.append((Kind.SETTLED, _take_settled(queue)))
         placements, delays = self._placements, self._batch_delays
         self.abort()
+        streams = [
+            (queue, message) for message, queues, _ in placements for queue in queues if queue.is_stream
+        ]
+        joint = self.joint
         positions: list[int] = []
-        if len(batch) == 1:
+        together = joint is not None and (bool(streams) or joint.pending)
+        if together and joint is not None:
+            positions = joint.write(batch, streams)
+        elif len(batch) == 1:
             positions = [self.journal.append(*batch[0])]
         elif batch:
             positions = self.journal.append_batch(batch)
         for message, queues, index in placements:
             if index >= 0:
                 message.position = positions[index]
-            self.place(message, queues)
+            self.place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
         for index, persistent, due_ms in delays:
             self.schedule_delayed(positions[index], persistent, due_ms)
-        return bool(batch)
+        return bool(batch) or together
 
     # -- leases end ------------------------------------------------------------------------------
 
@@ -310,7 +347,9 @@ class Flow:
                 for lease in leases
                 if lease.message.persistent
             )
-            if payload:
+            if payload and self._batch is not None:
+                self._batch.append((Kind.RETURNED, payload))
+            elif payload:
                 self.journal.append(Kind.RETURNED, payload)
 
     def _hold_back(self, queue: WorkQueue, messages: list[Message]) -> None:

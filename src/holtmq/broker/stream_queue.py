@@ -6,7 +6,7 @@ Owns: what each AMQP consumer has read and holds of a partitioned queue. Must no
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
@@ -17,7 +17,7 @@ from holtmq.broker.lane import Lane, Pager
 from holtmq.broker.leases import Lease
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION, has_room
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
@@ -40,17 +40,16 @@ class StreamConsumer(Consumer, Protocol):
 
 
 class _Store(Lane):
-    """What looks like the place of waiting messages: a push goes to the log, nothing ever waits here."""
+    """What looks like the place of waiting messages: nothing ever waits here, the log has it."""
 
-    __slots__ = ("_count", "_push")
+    __slots__ = ("_count",)
 
-    def __init__(self, push: Callable[[Message], None], count: Callable[[], int]) -> None:
+    def __init__(self, count: Callable[[], int]) -> None:
         super().__init__()
-        self._push = push
         self._count = count
 
     def push(self, message: Message) -> None:
-        self._push(message)
+        raise AssertionError("a stream's messages are written with the record of their publish")
 
     def __len__(self) -> int:
         return self._count()
@@ -62,7 +61,7 @@ class _Store(Lane):
 class StreamQueue(WorkQueue):
     """See the module."""
 
-    __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "stored_as")
+    __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "settle_log", "stored_as")
 
     is_stream = True
 
@@ -75,15 +74,17 @@ class StreamQueue(WorkQueue):
         service: PartitionedService,
         now: Callable[[], float],
         new_id: Callable[[], str],
+        settle_log: Callable[[Sequence[AckRequest]], None],
         arguments: dict[str, object] | None = None,
     ) -> None:
         super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
         self.stored_as = stored_name(vhost, name)
         self.lane = None
-        self.store = _Store(self._append, self._count)
+        self.store = _Store(self._count)
         self._service = service
         self._now = now
         self._new_id = new_id
+        self.settle_log = settle_log  # now, or with the batch that is open
         self._readers: dict[StreamConsumer, _Reader | _Member] = {}
         self._held: dict[int, tuple[_Member, int, int]] = {}  # id of a message -> member, partition, offset
 
@@ -94,20 +95,28 @@ class StreamQueue(WorkQueue):
 
     # -- arriving --------------------------------------------------------------------------------
 
-    def _append(self, message: Message) -> None:
+    def item_of(self, message: Message) -> PushItem:
+        """A published message as the log takes it."""
         headers = raw_headers(message.header[PROPERTIES_AT:])
         wanted = headers.get("x-partition")
         partition = wanted if isinstance(wanted, str) and wanted else message.routing_key
         body = body_of(message, self._new_id())
-        self._service.push([PushItem(self.stored_as, partition or DEFAULT_PARTITION, body)], self._now())
+        return PushItem(self.stored_as, partition or DEFAULT_PARTITION, body)
 
     def _count(self) -> int:
         log = self.log
         return 0 if log is None else log.log.live
 
-    def is_full(self, *_: int) -> bool:
-        """Retention bounds a partitioned queue, not its readers."""
-        return False
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether the log has a limit (``maxSize``); AMQP's own limits are retention's business."""
+        log = self.log
+        return log is not None and log.config.max_size > 0
+
+    def is_full(self, size: int, on_the_way: int = 0, bytes_on_the_way: int = 0) -> bool:
+        """Whether one more, behind others that are sure to come, would be too many for the log."""
+        log = self.log
+        return log is not None and not self._service.spool.holds and not has_room(log, on_the_way + 1)
 
     # -- leaving ---------------------------------------------------------------------------------
 
@@ -341,7 +350,7 @@ class _Member:
         if given_back or not claimed.waiting:
             del self._claimed[partition]
         if acks:
-            self._queue.service.ack(acks, self._queue.now())
+            self._queue.settle_log(acks)
 
     def leave(self) -> None:
         """Give back every claim, without a mark against it."""

@@ -1,13 +1,16 @@
-"""Partitioned queues among the queues of a vhost: made, found, woken and removed together.
+"""Partitioned queues among the queues of a vhost: made, found, woken, written and removed together.
 
-Owns: the pairing of each partitioned queue with its AMQP name. Must not touch: what either side does
-with messages. A partitioned queue made over HTTP shows up in the default vhost under its own name.
+Owns: the pairing of each partitioned queue with its AMQP name, and the one record of what concerns both kinds
+of queue. Must not touch: what either side does with messages. A partitioned queue made over HTTP shows up in
+the default vhost under its own name.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.message import Message
+from holtmq.broker.partitioned.bundle import Part, write_together
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     QueueConfigured,
@@ -16,9 +19,11 @@ from holtmq.broker.partitioned.events import (
     SubscriptionsForgotten,
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckRequest
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.queue_arguments import QueueOptions
 from holtmq.broker.stream_queue import StreamQueue
+from holtmq.broker.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -38,6 +43,8 @@ class Streams:
         # Message ids of what AMQP publishes: unique over restarts without a stored counter.
         self._id_prefix = secrets.token_hex(8)
         self._last_id = 0
+        self._settled: list[AckRequest] = []  # by consumers, in the batch that is open
+        self._part: Part | None = None  # of the transaction that the open batch is
         heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
 
         def hear(queue: PartitionedQueue, event: QueueEvent) -> None:
@@ -51,7 +58,9 @@ class Streams:
         self, name: str, vhost: str, queue_id: int, options: QueueOptions, arguments: dict[str, object]
     ) -> StreamQueue:
         """The AMQP face of a partitioned queue, which need not exist yet."""
-        queue = StreamQueue(name, vhost, queue_id, options, self._service, self._now, self._new_id, arguments)
+        queue = StreamQueue(
+            name, vhost, queue_id, options, self._service, self._now, self._new_id, self._settle, arguments
+        )
         self._by_stored_name[queue.stored_as] = queue
         return queue
 
@@ -70,6 +79,44 @@ class Streams:
             ]
             self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
             self._service.forget_joined()
+
+    # -- one record for both kinds of queue ------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether the open batch has something for partitioned queues beside what was published."""
+        return self._part is not None or bool(self._settled)
+
+    def join(self, part: Part) -> None:
+        """The open batch is a transaction that wants this of partitioned queues; it has been checked."""
+        self._part = part
+
+    def abandon(self) -> None:
+        """The open batch is given up."""
+        self._part = None
+        self._settled = []
+
+    def write(
+        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
+    ) -> list[int]:
+        """Write the records of work queues, what was placed on streams, and what is pending; all or nothing.
+
+        Where the former are.
+        """
+        part, self._part = self._part, None
+        settled, self._settled = self._settled, []
+        items = [queue.item_of(message) for queue, message in placed if isinstance(queue, StreamQueue)]
+        if part is None and not settled:
+            return self._service.push_with(items, self._now(), batch)
+        return write_together(self._service, part or Part((), (), self._now()), items, settled, batch)
+
+    def _settle(self, acks: Sequence[AckRequest]) -> None:
+        if self._broker.flow.in_batch:
+            self._settled += acks
+        else:
+            self._service.ack(acks, self._now())
+
+    # -- coming and going ------------------------------------------------------------------------
 
     def follow(self) -> None:
         """Recovery is over: give every partitioned queue without one an AMQP name, and listen."""

@@ -6,9 +6,10 @@ meaning. A pop that waits is a consumer that takes once; so it stands in line wi
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.envelopes import to_payload
+from holtmq.broker.errors import Conflict, LeaseLost, LimitReached, NotFound
 from holtmq.broker.flow import Outcome
 from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import Message, make_address
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
 
 _VHOST: Final = "/"
+_JSON: Final = "application/json"
 _ID_MAX: Final = 255  # bytes of a message-id property
+LEASE_OVER: Final = "Invalid or expired lease"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,23 @@ class WorkMessage:
     seq: int
     created_ms: int
     attempt: int
+
+
+class WorkPush(NamedTuple):
+    """A transaction's push to a work queue."""
+
+    queue: WorkQueue
+    transaction_id: str
+    payload: bytes
+
+
+class WorkAck(NamedTuple):
+    """A transaction's acknowledgment of a message of a work queue."""
+
+    queue: WorkQueue | None  # None: there is no such queue
+    transaction_id: str
+    lease_id: str
+    status: AckStatus | None  # None: nobody knows what was meant
 
 
 @dataclass(slots=True)
@@ -81,7 +101,7 @@ class WorkDoor:
         for transaction_id, payload in items:
             short = len(transaction_id.encode()) <= _ID_MAX
             properties = Properties(
-                content_type="application/json", delivery_mode=2, message_id=transaction_id if short else None
+                content_type=_JSON, delivery_mode=2, message_id=transaction_id if short else None
             )
             header = encode_header(len(payload), encode_properties(properties))
             outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
@@ -140,7 +160,7 @@ class WorkDoor:
         """End one lease; None when that worked, else why not. Without a lease id any loan may be meant."""
         found = self._loan_of(queue, transaction_id, lease_id)
         if found is None:
-            return "Message not found" if not lease_id else "Invalid or expired lease"
+            return "Message not found" if not lease_id else LEASE_OVER
         name, loan = found
         lease = loan.leases.pop(transaction_id)
         if not loan.leases:
@@ -154,6 +174,27 @@ class WorkDoor:
             case AckStatus.FAILED | AckStatus.RETRY:
                 self._flow.release((lease,))
         return None
+
+    def check(self, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
+        """Raise what stands in the way of these, all together; nothing happens."""
+        self._flow.turn()  # consumers first: they may make room
+        ahead: dict[int, tuple[int, int]] = {}
+        for queue, _, payload in pushes:
+            count, size = ahead.get(queue.id, (0, 0))
+            if queue.refuses_when_full and queue.is_full(len(payload), count, size):
+                raise LimitReached(f"queue {queue.name} is full and refuses publishers")
+            ahead[queue.id] = count + 1, size + len(payload)
+        named: set[tuple[int, str]] = set()
+        for ack in acks:
+            if ack.queue is None:
+                raise NotFound("Message not found")
+            if ack.status is None:
+                raise Conflict("Unknown acknowledgment status")
+            if self._loan_of(ack.queue, ack.transaction_id, ack.lease_id) is None:
+                raise LeaseLost(LEASE_OVER) if ack.lease_id else NotFound("Message not found")
+            if (ack.queue.id, ack.transaction_id) in named:
+                raise Conflict("The message is already settled")
+            named.add((ack.queue.id, ack.transaction_id))
 
     def extend(self, lease_id: str, seconds: float) -> float | None:
         """Renew a lease; when it ends now, in seconds since the epoch; None when there is none."""
@@ -188,11 +229,12 @@ class WorkDoor:
         self._flow.release(leases)
 
     def _shown(self, queue: WorkQueue, message: Message) -> WorkMessage:
-        name = decode_properties(message.header, PROPERTIES_AT).message_id
+        properties = decode_properties(message.header, PROPERTIES_AT)
+        name = properties.message_id
         return WorkMessage(
             queue,
             name or f"seq-{message.seq}",
-            to_payload(message.body),
+            to_payload(message.body, is_json=properties.content_type == _JSON),
             message.seq,
             message.arrived_ms,
             queue.returned.get(message.seq, 0) + 1,

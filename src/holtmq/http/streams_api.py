@@ -19,6 +19,7 @@ from holtmq.broker.partitioned.stream_state import ConfigMismatch, StateOp
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.push_api import PushItemIn, check_text, read_item
+from holtmq.http.rendering import buffered_results
 from holtmq.http.wire import iso_ms, raw
 
 
@@ -138,9 +139,9 @@ async def cycle(call: Call) -> object:
         "partition_id": partition,
         "queueName": queue.name,
         "state_ops_applied": len(wanted.state_ops),
-        "push_results": [
-            _pushed_out(call, i, *pair) for i, pair in enumerate(zip(items, results, strict=True))
-        ],
+        "push_results": raw(buffered_results(items))
+        if results is None
+        else [_pushed_out(call, i, *pair) for i, pair in enumerate(zip(items, results, strict=True))],
         "ack_result": None
         if outcome is None or ack is None
         else {

@@ -5,6 +5,7 @@ transaction is an answer (200, ``success: false``), not an error.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Final
 from uuid import uuid4
 
@@ -12,11 +13,13 @@ import msgspec
 
 from holtmq.broker.errors import BrokerError, LeaseLost
 from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.bundle import transact
+from holtmq.broker.partitioned.bundle import Part, transact
 from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
 from holtmq.broker.partitioned.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.keyed import KeyDecision, KeyOp
 from holtmq.broker.partitioned.requests import AckRequest, PushItem
+from holtmq.broker.work_door import WorkAck, WorkPush
+from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.ack_api import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal, invalid_json
@@ -87,29 +90,21 @@ class TransactionApi:
         leases = incoming.required_leases or []
         fallback = leases[0] if len(leases) == 1 else ""
         leases_only = not any(operation.lease_id for operation in operations)
-        items: list[PushItem] = []
-        acks: list[AckRequest] = []
-        order: list[tuple[bool, int]] = []  # (is it a push, its place among its kind)
+        asked = _Asked()
         for operation in operations:
             if operation.type == "push":
-                pushed = _pushed_by(operation, exchange.subject)
-                order += [(True, len(items) + at) for at in range(len(pushed))]
-                items += pushed
+                for item in _pushed_by(operation, exchange.subject):
+                    asked.push(item, self._work.find(item.queue))
             elif operation.type == "ack":
-                order.append((False, len(acks)))
-                acks.append(_ack_of(operation, fallback))
+                asked.ack(_ack_of(operation, fallback, self._work))
             else:
                 exchange.answer(200, _failure(own_id, f"Unknown operation type: {operation.type}"))
                 return
+        order = asked.order
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
-        if items:
+        if asked.items or asked.work_pushes:
             self._check_alarm()
-        for item in items:
-            if self._work.find(item.queue) is not None:
-                text = f"{item.queue} is a work queue: transactions span partitioned queues only"
-                exchange.answer(200, _failure(own_id, text))
-                return
         now = self._clock()
         riders = Riders(self._service, exchange.subject, now)
         try:
@@ -125,8 +120,12 @@ class TransactionApi:
             exchange.answer(200, msgspec.json.encode(lost))
             return
         extras = [*keyed.extras, *self._service.timed.record(riders.change)]
+        part = Part(asked.items, asked.acks, now, extras)
         try:
-            results, answers = transact(self._service, items, acks, now, extras)
+            if asked.work_pushes or asked.work_acks:
+                self._work.transact(part, asked.work_pushes, asked.work_acks)
+            else:
+                transact(self._service, part)
         except BrokerError as error:
             text = str(error)
             if text in _ACK_TEXTS:
@@ -135,28 +134,84 @@ class TransactionApi:
                 text += "; transaction rolled back"  # what newer clients look for
             exchange.answer(200, _failure(own_id, text))
             return
-        parts: list[str] = []
-        for index, (is_push, place) in enumerate(order):
-            if is_push:
-                number, partition, offset, created_us, duplicate = results[place]
-                message_id = self._service.store.by_number[number].id_of(offset, created_us)
-                item = items[place]
-                parts.append(
-                    f'{{"index":{index},"type":"push","success":{"false" if duplicate else "true"},'
-                    f'"duplicate":{"true" if duplicate else "false"},'
-                    f'"transactionId":{quoted(item.body.transaction_id)},'
-                    f'"messageId":"{message_id}",'
-                    f'"partitionId":"{partition_id(number, partition)}","queueName":{quoted(item.queue)}}}'
-                )
-            else:
-                ack_id = quoted(acks[place].transaction_id)
-                verdict = ack_verdict(answers[place].outcome, None)
-                parts.append(f'{{"index":{index},"type":"ack","transactionId":{ack_id},{verdict}}}')
+        parts = [self._result(index, asked, part, *which) for index, which in enumerate(order)]
         parts += _rider_results(len(order), ops, keyed, riders.results)
         if riders.results:
             self._service.plan_timed()
         answer = f'{{"transactionId":"{own_id}","success":true,"results":[{",".join(parts)}]}}'
         exchange.answer_when_durable(self._journal, 200, answer.encode())
+
+    def _result(self, index: int, asked: "_Asked", part: Part, kind: "_Kind", place: int) -> str:
+        head = f'{{"index":{index},"type":"{"push" if kind in _PUSHES else "ack"}",'
+        if kind is _Kind.WORK_PUSH:
+            push = asked.work_pushes[place]
+            name = quoted(push.transaction_id)
+            return (
+                f'{head}"success":true,"duplicate":false,"transactionId":{name},"messageId":{name},'
+                f'"partitionId":"{self._work.partition_id(push.queue)}","queueName":{quoted(push.queue.name)}}}'
+            )
+        if kind is _Kind.WORK_ACK:
+            ack = asked.work_acks[place]
+            filed = "true" if ack.status is AckStatus.DEAD_LETTER else "false"
+            return (
+                f'{head}"transactionId":{quoted(ack.transaction_id)},"success":true,"error":null,'
+                f'"leaseReleased":true,"dlq":{filed},"noop":false}}'
+            )
+        if kind is _Kind.ACK:
+            verdict = ack_verdict(part.answers[place].outcome, None)
+            return f'{head}"transactionId":{quoted(asked.acks[place].transaction_id)},{verdict}}}'
+        item = asked.items[place]
+        name = quoted(item.body.transaction_id)
+        if part.results is None:
+            return (
+                f'{head}"success":true,"duplicate":false,"status":"buffered","transactionId":{name},'
+                f'"messageId":null,"partitionId":null,"queueName":{quoted(item.queue)}}}'
+            )
+        number, partition, offset, created_us, duplicate = part.results[place]
+        message_id = self._service.store.by_number[number].id_of(offset, created_us)
+        return (
+            f'{head}"success":{"false" if duplicate else "true"},'
+            f'"duplicate":{"true" if duplicate else "false"},"transactionId":{name},'
+            f'"messageId":"{message_id}",'
+            f'"partitionId":"{partition_id(number, partition)}","queueName":{quoted(item.queue)}}}'
+        )
+
+
+class _Kind(Enum):
+    PUSH = 0
+    ACK = 1
+    WORK_PUSH = 2
+    WORK_ACK = 3
+
+
+_PUSHES: Final = (_Kind.PUSH, _Kind.WORK_PUSH)
+
+
+class _Asked:
+    """A transaction's operations, kind by kind, and in which order they came."""
+
+    def __init__(self) -> None:
+        self.items: list[PushItem] = []
+        self.acks: list[AckRequest] = []
+        self.work_pushes: list[WorkPush] = []
+        self.work_acks: list[WorkAck] = []
+        self.order: list[tuple[_Kind, int]] = []  # the kind, and its place among its kind
+
+    def push(self, item: PushItem, queue: WorkQueue | None) -> None:
+        if queue is None:
+            self.order.append((_Kind.PUSH, len(self.items)))
+            self.items.append(item)
+        else:
+            self.order.append((_Kind.WORK_PUSH, len(self.work_pushes)))
+            self.work_pushes.append(WorkPush(queue, item.body.transaction_id, item.body.payload))
+
+    def ack(self, request: AckRequest | WorkAck) -> None:
+        if isinstance(request, AckRequest):
+            self.order.append((_Kind.ACK, len(self.acks)))
+            self.acks.append(request)
+        else:
+            self.order.append((_Kind.WORK_ACK, len(self.work_acks)))
+            self.work_acks.append(request)
 
 
 def _rider_results(
@@ -204,20 +259,18 @@ def _pushed_by(operation: OperationIn, subject: str | None) -> list[PushItem]:
     return [read_item(flat, subject)]
 
 
-def _ack_of(operation: OperationIn, fallback_lease: str) -> AckRequest:
+def _ack_of(operation: OperationIn, fallback_lease: str, work: WorkApi) -> AckRequest | WorkAck:
     if not operation.transaction_id:
         raise Refusal(400, NEEDS_TRANSACTION)
     if not operation.partition_id:
         raise Refusal(400, NEEDS_PARTITION)
+    status = AckStatus.named(operation.status or "completed")
+    lease_id = operation.lease_id or fallback_lease
+    if work.owns(operation.partition_id):
+        return WorkAck(work.queue_of(operation.partition_id), operation.transaction_id, lease_id, status)
     where = partition_of(operation.partition_id) or NOWHERE
-    return AckRequest(
-        *where,
-        operation.consumer_group or QUEUE_MODE,
-        operation.transaction_id,
-        AckStatus.named(operation.status or "completed"),
-        operation.lease_id or fallback_lease,
-        operation.error,
-    )
+    group = operation.consumer_group or QUEUE_MODE
+    return AckRequest(*where, group, operation.transaction_id, status, lease_id, operation.error)
 
 
 def _explain_transaction(body: bytes, error: Exception) -> Refusal:

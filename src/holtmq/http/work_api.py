@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.joint import JointTransactions
 from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.bundle import Part
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.work_door import WorkDoor, WorkMessage
+from holtmq.broker.work_door import WorkAck, WorkDoor, WorkMessage, WorkPush
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.context import Context
 from holtmq.http.minting import mint
@@ -45,6 +47,7 @@ class WorkApi:
         self._journal = context.journal
         self._clock = context.clock
         self._door = WorkDoor(context.broker)
+        self._joint = JointTransactions(context.broker, context.service, self._door)
 
     def find(self, name: str) -> WorkQueue | None:
         """The work queue of a name that no partitioned queue has."""
@@ -116,8 +119,7 @@ class WorkApi:
     def settle(self, index: int, ack: "AckIn") -> str:
         """One acknowledgment of a work queue's message; its answer element."""
         self._tick()
-        number = ack.partition_id[len(_PREFIX) :]
-        queue = self._door.by_id(int(number)) if number.isascii() and number.isdigit() else None
+        queue = self.queue_of(ack.partition_id)
         status = AckStatus.named(ack.status or "completed")
         error: str | None
         if queue is None:
@@ -139,6 +141,21 @@ class WorkApi:
             f'"queueName":{name},"partitionName":"Default",'
             f'"leaseReleased":{str(success).lower()},"dlq":{str(dead).lower()}}}'
         )
+
+    def queue_of(self, partition_id: str) -> WorkQueue | None:
+        """The work queue that a partition id of ours names."""
+        number = partition_id[len(_PREFIX) :]
+        return self._door.by_id(int(number)) if number.isascii() and number.isdigit() else None
+
+    @staticmethod
+    def partition_id(queue: WorkQueue) -> str:
+        """What ``queue_of`` reads."""
+        return f"{_PREFIX}{queue.id}"
+
+    def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
+        """A transaction that names work queues; raises the first refusal, and then nothing has happened."""
+        self._tick()
+        self._joint.transact(part, pushes, acks)
 
     def extend(self, lease_id: str, seconds: float | None) -> float | None:
         """Renew a lease of this door; when it ends, or None when it is not one."""

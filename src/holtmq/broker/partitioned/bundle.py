@@ -5,9 +5,9 @@ themselves, wire names, clocks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from holtmq.broker.errors import Conflict, LeaseLost, NotFound
+from holtmq.broker.errors import LeaseLost, NotFound
 from holtmq.broker.partitioned.acking import decide_acks
 from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckStatus
 from holtmq.broker.partitioned.bodies import Body, encode_body
@@ -24,16 +24,66 @@ from holtmq.broker.partitioned.transaction import (
 )
 
 
-def transact(
+@dataclass(slots=True)
+class Part:
+    """What a transaction wants of partitioned queues, and once it is written, what came of it."""
+
+    items: Sequence[PushItem]
+    acks: Sequence[AckRequest]
+    now: float
+    extras: Sequence[Extra] = ()
+    results: list[PushResult] | None = None  # None: the pushes are in the spool
+    answers: list[AckAnswer] = field(default_factory=list)
+
+
+def transact(service: PartitionedService, part: Part) -> Part:
+    """Pushes and acks together; raises the first refusal, and then nothing has happened.
+
+    While pushes are spooled, these are, too, in the same record as the acks.
+    """
+    changes, decision, operations = _decide(service, part.items, part.acks, part.now, refuses=True)
+    _write(service, part, changes, decision, operations, (), ())
+    return part
+
+
+def check(service: PartitionedService, part: Part) -> None:
+    """Raise what ``transact`` would; nothing happens."""
+    _decide(service, part.items, part.acks, part.now, refuses=True)
+
+
+def write_together(
+    service: PartitionedService,
+    part: Part,
+    placed: Sequence[PushItem],
+    settled: Sequence[AckRequest],
+    riders: Sequence[Extra],
+) -> list[int]:
+    """A part that was checked, what exchanges placed and AMQP consumers settled, and records of work queues:
+    one record. Where the latter are."""
+    items, acks = [*part.items, *placed], [*part.acks, *settled]
+    changes, decision, operations = _decide(service, items, acks, part.now, refuses=False)
+    riders_at = _write(service, part, changes, decision, operations, placed, riders)
+    for operation, outcome in list(zip(operations, decision.acked, strict=True))[len(part.acks) :]:
+        service.tally.of(operation.queue.name).acked(int(outcome.success), int(not outcome.success))
+    if not service.spool.holds:
+        for item in placed:
+            tally = service.tally.of(item.queue)
+            tally.push_requests += 1
+            tally.push_messages += 1
+    return riders_at
+
+
+def _decide(
     service: PartitionedService,
     items: Sequence[PushItem],
     acks: Sequence[AckRequest],
     now: float,
-    extras: Sequence[Extra] = (),
-) -> tuple[list[PushResult], list[AckAnswer]]:
-    """Pushes and acks together; raises the first refusal, and then nothing has happened."""
+    *,
+    refuses: bool,
+) -> tuple[list[Change], TransactionDecision, list[AckOperation]]:
     store = service.store
-    _refuse_while_spooling(service, items)
+    if service.spool.holds:
+        items = ()
     changes: list[Change] = []
     drafts: dict[str, PartitionedQueue] = {}
     for item in items:
@@ -52,23 +102,43 @@ def transact(
             Ack(request.partition, request.transaction_id, request.status, request.lease_id, request.error),
         )
         for request in acks
+        if refuses or store.find(request.queue, request.partition) is not None
     ]
-    decision = decide_transaction(pushes, operations, now)
+    decision = decide_transaction(pushes, operations, now, refuses=refuses)
     changes += [(queue.number, event) for queue, event in decision.events]
-    bodies, records = _bodies_of(service, decision, items)
-    if changes or extras:
-        store.commit(changes, records, bodies, extras)
-    for name in {item.queue for item in items} | {operation.queue.name for operation in operations}:
+    return changes, decision, operations
+
+
+def _write(
+    service: PartitionedService,
+    part: Part,
+    changes: Sequence[Change],
+    decision: TransactionDecision,
+    operations: Sequence[AckOperation],
+    placed: Sequence[PushItem],
+    riders: Sequence[Extra],
+) -> list[int]:
+    store, items = service.store, part.items
+    extras = part.extras
+    spooled = service.spool.holds
+    if spooled:
+        extras = [*service.spool.records([*items, *placed]), *extras]
+    bodies, records = _bodies_of(service, decision, [*items, *placed])
+    ridden: list[int] = []
+    if changes or extras or riders:
+        ridden = store.commit(changes, records, bodies, extras, riders)
+    own = operations[: len(part.acks)]
+    for name in {item.queue for item in items} | {operation.queue.name for operation in own}:
         service.tally.of(name).transactions += 1
-    results = [
-        _result(store.queues[item.queue], item, pushed.offset, pushed.duplicate)
-        for pushed, item in zip(decision.pushed, items, strict=True)
+    if not spooled:
+        part.results = [
+            _result(store.queues[item.queue], item, pushed.offset, pushed.duplicate)
+            for pushed, item in zip(decision.pushed, items, strict=False)  # then come those of exchanges
+        ]
+    part.answers = [
+        AckAnswer(outcome, operation.queue) for outcome, operation in zip(decision.acked, own, strict=False)
     ]
-    answers = [
-        AckAnswer(outcome, operation.queue)
-        for outcome, operation in zip(decision.acked, operations, strict=True)
-    ]
-    return results, answers
+    return ridden
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +165,8 @@ class Cycle:
 
 def run_cycle(
     service: PartitionedService, streams: StreamStates, cycle: Cycle, now: float
-) -> tuple[list[PushResult], AckOutcome | None, PartitionedQueue]:
-    """State, pushes and ack together; raises the first refusal."""
-    _refuse_while_spooling(service, cycle.items)
+) -> tuple[list[PushResult] | None, AckOutcome | None, PartitionedQueue]:
+    """State, pushes and ack together; raises the first refusal. None: the pushes are in the spool."""
     if not streams.knows(cycle.query_id):
         raise NotFound(f"Unknown query: {cycle.query_id}")
     queue = _home(service, cycle.queue, cycle.partition)
@@ -115,11 +184,16 @@ def run_cycle(
         changes += [(queue.number, event) for event in decision.events]
     records: list[bytes] = []
     bodies: list[Body] = []
-    decided = service.decide_pushes(cycle.items, now, changes, records, bodies)
     extras = streams.change(cycle.query_id, cycle.partition_id, cycle.state_ops, now)
+    spooled = service.spool.holds and bool(cycle.items)
+    if spooled:
+        decided = []
+        extras = [*service.spool.records(cycle.items), *extras]
+    else:
+        decided = service.decide_pushes(cycle.items, now, changes, records, bodies)
     if changes or extras:
         service.store.commit(changes, records, bodies, extras)
-    return service.results(cycle.items, decided), outcome, queue
+    return None if spooled else service.results(cycle.items, decided), outcome, queue
 
 
 def refusal_text(outcome: AckOutcome) -> str:
@@ -133,11 +207,6 @@ _TEXTS = {
     "unknown_status": "Unknown acknowledgment status",
     "stale": "The message is already settled",
 }
-
-
-def _refuse_while_spooling(service: PartitionedService, items: Sequence[PushItem]) -> None:
-    if items and service.spool.holds:
-        raise Conflict("Pushes are suspended by maintenance")
 
 
 def _home(service: PartitionedService, number: int, index: int) -> PartitionedQueue:

@@ -32,12 +32,13 @@ def decide_push(
     queue: PartitionedQueue,
     items: Sequence[tuple[str, str]],
     now: float,
-    *,
+    limited: bool = True,
     apart: bool = False,
     ahead: Addresses | None = None,
 ) -> PushDecision:
     """Decide (partition name, transaction id) pairs, in order. All are stored, or the push is refused.
 
+    ``limited`` False: somebody has asked for room already, and what has been begun cannot be refused.
     ``ahead``: their addresses, where somebody has worked them out in steps.
     ``apart``: they start a millisecond of their own, for messages whose ids do not tell their order.
     """
@@ -66,7 +67,9 @@ def decide_push(
             prints = [print_ for place, print_ in enumerate(prints) if place not in gone]
     if not places:
         return PushDecision(None, offsets, frozenset(duplicates))
-    _check_room(queue, len(places))
+    if limited and not has_room(queue, len(places)):
+        most = queue.config.max_size
+        raise LimitReached(f"queue {queue.name} is full: it may hold {most} waiting messages")
     created_us = max(now_us, queue.log.last_created_us + 1)
     if apart:
         created_us += -created_us % 1000
@@ -144,15 +147,14 @@ def waiting(queue: PartitionedQueue) -> int:
     return total
 
 
-def _check_room(queue: PartitionedQueue, count: int) -> None:
-    """Refuse beyond ``max_size``. Counting is O(partitions), so a count is used until it runs out."""
+def has_room(queue: PartitionedQueue, count: int) -> bool:
+    """Whether ``max_size`` allows so many. Counting is O(partitions): a count is used until it runs out."""
     most = queue.config.max_size
     if not most:
-        return
+        return True
     if queue.room is None or (
         queue.room[1] < queue.log.next_offset + count and queue.room[0] != queue.progress
     ):
         # Kept as "the offset up to which pushes fit": pushes since then need no bookkeeping.
         queue.room = (queue.progress, queue.log.next_offset + most - waiting(queue))
-    if queue.room[1] < queue.log.next_offset + count:
-        raise LimitReached(f"queue {queue.name} is full: it may hold {most} waiting messages")
+    return queue.room[1] >= queue.log.next_offset + count

@@ -101,6 +101,19 @@ class PartitionedService:
             return False  # a full queue: everything behind it waits, for order's sake
         return len(self.spool) > 0
 
+    def push_with(self, items: Sequence[PushItem], now: float, riders: Sequence[Extra]) -> list[int]:
+        """Store messages for which room was asked, and records of work queues, as one step; where the latter
+        are."""
+        if self.spool.holds:
+            return self.store.commit((), extras=self.spool.records(items), riders=riders)
+        changes: list[Change] = []
+        records: list[bytes] = []
+        bodies: list[Body] = []
+        decided = self.decide_pushes(items, now, changes, records, bodies, limited=False)
+        ridden = self.store.commit(changes, records, bodies, riders=riders)
+        self.results(items, decided)
+        return ridden
+
     def _store_all(
         self, items: Sequence[PushItem], now: float, extras: Sequence[Extra] = ()
     ) -> list[PushResult]:
@@ -119,12 +132,12 @@ class PartitionedService:
         changes: list[Change],
         records: list[bytes],
         bodies: list[Body],
-        *,
+        limited: bool = True,
         apart: bool = False,
     ) -> list[Decided]:
         """Decide pushes queue by queue; what they add to a commit is appended to the three lists."""
         return [
-            (name, mine, self._decide_push(name, mine, now, changes, records, bodies, apart))
+            (name, mine, self._decide_push(name, mine, now, changes, records, bodies, limited, apart))
             for name, mine in _by_queue(items)
         ]
 
@@ -143,6 +156,7 @@ class PartitionedService:
         changes: list[Change],
         records: list[bytes],
         bodies: list[Body],
+        limited: bool,
         apart: bool,
     ) -> PushDecision:
         store = self.store
@@ -152,7 +166,7 @@ class PartitionedService:
             queue, configured = store.draft(name, now, drafts)
             changes.append((queue.number, configured))
         pairs = [(item[1], item[2].transaction_id) for item in items]
-        decision = decide_push(queue, pairs, now, apart=apart)
+        decision = decide_push(queue, pairs, now, limited, apart=apart)
         if decision.event is not None:
             changes.append((queue.number, decision.event))
             cipher = store.cipher if queue.config.encryption_enabled else None

@@ -73,6 +73,12 @@ class Spool(Side):
 
     def put(self, items: Sequence[PushItem]) -> None:
         """Keep messages, in order."""
+        self._store.commit_extras(self.records(items))
+
+    def records(self, items: Sequence[PushItem]) -> list[Extra]:
+        """The records that keep these messages, for a commit that does more than that."""
+        if not items:
+            return []
         queues, cipher = self._store.queues, self._store.cipher
         records: list[Extra] = []
         for item in items:
@@ -80,7 +86,7 @@ class Spool(Side):
             sealed = cipher if queue is not None and queue.config.encryption_enabled else None
             records.append((Kind.PARTITIONED_BODY, encode_body(item.body, sealed)))
         places = [(item.queue, item.partition) for item in items]
-        self._store.commit_extras([*records, (Kind.SPOOLED, _encode(places))])
+        return [*records, (Kind.SPOOLED, _encode(places))]
 
     def head(self) -> list[PushItem]:
         """The oldest messages, as they were pushed."""

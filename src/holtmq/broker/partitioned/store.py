@@ -95,34 +95,43 @@ class PartitionedStore:
         records: Sequence[bytes] = (),
         bodies: Sequence[Body] = (),
         extras: Sequence[Extra] = (),
-    ) -> None:
+        riders: Sequence[Extra] = (),
+    ) -> list[int]:
         """Write everything as one record of which a crash leaves all or nothing, then make it true.
 
-        ``records`` and ``bodies`` are the messages of all ``Pushed`` events, in order.
+        ``records`` and ``bodies`` are the messages of all ``Pushed`` events, in order. ``riders`` are records
+        of the node's other half: written here, folded there; their positions are the answer.
         """
         batch: list[Extra] = [(_BODY, record) for record in records]
         batch += extras
         if changes:
             batch.append((_EVENTS, b"".join([encode(number, event) for number, event in changes])))
+        batch += riders
         positions = self.journal.append_batch(batch)
+        ridden = positions[len(positions) - len(riders) :]
         count = len(records)
+        beside = positions[count : count + len(extras)]
         if count:
             if len(positions) > count:
                 del positions[count:]
             self.cache.add(positions, bodies)
         self._apply(changes, positions)
-        for kind, payload in extras:
-            self._sides[kind].fold(0, kind, payload)
+        if extras:
+            self._fold_extras(extras, beside)
+        return ridden
 
     def commit_extras(self, extras: Sequence[Extra]) -> list[int]:
         """Records of the sides alone, bodies before the record they belong to; their positions."""
         positions = self.journal.append_batch(extras)
+        self._fold_extras(extras, positions)
+        return positions
+
+    def _fold_extras(self, extras: Sequence[Extra], positions: Sequence[int]) -> None:
         for position, (kind, payload) in zip(positions, extras, strict=True):
             if kind == _BODY:
                 self._loose.append(position)
             else:
                 self._sides[kind].fold(position, kind, payload)
-        return positions
 
     def apply_stored(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
         """For a side whose record carries events of its own: its messages' bodies lie at ``positions``."""

@@ -48,11 +48,14 @@ class TransactionDecision:
 
 
 def decide_transaction(
-    pushes: Sequence[PushOperation], acks: Sequence[AckOperation], now: float
+    pushes: Sequence[PushOperation], acks: Sequence[AckOperation], now: float, *, refuses: bool = True
 ) -> TransactionDecision:
-    """Decide everything; raises the first refusal, and then nothing has happened."""
+    """Decide everything; raises the first refusal, and then nothing has happened.
+
+    Without ``refuses`` an ack that does not count changes nothing, and limits are not asked about.
+    """
     events: list[tuple[PartitionedQueue, QueueEvent]] = []
-    acked = _decide_acks(acks, now, events)
+    acked = _decide_acks(acks, now, events, refuses)
     flat = [(operation.queue, item) for operation in pushes for item in operation.items]
     places: dict[int, list[int]] = {}
     for place, (queue, _) in enumerate(flat):
@@ -61,7 +64,7 @@ def decide_transaction(
     decisions: list[tuple[PartitionedQueue, PushDecision, list[int]]] = []
     for mine in places.values():
         queue = flat[mine[0]][0]
-        decision = decide_push(queue, [flat[place][1] for place in mine], now)
+        decision = decide_push(queue, [flat[place][1] for place in mine], now, refuses)
         decisions.append((queue, decision, mine))
         if decision.event is not None:
             events.append((queue, decision.event))
@@ -71,7 +74,10 @@ def decide_transaction(
 
 
 def _decide_acks(
-    acks: Sequence[AckOperation], now: float, events: list[tuple[PartitionedQueue, QueueEvent]]
+    acks: Sequence[AckOperation],
+    now: float,
+    events: list[tuple[PartitionedQueue, QueueEvent]],
+    refuses: bool,
 ) -> list[AckOutcome]:
     # All acks of one (queue, group) are decided in one call: together they may release a lease.
     places: dict[tuple[int, str], list[int]] = {}
@@ -87,7 +93,7 @@ def _decide_acks(
         decision = decide_acks(queue, group, [acks[p].ack for p in mine], now, new_number=new_number)
         for place, outcome in zip(mine, decision.outcomes, strict=True):
             refusal = _refusal(acks[place].ack, outcome)
-            if refusal is not None:
+            if refusal is not None and refuses:
                 raise refusal
             outcomes[place] = outcome
         events += [(queue, event) for event in decision.events]

@@ -96,12 +96,12 @@ class SimClient:
         """One method on the channel."""
         self._send_on(_CHANNEL, method)
 
-    def publish(self, queue: str, name: str, body: bytes, persistent: bool) -> None:
+    def publish(self, queue: str, name: str, body: bytes, persistent: bool, exchange: str = "") -> None:
         """A message, in one piece or torn apart anywhere."""
         self._published += 1
         self.unconfirmed.append((self._published, name))
         self._feed(
-            encode_frame(FRAME_METHOD, _CHANNEL, encode_method(BasicPublish("", queue)))
+            encode_frame(FRAME_METHOD, _CHANNEL, encode_method(BasicPublish(exchange, queue)))
             + encode_frame(FRAME_HEADER, _CHANNEL, encode_header(len(body), _PROPERTIES[persistent]))
             + encode_frame(FRAME_BODY, _CHANNEL, body)
         )

@@ -12,7 +12,7 @@ from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.admin import configure
 from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.bundle import transact
+from holtmq.broker.partitioned.bundle import Part, transact
 from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
 from holtmq.broker.partitioned.queue_config import OptionValue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
@@ -205,26 +205,23 @@ class PartitionedQueues:
         if good:
             after.ack(lease, {lease.end - 1: AckStatus.COMPLETED}, lease, self._now_us)
         duplicates = after.push(queue, items, self._now_us)
-        before = observed(self._world.partitioned)
+        before = observed(self._world.partitioned, _QUEUES)
+        part = Part([_item(queue, *item) for item in items], acks, self._world.now)
         try:
-            answer = self._promises.command(
-                lambda: transact(
-                    self._world.partitioned, [_item(queue, *item) for item in items], acks, self._world.now
-                )
-            )
+            done = self._promises.command(lambda: transact(self._world.partitioned, part))
         except BrokerError as refusal:
             if good:
                 raise BrokenRule(f"a transaction under {lease} was refused: {refusal}") from None
             self._promises.is_unchanged(before, "a refused transaction")
             return
-        if answer is None:
+        if done is None:
             if good:
                 lease.first, lease.ended = first, False
             return
         if not good:
             raise BrokenRule(f"a transaction under {lease} should have been refused")
-        if [result.duplicate for result in answer[0]] != duplicates:
-            raise BrokenRule(f"transaction pushed {items}: {answer[0]}, expected {duplicates}")
+        if [result.duplicate for result in part.results or ()] != duplicates:
+            raise BrokenRule(f"transaction pushed {items}: {part.results}, expected {duplicates}")
         self._promises.becomes(after)
 
     def _renews(self) -> None:

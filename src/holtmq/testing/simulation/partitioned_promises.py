@@ -100,7 +100,7 @@ class PartitionedPromises:
 
     def command(self, run: Callable[[], T]) -> T | None:
         """The answer; None when the journal refused, and then nothing may have happened."""
-        before = observed(self._world.partitioned) if self._world.failed else None
+        before = observed(self._world.partitioned, self.state.queues) if self._world.failed else None
         try:
             return run()
         except JournalFailed:
@@ -110,7 +110,7 @@ class PartitionedPromises:
             return None
 
     def is_unchanged(self, before: View, what: str) -> None:
-        if observed(self._world.partitioned) != before:
+        if observed(self._world.partitioned, self.state.queues) != before:
             raise BrokenRule(f"{what} changed the partitioned queues")
 
     def becomes(self, state: State, *, answered: bool = True) -> None:
@@ -130,7 +130,7 @@ class PartitionedPromises:
 
     def recovered(self) -> str:
         """Find the command after which the world stopped."""
-        found = observed(self._world.partitioned)
+        found = observed(self._world.partitioned, self.state.queues)
         self._world.digest.update(repr(found).encode())
         for version in sorted(self._versions, reverse=True):
             if expected(self._versions[version]) == found:
@@ -138,14 +138,14 @@ class PartitionedPromises:
                 self.state = self._versions[version].copy()
                 self._version = self._durable = version
                 self._versions = {version: self.state.copy()}
-                damaged = damaged_bodies(self._world.partitioned)
+                damaged = damaged_bodies(self._world.partitioned, self.state.queues)
                 return f"bodies are not what was pushed: {damaged}" if damaged else ""
         promised = expected(self._versions[self._durable])
         return f"the partitioned queues are not as promised: {difference(promised, found)}"
 
     def check(self) -> None:
         """The broker holds what the model says."""
-        found, wanted = observed(self._world.partitioned), expected(self.state)
+        found, wanted = observed(self._world.partitioned, self.state.queues), expected(self.state)
         if found != wanted:
             raise BrokenRule(f"partitioned queues: {difference(wanted, found)}")
 

@@ -3,6 +3,7 @@
 Owns: reading one side and the other into equal shapes, and saying where they differ. Must not touch: state.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from holtmq.broker.partitioned.service import PartitionedService
@@ -43,8 +44,8 @@ def expected(state: State) -> View:
     return View(queues, dict(state.subscriptions))
 
 
-def observed(service: PartitionedService) -> View:
-    """As the broker has it."""
+def observed(service: PartitionedService, names: Container[str]) -> View:
+    """As the broker has it, of these queues."""
     store = service.store
     queues = {
         name: QueueView(
@@ -74,6 +75,7 @@ def observed(service: PartitionedService) -> View:
             ),
         )
         for name, queue in store.queues.items()
+        if name in names
     }
     records = {
         (group, scope.queue): (record.mode.value, record.timestamp_us)
@@ -82,12 +84,13 @@ def observed(service: PartitionedService) -> View:
     return View(queues, records)
 
 
-def damaged_bodies(service: PartitionedService) -> list[str]:
-    """Messages whose body is not the one that was pushed under their id."""
+def damaged_bodies(service: PartitionedService, names: Container[str]) -> list[str]:
+    """Messages of these queues whose body is not the one that was pushed under their id."""
     store = service.store
     return [
         body.transaction_id
-        for queue in store.queues.values()
+        for name, queue in store.queues.items()
+        if name in names
         for part in queue.partitions
         for body in store.bodies([queue.log.position(offset) for offset in part.offsets])
         if body.payload != payload_of(body.transaction_id)

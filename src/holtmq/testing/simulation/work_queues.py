@@ -21,6 +21,7 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
+from holtmq.broker.envelopes import to_body
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.testing import views
 from holtmq.testing.simulation.amqp_client import SimClient
@@ -34,7 +35,7 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     _WORK: {},
     _IN: {},
     _OUT: {},
-    _AUDIT: {},
+    _AUDIT: {"x-queue-type": "stream"},  # so that a mover's transaction concerns both kinds of queue
     _SHORT: {"x-message-ttl": _TTL_MS, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": _DEAD},
     _DEAD: {},
 }
@@ -240,6 +241,9 @@ class WorkQueues:
             raise BrokenRule("a session outlived its channel")
         there: set[str] = set()
         for queue in self._queues():
+            if queue.is_stream:
+                there.update(name_of(body) or "" for body in self._stored(queue))
+                continue
             leased = [
                 lease.message
                 for ledger in living
@@ -266,16 +270,22 @@ class WorkQueues:
         """All that waits, persistent only; what may move from one queue to the other counts as one queue."""
         found: dict[str, list[bytes]] = {}
         for queue in self._queues():
-            bodies = [
-                message.body
-                for message in views.raw_messages(self._world.broker, queue)
-                if message.persistent
-            ]
+            bodies = self._stored(queue) if queue.is_stream else self._waiting(queue)
             self._world.digest.update(b"".join(bodies))
             found[queue.name] = bodies
         # Dead letters arrive in order of death, so order says nothing there.
         found[_SHORT] = sorted([*found[_SHORT], *found.pop(_DEAD)], key=_publisher_and_number)
         return found
+
+    def _waiting(self, queue: WorkQueue) -> list[bytes]:
+        messages = views.raw_messages(self._world.broker, queue)
+        return [message.body for message in messages if message.persistent]
+
+    def _stored(self, queue: WorkQueue) -> list[bytes]:
+        store = self._world.partitioned.store
+        log = store.queues.get(queue.name)
+        positions = [] if log is None else sorted(log.live_positions())
+        return [to_body(body.payload) for body in store.bodies(positions)]
 
     # -- small things ----------------------------------------------------------------------------
 
