@@ -389,7 +389,7 @@ def serve(config: Config) -> int:
 
     # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
     sys.setswitchinterval(0.0005)
-    # What exists now stays; messages and leases are not tracked at all (decision 0005). The default threshold
+    # What exists now stays; messages and leases are not tracked at all (decision 0009). The default threshold
     # of 700 allocations would walk the young objects of every few socket reads.
     gc.collect()
     gc.freeze()
