@@ -122,6 +122,24 @@ def test_a_record_can_be_read_before_and_after_it_is_durable(bench: Bench) -> No
     assert journal.read_many([three, one, two]) == [(22, b"three"), (20, b"one"), (21, b"two")]
 
 
+def test_big_records_among_small_ones_can_be_read_before_and_after_they_are_durable(bench: Bench) -> None:
+    sizes = [70_000, 0, 9, 5000, 1, 0, 0, 20_000, 18]
+    written = [(20, bytes([number]) * size) for number, size in enumerate(sizes)]
+    positions = [bench.journal.append(kind, payload) for kind, payload in written]
+    early = bench.journal.read(positions[3])  # what follows it is a part of its own
+    positions += bench.journal.append_batch(written)
+    positions += [bench.journal.append(kind, payload) for kind, payload in reversed(written)]
+    written += written + written[::-1]
+
+    before = bench.journal.read_many(positions)
+    bench.journal.flush()
+
+    assert early == written[3]
+    assert before == written
+    assert bench.journal.read_many(positions) == written
+    assert [(kind, payload) for _, kind, payload in bench.reopen().records] == written
+
+
 def test_many_records_are_read_back_in_the_order_asked(bench: Bench) -> None:
     journal = bench.journal
     sizes = [0, 1, 100, 5000, 3, 70_000, 900] * 40

@@ -89,6 +89,9 @@ class OsFile:
                 at += len(waiting)
             written = os.pwritev(self._fd, waiting, offset)
             offset += written
+            if written == sum(map(len, waiting)):  # nearly always, and without a step for each part
+                waiting = []
+                continue
             while waiting and written >= len(waiting[0]):
                 written -= len(waiting.pop(0))
             if written:  # a short write: the kernel stops at a limit, the next call says why

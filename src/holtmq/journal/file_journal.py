@@ -15,7 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from queue import SimpleQueue
+from typing import Final
 
 from .checkpointer import Checkpointer, Outcome
 from .checksum import crc32
@@ -37,6 +39,7 @@ from .interface import (
 from .reader import LogReader
 from .records import (
     FRAME,
+    FRAME_SIZE,
     KIND_BYTES,
     MAX_PAYLOAD,
     PREFIX_SIZE,
@@ -52,6 +55,9 @@ from .writer import Commit, Group, LogWriter, run_writer
 log = logging.getLogger(__name__)
 
 _pack_frame = FRAME.pack
+# Mean bytes of a chunk (a frame or a payload) from which on a group is not joined but written piece by piece.
+# The join costs mostly page faults on fresh memory: of an append of 4 KiB 1.0 µs of 1.65, of 64 KiB 15 of 19.
+_AS_THEY_ARE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +299,18 @@ class FileJournal:
         self._end += SYNC_SIZE
 
     def _join_chunks(self) -> None:
-        if self._chunks:
-            part = b"".join(self._chunks)
-            self._chunks = []
-            self._part_starts.append(self._end - len(part))
-            self._parts.append(part)
+        chunks = self._chunks
+        if not chunks:
+            return
+        self._chunks = []
+        size = sum(map(len, chunks))
+        start = self._end - size
+        if size < _AS_THEY_ARE * len(chunks):
+            self._part_starts.append(start)
+            self._parts.append(b"".join(chunks))
+        else:
+            self._part_starts += accumulate(map(len, chunks[:-1]), initial=start)
+            self._parts += chunks
 
     # -- results of the writer
 
@@ -391,8 +404,11 @@ class FileJournal:
                 break
         at = bisect_right(starts, position) - 1
         if at >= 0 and position < self._end:
+            part = parts[at]
+            if len(part) == FRAME_SIZE and at + 1 < len(parts):  # not joined: its payload comes next
+                part += parts[at + 1]
             with suppress(BadRecord):
-                return record_at(parts[at], position - starts[at])
+                return record_at(part, position - starts[at])
         raise JournalCorrupt(f"no record was appended at position {position}")
 
     # -- checkpoint
