@@ -20,6 +20,9 @@ FRAME_SIZE: Final = FRAME.size
 PREFIX: Final = Struct("<II")
 PREFIX_SIZE: Final = PREFIX.size
 MAX_PAYLOAD: Final = (1 << 30) - 1
+# Mean bytes of a piece (a frame or a payload) from which on pieces are not joined but written one by one. The
+# join costs mostly page faults on fresh memory: of an append of 4 KiB 1.0 µs of 1.65, of 64 KiB 15 of 19.
+AS_THEY_ARE: Final = 512
 
 BATCH: Final = 1  # the payload is a run of whole records: all of them or none
 SYNC: Final = 2  # starts every group commit; says how far the log was durable
@@ -59,8 +62,8 @@ def encode(kind: int, payload: bytes) -> bytes:
     return FRAME.pack(length, crc32(payload, crc32(KIND_BYTES[kind], length)), kind) + payload
 
 
-def encode_batch(records: Sequence[tuple[int, bytes]]) -> tuple[bytes, list[int]]:
-    """One BATCH record and the offset in it of each inner record."""
+def encode_batch(records: Sequence[tuple[int, bytes]]) -> tuple[list[bytes], int, list[int]]:
+    """One BATCH record in pieces, its size, and the offset in it of each inner record."""
     parts: list[bytes] = []
     offsets: list[int] = []
     at = FRAME_SIZE
@@ -70,7 +73,14 @@ def encode_batch(records: Sequence[tuple[int, bytes]]) -> tuple[bytes, list[int]
         parts.append(payload)
         offsets.append(at)
         at += PREFIX_SIZE + length
-    return encode(BATCH, b"".join(parts)), offsets
+    if at < AS_THEY_ARE * len(parts):
+        parts = [b"".join(parts)]
+    length = at - PREFIX_SIZE
+    checksum = crc32(KIND_BYTES[BATCH], length)
+    for part in parts:
+        checksum = crc32(part, checksum)
+    parts.insert(0, FRAME.pack(length, checksum, BATCH))
+    return parts, at, offsets
 
 
 def encode_sync(
