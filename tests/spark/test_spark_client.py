@@ -57,13 +57,11 @@ def test_a_broker_that_comes_back_in_time_is_waited_for(broker: TestBroker) -> N
 
 
 def test_a_broker_that_stays_away_is_named_with_its_address() -> None:
-    began = time.monotonic()
     with (
         BrokerClient(Connection("http://127.0.0.1:9", retry_seconds=0.5)) as client,
         pytest.raises(BrokerUnreachable, match=r"no answer from http://127\.0\.0\.1:9 for 0\.5 seconds"),
     ):
         client.heads(QUEUES)
-    assert time.monotonic() - began < 5
 
 
 def test_a_refusal_is_not_repeated_and_says_why(broker: TestBroker) -> None:

@@ -2,89 +2,22 @@
 
 import os
 import random
-import re
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from crash_job import copy_options
 from pyspark.sql import SparkSession
+from spark_processes import Broker, Process, until
 
 from holtmq.spark.lake import Lake
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 ROUNDS = int(os.environ.get("HOLT_SPARK_CRASH_ROUNDS", "2"))
-
-
-def until(ready: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.05)
-
-
-class Process:
-    """A process group: with Spark's JVM and its Python workers in it."""
-
-    def __init__(self, command: list[str], log: Path, **environment: str) -> None:
-        self.log = log
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLT_")}
-        with log.open("a") as out:
-            self._process = subprocess.Popen(
-                command, stdout=out, stderr=out, env={**kept, **environment}, start_new_session=True
-            )
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        if self.alive:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
-
-
-class Broker:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._starts = 0
-        self.port = 0
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        self._starts += 1
-        log = self._folder / f"broker-{self._starts}.log"
-        self._process = Process(
-            [sys.executable, "-m", "holtmq", "serve"],
-            log,
-            HOLT_DATA_DIR=str(self._folder / "data"),
-            HOLT_AMQP_PORT="0",
-            HOLT_AMQP_HOST="127.0.0.1",
-            HOLT_HTTP_HOST="127.0.0.1",
-            HOLT_HTTP_PORT=str(self.port),
-        )
-
-        def ready() -> bool:
-            assert self._process.alive, log.read_text()
-            found = re.search(r"ready.*http_port=(\d+)", log.read_text())
-            if found:
-                self.port = int(found[1])
-            return found is not None
-
-        until(ready, "broker is ready", 30)
-
-    def kill(self) -> None:
-        self._process.kill()
 
 
 @pytest.fixture

@@ -260,6 +260,11 @@ class BrokerClient:
         return time.monotonic() + self._options.retry_seconds
 
     def _wait(self, deadline: float, pause: float, error: Exception) -> float:
+        if isinstance(error, ssl.SSLCertVerificationError):  # asking again changes nothing
+            raise BrokerUnreachable(
+                f"the certificate of {self._options.url} is not trusted: {error.verify_message}; "
+                "option tlsCa names the file of the authority that signed it"
+            ) from error
         if time.monotonic() + pause > deadline:
             raise BrokerUnreachable(
                 f"no answer from {self._options.url} for {self._options.retry_seconds:g} seconds: "

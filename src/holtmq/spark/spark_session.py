@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def open_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
     """The session, with ``format("holtmq")`` registered. Underscores in setting names stand for dots."""
-    # Workers are whatever "python3" is on PATH otherwise, and die without a word if it has no pyarrow.
-    if master.startswith("local"):
+    # Workers are whatever "python3" is on PATH otherwise, and die without a word if it has no pyarrow. On a
+    # standalone cluster the same environment is at the same path; elsewhere it comes in an image or archive.
+    if master.startswith(("local", "spark://")):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
