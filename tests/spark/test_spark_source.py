@@ -6,7 +6,7 @@ from pathlib import Path
 import pika
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from spark_support import Shop, batches
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -94,6 +94,33 @@ def test_available_now_reads_in_batches_of_the_limit_and_ends_exactly(
     assert shop.next_offset("out") == 3
     # Spark commits a batch when the next one begins: the mirror is one behind at the end.
     assert shop.lag("q", "mirror") == sizes[-1] if len(sizes) > 1 else True
+
+
+def test_available_now_ends_with_what_was_there_while_somebody_pushes_all_the_time(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    shop.push("q", range(30))
+    seen: list[int] = []
+
+    def work(batch: DataFrame, number: int) -> None:
+        shop.push("q", range(1000 * (number + 1), 1000 * (number + 1) + 20))  # more than a batch takes
+        seen.extend(row["offset"] for row in batch.collect())
+
+    def run() -> list[int]:
+        writer = shop.stream(spark, "q", maxOffsetsPerTrigger="10").select("offset").writeStream
+        writer = writer.foreachBatch(work).option("checkpointLocation", str(tmp_path / "c"))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(150), "it reads what is pushed meanwhile, and never ends"
+        finally:
+            query.stop()
+        return batches(query)
+
+    assert run() == [10, 10, 10]
+    assert sorted(seen) == list(range(30))
+    assert run() == [10] * 6  # what came meanwhile, and again not what comes now
+    assert sorted(seen) == list(range(90))
+    assert shop.next_offset("q") == 90 + 6 * 20
 
 
 def test_bytes_limit_a_batch_exactly_and_a_larger_message_goes_alone(
