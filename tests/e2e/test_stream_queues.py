@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker, NackError
+from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, NackError
 
 from holtmq.testing import TestBroker
 
@@ -225,3 +226,30 @@ def test_a_transaction_reaches_a_stream_and_a_work_queue_at_its_commit_or_never(
     assert before == []
     assert [message.body for message in stream_broker.messages("s")] == [b"kept", b"last"]
     assert [message.body for message in stream_broker.messages("work")] == [b"kept"]
+
+
+def test_what_a_leaving_group_member_held_goes_to_a_pop_that_waits(stream_broker: TestBroker) -> None:
+    connection, channel = bound_stream(stream_broker)
+    channel.basic_publish("events", "k", b"1")
+    member = connection.channel()
+    held: list[bytes] = []
+    arguments = {"x-consumer-group": "g", "x-stream-offset": "first"}
+    member.basic_consume("s", lambda *delivery: held.append(delivery[3]), arguments=arguments)
+    until = time.monotonic() + DEADLINE
+    while not held and time.monotonic() < until:
+        connection.process_data_events(0.02)
+    assert held == [b"1"]
+    answers: list[httpx.Response] = []
+    query = {"consumerGroup": "g", "wait": "true", "timeout": 20_000}
+    url = f"{stream_broker.http_url}/api/v1/pop/queue/s"
+    worker = threading.Thread(target=lambda: answers.append(httpx.get(url, params=query, timeout=40)))
+    worker.start()
+    while not stream_broker.call(lambda node: node.partitioned.line.waiting_on("s")):
+        assert worker.is_alive()
+
+    stream_broker.drop_connections()
+    worker.join(40)
+
+    assert [message["data"] for message in answers[0].json()["messages"]] == [1]
+    with pytest.raises(AMQPConnectionError):
+        connection.process_data_events(DEADLINE)

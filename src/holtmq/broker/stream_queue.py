@@ -359,7 +359,7 @@ class _Member:
         self._queue.forget(self)
         if log is not None:
             for partition in claimed:
-                log.release(self._group, partition)
+                self._queue.service.give_back(log, self._group, partition)
 
 
 def stored_name(vhost: str, name: str) -> str:

@@ -138,6 +138,9 @@ class PartitionLeases:
             lease.expires_at = max(lease.expires_at, until)
         return renewed, bool(held)
 
+    def knows(self, lease_id: str) -> bool:
+        return lease_id in self._by_id
+
     def live(self, now: float) -> Iterator[Lease]:
         return (lease for lease in self._live.values() if now < lease.expires_at)
 

@@ -5,6 +5,7 @@ waits (the line's), wire names, clocks.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from holtmq.broker.partitioned.events import NO_QUEUE
 from holtmq.broker.partitioned.groups import micros
@@ -15,18 +16,25 @@ from holtmq.broker.partitioned.store import Change, PartitionedStore
 from holtmq.broker.partitioned.subscriptions import Scope
 from holtmq.broker.partitioned.tally import Tally
 from holtmq.broker.partitioned.waiting import WaitingLine
+from holtmq.broker.partitioned.wide_pops import WideLines, matches
+
+_SWEEP: Final = 4_096
 
 
 class Popping:
     """See the module."""
 
-    def __init__(self, store: PartitionedStore, tally: Tally, line: WaitingLine, lookback: float) -> None:
+    def __init__(
+        self, store: PartitionedStore, tally: Tally, line: WaitingLine, wide: WideLines, lookback: float
+    ) -> None:
         self._store = store
         self._tally = tally
         self._line = line
+        self._wide = wide
+        self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
+        self._sweep_at = _SWEEP
         self._lookback = lookback
         self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
-        self._turns = 0  # where a pop over many queues starts: fair rotation
 
     def pop(self, request: PopRequest, now: float) -> Popped | None:
         """Hand out what is there, under a lease or settled at once; None when there is nothing.
@@ -49,31 +57,31 @@ class Popping:
 
     def _pop_many(self, request: PopRequest, now: float) -> tuple[bool, list[Run]]:
         scope = Scope("", "", request.namespace, request.task)
-        queues = self.matching(request.namespace, request.task)
         wrote = self._join(request, None, scope, now)
         runs: list[Run] = []
         limit, most = request.limit, request.most_partitions
-        if queues:
-            self._turns += 1
-            at = self._turns % len(queues)
-            queues = sorted(queues[at:] + queues[:at], key=_priority)
-        for queue in queues:
+        line = self._wide.line(request.namespace, request.task, request.group)
+        for queue in line.take(now):
+            try:
+                wrote = self._join(request, queue, scope, now) or wrote
+                found = self._claim(queue, request, limit, most, now)
+            except BaseException:
+                line.offer(queue)  # nobody has looked
+                raise
+            if not found:
+                line.empty(queue)
+                continue
+            line.offer(queue)
+            runs += found
+            limit -= sum([len(run.bodies) for run in found])
+            most -= len(found)
             if limit <= 0 or most <= 0:
                 break
-            wrote = self._join(request, queue, scope, now) or wrote
-            for run in self._claim(queue, request, limit, most, now):
-                runs.append(run)
-                limit -= len(run.bodies)
-                most -= 1
         return wrote, runs
 
     def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
         """Every queue of a namespace and/or task; blank matches all."""
-        return [
-            queue
-            for queue in self._store.queues.values()
-            if (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
-        ]
+        return [queue for queue in self._store.queues.values() if matches(namespace, task, queue)]
 
     def _join(self, request: PopRequest, queue: PartitionedQueue | None, scope: Scope, now: float) -> bool:
         """Record where the group starts, if that is not known yet; whether anything was written."""
@@ -109,6 +117,7 @@ class Popping:
     def forget_joined(self) -> None:
         """Groups, queues or their records went away: the next pops look again."""
         self._joined.clear()
+        self._wide.clear()
 
     def _claim(
         self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, now: float
@@ -138,14 +147,33 @@ class Popping:
             for delivery in claim.deliveries:  # nobody gets them: do not make the next worker wait
                 queue.release(request.group, delivery.partition)
             raise
+        if not request.auto_ack:
+            self._note_home(request.lease_id, queue.number)
         self._line.plan(queue, request.group)
         return runs
+
+    def _note_home(self, lease_id: str, number: int) -> None:
+        homes = self._homes.get(lease_id, ())
+        if number not in homes:
+            self._homes[lease_id] = (*homes, number)
+        if len(self._homes) > self._sweep_at:
+            # Leases end in many ways and none has to tell: now and then the ended ones are forgotten.
+            kept = {}
+            for held, numbers in self._homes.items():
+                if left := tuple(home.number for home in self._known(numbers) if home.knows_lease(held)):
+                    kept[held] = left
+            self._homes = kept
+            self._sweep_at = 2 * len(kept) + _SWEEP
+
+    def homes(self, lease_id: str) -> list[PartitionedQueue]:
+        """The queues in which this lease may hold something."""
+        return self._known(self._homes.get(lease_id, ()))
+
+    def _known(self, numbers: Sequence[int]) -> list[PartitionedQueue]:
+        by_number = self._store.by_number
+        return [by_number[number] for number in numbers if number in by_number]
 
     def _count(self, runs: Sequence[Run], now: float) -> None:
         now_us = micros(now)
         for run in runs:
             self._tally.of(run.queue.name).popped(len(run.bodies), max(0, now_us - run.rows[0][2]))
-
-
-def _priority(queue: PartitionedQueue) -> int:
-    return queue.config.priority_order

@@ -148,6 +148,10 @@ class PartitionedQueue:
                 expires_at = lease.expires_at if expires_at is None else min(expires_at, lease.expires_at)
         return Extension(renewed, expires_at, known)
 
+    def knows_lease(self, lease_id: str) -> bool:
+        """Whether anything is held under this id, or was and nobody has noticed its end."""
+        return any(group.leases.knows(lease_id) for group in self.groups.values())
+
     def release(self, group: str, partition: int) -> None:
         """Give a lease back untouched: the worker's answer could not be sent."""
         reader = self.groups.get(group)

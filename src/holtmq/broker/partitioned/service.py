@@ -43,6 +43,7 @@ from holtmq.broker.partitioned.stream_state import StreamStates
 from holtmq.broker.partitioned.tally import Tally
 from holtmq.broker.partitioned.timed import TimedMessages
 from holtmq.broker.partitioned.waiting import WaitingLine
+from holtmq.broker.partitioned.wide_pops import WideLines
 from holtmq.journal.interface import Journal
 
 Decided = tuple[str, Sequence[PushItem], PushDecision]
@@ -73,9 +74,10 @@ class PartitionedService:
         self.staging = Staging(self.store, self.spool)
         DeliveryCheckpoints(self.store)
         self.tally = Tally()
-        self.line = WaitingLine(self.store.queues, self.pop)
+        wide = WideLines(self.store.by_number)
+        self.line = WaitingLine(self.store.queues, wide, self.pop)
         self.store.on_event = self.line.hear
-        self._popping = Popping(self.store, self.tally, self.line, self.settings.lookback)
+        self._popping = Popping(self.store, self.tally, self.line, wide, self.settings.lookback)
         self._firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None
 
@@ -231,6 +233,11 @@ class PartitionedService:
         """The client is gone or its time is up."""
         self.line.remove(waiter)
 
+    def give_back(self, queue: PartitionedQueue, group: str, partition: int) -> None:
+        """A holder leaves what it leased untouched: others may have it at once."""
+        queue.release(group, partition)
+        self.line.given_back(queue)
+
     # -- ack -------------------------------------------------------------------------------------
 
     def ack(self, requests: Sequence[AckRequest], now: float) -> list[AckAnswer]:
@@ -289,7 +296,7 @@ class PartitionedService:
         """Renew a lease wherever it holds something; by default for a minute, or its queue's lease time."""
         renewed, known = 0, False
         expires_at: float | None = None
-        for queue in self.store.queues.values():
+        for queue in self._popping.homes(lease_id):
             found = queue.extend(lease_id, seconds or max(60.0, queue.config.lease_length), now)
             known = known or found.known
             renewed += found.renewed

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from holtmq.broker.partitioned.events import Acked, Pushed, QueueConfigured, QueueEvent
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PopRequest, Waiter
+from holtmq.broker.partitioned.wide_pops import WideLines, matches
 from holtmq.journal.interface import JournalFailed
 
 _ANY = ""
@@ -24,9 +25,11 @@ class WaitingLine:
     def __init__(
         self,
         queues: Mapping[str, PartitionedQueue],
+        wide: WideLines,
         pop: Callable[[PopRequest, float], Popped | None],
     ) -> None:
         self._queues = queues
+        self._wide_lines = wide
         self._pop = pop
         self.on_dirty: Callable[[], None] = _nothing
         self.at: Callable[[float, Callable[[], None]], None] = _never
@@ -36,6 +39,7 @@ class WaitingLine:
         self._dirty: dict[_Key, None] = {}
         self._dirty_wide: dict[_Wide, None] = {}
         self._planned: dict[tuple[str, str], float] = {}
+        self._planned_wide: dict[_Wide, float] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}  # readers without a group
 
     def __len__(self) -> int:
@@ -50,9 +54,7 @@ class WaitingLine:
         request = waiter.request
         if not request.queue:
             self._wide.setdefault(_wide_key(request), OrderedDict())[waiter] = None
-            for queue in self._queues.values():
-                if _matches(request.namespace, request.task, queue):
-                    self.plan(queue, request.group)
+            self._plan_wide(_wide_key(request))
             return
         self._lines.setdefault(_key(request), OrderedDict())[waiter] = None
         groups = self._groups.setdefault(request.queue, {})
@@ -109,20 +111,29 @@ class WaitingLine:
             for tell in self._watchers.get(queue.name, ()):
                 tell()
         groups = self._groups.get(queue.name)
-        if groups is None and not self._wide:
-            queue.take_woken()
-            return
         woken = queue.take_woken()
+        self._wide_lines.hear(queue, woken)
+        if groups is None and not self._wide:
+            return
         partitions: set[str] | None = None
         if isinstance(event, Pushed):
             partitions = {queue.partitions[index].name for index in set(event.partitions)}
         elif isinstance(event, Acked):
             partitions = {queue.partitions[event.partition].name}
-        for group in groups or ():
+        self._mark_woken(queue, woken, partitions)
+
+    def given_back(self, queue: PartitionedQueue) -> None:
+        """A lease ended without an event: its partition is there for others."""
+        woken = queue.take_woken()
+        self._wide_lines.hear(queue, woken)
+        self._mark_woken(queue, woken, None)
+
+    def _mark_woken(self, queue: PartitionedQueue, woken: set[str], partitions: set[str] | None) -> None:
+        for group in self._groups.get(queue.name, ()):
             if group in woken or group not in queue.groups:
                 self._mark(queue.name, group, partitions)
         for key in self._wide:
-            if (key[2] in woken or key[2] not in queue.groups) and _matches(key[0], key[1], queue):
+            if (key[2] in woken or key[2] not in queue.groups) and matches(key[0], key[1], queue):
                 self._mark_wide(key)
 
     def watch(self, queues: Iterable[str], tell: Callable[[], None]) -> None:
@@ -165,7 +176,7 @@ class WaitingLine:
 
     def plan(self, queue: PartitionedQueue, group: str) -> None:
         """Wake the group's waiters when the next lease, delay or window of theirs ends."""
-        if not self._wide and group not in self._groups.get(queue.name, ()):
+        if group not in self._groups.get(queue.name, ()):
             return
         reader = queue.groups.get(group)
         due = reader.ready.next_deadline() if reader is not None else None
@@ -183,11 +194,19 @@ class WaitingLine:
         name, group = key
         if group in self._groups.get(name, ()):
             self._mark(name, group, None)
-        queue = self._queues.get(name)
-        if queue is not None:
-            for wide in self._wide:
-                if wide[2] == group and _matches(wide[0], wide[1], queue):
-                    self._mark_wide(wide)
+
+    def _plan_wide(self, key: _Wide) -> None:
+        due = self._wide_lines.line(*key).next_deadline()
+        planned = self._planned_wide.get(key)
+        if due is not None and (planned is None or due < planned):
+            self._planned_wide[key] = due
+            self.at(due, lambda: self._wide_deadline(key, due))
+
+    def _wide_deadline(self, key: _Wide, due: float) -> None:
+        if self._planned_wide.get(key) == due:
+            del self._planned_wide[key]
+        if key in self._wide:
+            self._mark_wide(key)
 
     # -- being served ----------------------------------------------------------------------------
 
@@ -234,9 +253,7 @@ class WaitingLine:
                 waiter.give_up()
                 continue
             if popped is None:
-                for queue in self._queues.values():
-                    if _matches(key[0], key[1], queue):
-                        self.plan(queue, key[2])
+                self._plan_wide(key)
                 return
             del line[waiter]
             waiter.done = True
@@ -251,10 +268,6 @@ def _key(request: PopRequest) -> _Key:
 
 def _wide_key(request: PopRequest) -> _Wide:
     return request.namespace, request.task, request.group
-
-
-def _matches(namespace: str, task: str, queue: PartitionedQueue) -> bool:
-    return (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
 
 
 def _nothing() -> None:
