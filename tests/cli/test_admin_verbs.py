@@ -113,11 +113,11 @@ def test_vhosts_come_and_go(broker: TestBroker, holt: Holt) -> None:
 
 def test_policies_and_queues_are_managed(broker: TestBroker, holt: Holt) -> None:
     guest, queue = ("guest", "guest"), f"{broker.http_url}/api/queues/%2F/work"
-    httpx.put(queue, json={"durable": True}, auth=guest).raise_for_status()
+    httpx.put(queue, json={"durable": True}, auth=guest, timeout=60).raise_for_status()
     body = {"properties": {}, "routing_key": "work", "payload": "x", "payload_encoding": "string"}
     publish = f"{broker.http_url}/api/exchanges/%2F/amq.default/publish"
     for _ in range(3):
-        httpx.post(publish, json=body, auth=guest).raise_for_status()
+        httpx.post(publish, json=body, auth=guest, timeout=60).raise_for_status()
 
     done(holt("policy", "set", "short", "^work", '{"max-length": 2}', "--apply-to", "queues"))
     (listed,) = rows(holt("queue", "list", "--json"))
@@ -183,16 +183,18 @@ def test_a_broker_is_set_up_before_its_first_start(tmp_path: Path) -> None:
 def test_a_stopped_broker_keeps_its_messages_while_its_users_change(tmp_path: Path) -> None:
     with TestBroker(tmp_path) as broker:
         api, guest = f"{broker.http_url}/api", ("guest", "guest")
-        httpx.put(f"{api}/vhosts/doomed", auth=guest).raise_for_status()
+        httpx.put(f"{api}/vhosts/doomed", auth=guest, timeout=60).raise_for_status()
         app = {"password": "first", "tags": ""}
-        httpx.put(f"{api}/users/app", json=app, auth=guest).raise_for_status()
+        httpx.put(f"{api}/users/app", json=app, auth=guest, timeout=60).raise_for_status()
         stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
-        httpx.put(f"{api}/queues/doomed/log", json=stream, auth=guest).raise_for_status()
-        httpx.put(f"{api}/queues/%2F/work", json={"durable": True}, auth=guest).raise_for_status()
+        httpx.put(f"{api}/queues/doomed/log", json=stream, auth=guest, timeout=60).raise_for_status()
+        httpx.put(f"{api}/queues/%2F/work", json={"durable": True}, auth=guest, timeout=60).raise_for_status()
         body = {"properties": {"delivery_mode": 2}, "payload": "x", "payload_encoding": "string"}
         for vhost, queue in (("%2F", "work"), ("doomed", "log")):
             publish = f"{api}/exchanges/{vhost}/amq.default/publish"
-            httpx.post(publish, json={**body, "routing_key": queue}, auth=guest).raise_for_status()
+            httpx.post(
+                publish, json={**body, "routing_key": queue}, auth=guest, timeout=60
+            ).raise_for_status()
 
     assert rows(offline(tmp_path, "vhost", "list", "--json")) == [
         {"name": "/", "messages": 1},
@@ -209,7 +211,7 @@ def test_a_stopped_broker_keeps_its_messages_while_its_users_change(tmp_path: Pa
         assert not logs_in(broker.amqp_port, "app", "first")
         assert logs_in(broker.amqp_port, "app", "second")
         assert not logs_in(broker.amqp_port, "guest", "guest")  # no permissions left in the vhost
-        assert httpx.get(f"{broker.http_url}/api/v1/resources/queues").json() == {"queues": []}
+        assert httpx.get(f"{broker.http_url}/api/v1/resources/queues", timeout=60).json() == {"queues": []}
 
 
 def test_refusals_in_a_folder_are_messages_and_change_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ class Api:
     """The HTTP API with plain words."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        self.http = httpx.Client(base_url=url, timeout=30, **options)
+        self.http = httpx.Client(base_url=url, timeout=60, **options)
 
     def post(self, path: str, body: object = None, **options: Any) -> httpx.Response:
         return (
@@ -82,7 +82,7 @@ def ids(messages: Sequence[Json]) -> list[str]:
 
 def raw_exchange(port: int, *pieces: bytes, answers: int = 1) -> bytes:
     """Send bytes as they are, piece by piece, and read until so many answers are complete (or it closes)."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as wire:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             wire.sendall(piece)

@@ -399,13 +399,13 @@ def test_a_fetch_waits_for_records_and_shows_only_durable_ones(
         waiting = pool.submit(reader.post, "/api/v1/fetch", {**body, "maxWaitMs": 20_000})
         broker.disk.stall()
         pushing = pool.submit(pusher.push, "q", "b")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while api.get("/api/v1/resources/queues/q").json()["totals"]["total"] < 2:
             assert time.monotonic() < deadline, "the push never came"
         stalled = api.post("/api/v1/fetch", body).json()["entries"][0]
         broker.disk.resume()
-        found = waiting.result(5).json()["entries"][0]
-        pushing.result(5)
+        found = waiting.result(60).json()["entries"][0]
+        pushing.result(60)
 
     assert (stalled["highWatermark"], stalled["records"]) == (1, [])
     assert [record["transactionId"] for record in found["records"]] == ["b"]

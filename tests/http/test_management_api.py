@@ -26,7 +26,7 @@ def broker() -> Iterator[TestBroker]:
 @pytest.fixture
 def api(broker: TestBroker) -> Iterator[Api]:
     """``api("PUT", "/vhosts/v1", {...})`` as guest, or as somebody else."""
-    with httpx.Client(base_url=broker.http_url + "/api") as client:
+    with httpx.Client(base_url=broker.http_url + "/api", timeout=60) as client:
 
         def call(
             method: str, path: str, body: object = None, user: tuple[str, str] = ("guest", "guest")
@@ -87,7 +87,7 @@ def test_whoami_says_who(api: Api) -> None:
 
 
 def test_without_or_with_wrong_credentials_there_is_a_challenge(broker: TestBroker, api: Api) -> None:
-    nobody = httpx.get(f"{broker.http_url}/api/overview")
+    nobody = httpx.get(f"{broker.http_url}/api/overview", timeout=60)
     wrong = api("GET", "/overview", user=("guest", "wrong"))
     unknown = api("GET", "/overview", user=("mallory", "guest"))
 
@@ -102,8 +102,8 @@ def test_guest_is_refused_from_outside(broker: TestBroker) -> None:
     outside = {"x-forwarded-for": "203.0.113.9"}
     url = f"{broker.http_url}/api/whoami"
 
-    assert httpx.get(url, auth=("guest", "guest")).status_code == 200
-    assert httpx.get(url, auth=("guest", "guest"), headers=outside).status_code == 401
+    assert httpx.get(url, auth=("guest", "guest"), timeout=60).status_code == 200
+    assert httpx.get(url, auth=("guest", "guest"), headers=outside, timeout=60).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -484,9 +484,14 @@ def test_an_acknowledged_get_waits_for_the_disk(broker: TestBroker, api: Api) ->
 
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(
-            f"{broker.http_url}/api/queues/%2F/work/get", json=body, auth=("guest", "guest"), timeout=0.3
+            f"{broker.http_url}/api/queues/%2F/work/get",
+            json=body,
+            auth=("guest", "guest"),
+            timeout=httpx.Timeout(60, read=0.3),
         )
 
+    while api("GET", "/queues/%2F/work").json()["messages"]:  # until the broker, too, has seen the request
+        continue
     broker.disk.resume()
     assert get(api, "work") == []
 
@@ -560,11 +565,11 @@ def test_definitions_carry_a_broker_over_to_another(api: Api, connect: Connect) 
 
     with TestBroker() as second:
         url, guest = f"{second.http_url}/api", ("guest", "guest")
-        answer = httpx.post(f"{url}/definitions", json=exported, auth=guest)
-        again = httpx.post(f"{url}/definitions", json=exported, auth=guest)
+        answer = httpx.post(f"{url}/definitions", json=exported, auth=guest, timeout=60)
+        again = httpx.post(f"{url}/definitions", json=exported, auth=guest, timeout=60)
         second.crash_and_restart()
-        carried = httpx.get(f"{url}/definitions", auth=guest).json()
-        login = httpx.get(f"{url}/whoami", auth=("app", "secret"))
+        carried = httpx.get(f"{url}/definitions", auth=guest, timeout=60).json()
+        login = httpx.get(f"{url}/whoami", auth=("app", "secret"), timeout=60)
 
     assert (answer.status_code, again.status_code) == (204, 204)
     assert carried == exported

@@ -22,7 +22,7 @@ def broker() -> Iterator[TestBroker]:
 
 @pytest.fixture
 def http(broker: TestBroker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=broker.http_url, timeout=30) as client:
+    with httpx.Client(base_url=broker.http_url, timeout=60) as client:
         yield client
 
 

@@ -17,7 +17,7 @@ class StagingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.broker = TestBroker().start()
-        self.http = httpx.Client(base_url=self.broker.http_url, timeout=30)
+        self.http = httpx.Client(base_url=self.broker.http_url, timeout=60)
         self.published: list[str] = []
         self.batch = {"a": 0, "b": 0}
         self.staged: dict[tuple[str, int, int], dict[int, list[str]]] = {}

@@ -21,7 +21,7 @@ def both_doors() -> Iterator[tuple[TestBroker, httpx.Client, BlockingChannel]]:
         channel = connection.channel()
         channel.queue_declare("jobs", durable=True)
         channel.confirm_delivery()
-        with httpx.Client(base_url=broker.http_url, timeout=20) as client:
+        with httpx.Client(base_url=broker.http_url, timeout=60) as client:
             yield broker, client, channel
         connection.close()
 
@@ -131,13 +131,13 @@ def test_a_nack_puts_the_message_back_and_dlq_sends_it_to_the_dead_letter_exchan
 def test_a_waiting_pop_is_woken_by_an_amqp_publish(both_doors: Any) -> None:
     _, client, channel = both_doors
     got: list[dict[str, Any]] = []
-    worker = threading.Thread(target=lambda: got.extend(pop(client, wait="true", timeout=15_000)))
+    worker = threading.Thread(target=lambda: got.extend(pop(client, wait="true", timeout=60_000)))
     worker.start()
     while not consumers(channel):
         pass
 
     channel.basic_publish("", "jobs", b"1", pika.BasicProperties(delivery_mode=2))
-    worker.join(15)
+    worker.join(60)
 
     assert [message["data"] for message in got] == [1]
     assert consumers(channel) == 0
