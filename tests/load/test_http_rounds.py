@@ -44,7 +44,7 @@ def test_a_round_leaves_no_queue_behind(broker: TestBroker) -> None:
 
     run_http_round(target, HTTP_WORKLOADS["push-10"], 0.1, 0)
 
-    with socket.create_connection((target.address.host, target.address.port), 5) as asking:
+    with socket.create_connection((target.address.host, target.address.port), 60) as asking:
         asking.sendall(target.address.get("/api/v1/resources/queues"))
         assert b"holt-load" not in asking.recv(65536)
 

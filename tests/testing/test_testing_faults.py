@@ -84,16 +84,18 @@ def test_a_delayed_broker_answers_late_and_in_order(holt_broker: TestBroker, con
     channel = connect(holt_broker).channel()
     holt_broker.delay(0.5)
 
-    began = time.perf_counter()
-    channel.queue_declare("work")
-    slow = time.perf_counter() - began
+    slow = _seconds(lambda: channel.queue_declare("work"))
     holt_broker.delay(0)
     channel.queue_declare("other")
-    began = time.perf_counter()
-    channel.queue_declare("third")
+    fast = min(_seconds(lambda: channel.queue_declare("third")) for _ in range(10))
 
-    fast = time.perf_counter() - began
     assert slow > 0.45 > fast
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def test_what_was_confirmed_survives_a_crash_and_what_was_not_does_not(
@@ -105,7 +107,7 @@ def test_what_was_confirmed_survives_a_crash_and_what_was_not_does_not(
     broker.disk.stall()
     other.basic_publish("", "work", b"on its way", PERSISTENT)
     taken = broker.node.broker.vhosts["/"].queues["work"]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while len(taken) < 2:  # the broker has it in memory, and its disk hangs
         assert time.monotonic() < deadline
         time.sleep(0.001)

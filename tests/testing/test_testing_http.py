@@ -15,7 +15,7 @@ Message = dict[str, str]
 
 @pytest.fixture
 def http(holt_broker: TestBroker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=holt_broker.http_url) as client:
+    with httpx.Client(base_url=holt_broker.http_url, timeout=60) as client:
         yield client
 
 
@@ -68,14 +68,14 @@ def test_an_expired_lease_wakes_whoever_waits(holt_broker: TestBroker, http: htt
     got: list[Message] = []
 
     def wait() -> None:
-        with httpx.Client(base_url=holt_broker.http_url) as other:
-            got.extend(take(other, wait="true", timeout=20_000))
+        with httpx.Client(base_url=holt_broker.http_url, timeout=60) as other:
+            got.extend(take(other, wait="true", timeout=60_000))
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     until(lambda: holt_broker.groups("orders")[0].waiting == 1)
     holt_broker.clock.advance(minutes=5)
-    waiting.join(10)
+    waiting.join(60)
 
     assert [message["data"] for message in got] == [1]
 
@@ -106,7 +106,7 @@ def test_delayed_messages_become_visible(holt_broker: TestBroker, http: httpx.Cl
 
 def test_retention_takes_what_is_old_without_anybody_asking() -> None:
     config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0), queue=Queue())
-    with TestBroker(config=config) as broker, httpx.Client(base_url=broker.http_url) as http:
+    with TestBroker(config=config) as broker, httpx.Client(base_url=broker.http_url, timeout=60) as http:
         configure(http, retentionEnabled=True, retentionSeconds=3600)
         push(http, 1)
         broker.clock.advance(minutes=40)
@@ -129,7 +129,7 @@ def test_what_was_pushed_survives_a_crash_on_the_same_port(
     holt_broker.crash_and_restart()
 
     assert holt_broker.http_url == url
-    with httpx.Client(base_url=url) as again:
+    with httpx.Client(base_url=url, timeout=60) as again:
         assert pop(again, "bar") == [1, 2]
 
 
@@ -149,8 +149,8 @@ def test_a_waiting_client_can_be_cut_off(holt_broker: TestBroker, http: httpx.Cl
 
     def wait() -> None:
         try:
-            with httpx.Client(base_url=holt_broker.http_url) as other:
-                take(other, wait="true", timeout=20_000)
+            with httpx.Client(base_url=holt_broker.http_url, timeout=60) as other:
+                take(other, wait="true", timeout=60_000)
         except httpx.TransportError as error:
             errors.append(error)
 
@@ -158,7 +158,7 @@ def test_a_waiting_client_can_be_cut_off(holt_broker: TestBroker, http: httpx.Cl
     waiting.start()
     until(lambda: holt_broker.groups("orders")[0].waiting == 1)
     dropped = holt_broker.drop_http_connections()
-    waiting.join(10)
+    waiting.join(60)
 
     assert dropped >= 1
     assert len(errors) == 1
@@ -232,7 +232,7 @@ def test_dead_letters_name_the_group_and_the_error(holt_broker: TestBroker, http
     assert pop(http) == [2]
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Ask the broker again and again: a request is on its way in another thread."""
     deadline = time.monotonic() + seconds
     while not condition():
