@@ -162,6 +162,9 @@ def test_all_problems_are_reported_at_once_each_with_its_place_and_the_nearest_n
         ("data.dir", "", "expected a path"),
         ("log.level", "loud", "expected debug, info, warning or error"),
         ("limits.memory_high_watermark", "x%", "expected a percentage"),
+        ("limits.memory_high_watermark", "150%", "expected a percentage from 0% to 100%"),
+        ("limits.memory_high_watermark", "nan%", "expected a percentage from 0% to 100%"),
+        ("limits.memory_high_watermark", "1.5", "a fraction is at most 1, and a size at least 1MiB"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_would_be_right(setting: str, text: str, reason: str) -> None:
@@ -278,7 +281,7 @@ def test_the_memory_threshold_is_a_fraction_or_a_size() -> None:
     def threshold(text: str) -> int:
         return load({"HOLT_LIMITS_MEMORY_HIGH_WATERMARK": text}).config.limits.memory_bytes(1000)
 
-    assert (threshold("0.5"), threshold("2KiB")) == (500, 2048)
+    assert (threshold("0.5"), threshold("2MiB")) == (500, 2 * 1024**2)
 
 
 def test_the_file_of_defaults_is_valid_and_changes_nothing_even_when_uncommented(tmp_path: Path) -> None:

@@ -34,13 +34,14 @@ def serve(config_file: Path | None, **options: object) -> None:
 def welcome(config: Config) -> str:
     """What to try once the broker is up. A port that is still to be chosen stands in the log alone."""
     place = "memory only" if config.data.memory else f"data in {config.data.dir}"
-    lines = [f"HoltMQ {__version__}, {place}. Once it is ready, try:"]
+    lines: list[str] = []
     if config.amqp.port:
         lines.append(f"  AMQP   amqp://guest:guest@{_address(config.amqp.host[0], config.amqp.port)}/")
     if config.http.port:
         base = f"http://{_address(config.http.host[0], config.http.port)}"
         lines += [f"  HTTP   {base}/", f"  health {base}/health"]
-    return "\n".join(lines)
+    hint = " Once it is ready, try:" if lines else ""
+    return "\n".join([f"HoltMQ {__version__}, {place}.{hint}", *lines])
 
 
 def _address(host: str, port: int) -> str:

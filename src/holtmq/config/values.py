@@ -136,17 +136,26 @@ def _parse_whole_seconds(raw: object) -> int:
     return int(seconds)
 
 
+_LEAST_MEMORY: Final = 1024**2
+
+
 def _parse_fraction_or_size(raw: object) -> float:
     if isinstance(raw, str) and raw.strip().endswith("%"):
         try:
-            return float(raw.strip()[:-1]) / 100
+            fraction = float(raw.strip()[:-1]) / 100
         except ValueError as error:
             raise BadValue("expected a percentage such as 60%") from error
+        if not 0 <= fraction <= 1:
+            raise BadValue("expected a percentage from 0% to 100%")
+        return fraction
     wanted = "expected a fraction such as 0.6, a percentage such as 60%, or a size such as 2GiB"
     amount, unit = _number_and_unit(raw, wanted)
     if not unit and amount <= 1:
         return amount
-    return float(_parse_size(raw))
+    size = float(_parse_size(raw))
+    if size < _LEAST_MEMORY:  # 1.5 is a slip, and so is 4: both would block every publisher for good
+        raise BadValue("a fraction is at most 1, and a size at least 1MiB")
+    return size
 
 
 def _duration_ms(raw: object, bare_unit: str, wanted: str) -> float:
