@@ -102,6 +102,8 @@ class Node:
                 config.frame_max,
                 config.heartbeat,
                 config.max_message_bytes,
+                config.channel_flow,
+                int(config.consumer_timeout * 1000),
             ),
             Limits(config.max_connections, config.handshake_timeout),
             self.wake,

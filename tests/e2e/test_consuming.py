@@ -21,11 +21,13 @@ from holtmq.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
+from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties
 
 pytestmark = pytest.mark.e2e
 Connect = Callable[..., pika.BlockingConnection]
 Raw = Callable[..., RawPeer]
+Start = Callable[..., TestBroker]
 
 
 def test_properties_and_headers_come_out_as_they_went_in(channel: BlockingChannel, name: str) -> None:
@@ -329,6 +331,17 @@ def test_channel_flow_stops_and_starts_deliveries(raw: Raw, name: str) -> None:
 
     assert peer.expect(ChannelFlowOk) == ChannelFlowOk(True)
     peer.expect(BasicDeliver)
+
+
+def test_channel_flow_can_be_refused_as_rabbitmq_does(start_broker: Start, raw: Raw) -> None:
+    peer = raw(port=start_broker(channel_flow=False).amqp_port)
+    peer.send(1, ChannelFlow(True))
+    assert peer.expect(ChannelFlowOk) == ChannelFlowOk(True)
+
+    peer.send(1, ChannelFlow(False))
+
+    close = peer.expect_close()
+    assert (close.reply_code, close.reply_text) == (540, "NOT_IMPLEMENTED - active=false")
 
 
 def test_no_local_is_ignored_as_in_rabbitmq(raw: Raw, name: str) -> None:

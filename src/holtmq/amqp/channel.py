@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from holtmq.amqp.ack_timeout import AckTimeout
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.confirms import Confirms
@@ -85,6 +86,7 @@ class Channel:
         self.ledger = Ledger()
         self.broker.sessions.add(self.ledger)
         self.gets = Holder()  # basic.get leases: the empty consumer
+        self.get_timeouts: dict[WorkQueue, AckTimeout] = {}
         self.consumers: dict[str, Consumer] = {}
         self.flowing = True  # the client lets deliveries come
         self.prefetch = 0
@@ -255,6 +257,8 @@ class Channel:
                 if isinstance(method, BasicRecover):
                     self.send(BasicRecoverOk())
             case ChannelFlow(active):
+                if not active and not self.connection.settings.channel_flow:
+                    raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "active=false")
                 self.flowing = active
                 if active:
                     self.wake_consumers()
@@ -390,6 +394,9 @@ class Channel:
             queue.settle(message)
         else:
             self.ledger.grant(queue, message, self.gets)
+            if queue not in self.get_timeouts:
+                self.get_timeouts[queue] = AckTimeout(self, self.gets, queue)
+            self.get_timeouts[queue].delivered()
         self.send(
             BasicGetOk(self.ledger.last, redelivered, message.exchange, message.routing_key, len(queue))
         )

@@ -7,6 +7,7 @@ to the connection's outbox.
 import struct
 from typing import TYPE_CHECKING, Final
 
+from holtmq.amqp.ack_timeout import AckTimeout
 from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message
 from holtmq.broker.work_queue import WorkQueue
@@ -30,6 +31,7 @@ class Consumer(Holder):
 
     __slots__ = (
         "_heads",
+        "_timeout",
         "arguments",
         "cancel_requeue",
         "channel",
@@ -66,6 +68,7 @@ class Consumer(Holder):
         self.prefetch = prefetch  # 0: unlimited
         self.priority = priority
         self._heads: dict[bytes, _Head] = {}
+        self._timeout = AckTimeout(channel, self, queue)
 
     def room(self) -> int:
         """How many messages may be on their way to the client now."""
@@ -121,6 +124,8 @@ class Consumer(Holder):
         outbox.grew(size)
         if no_ack:
             queue.settle_all(messages)
+        elif not self._timeout.armed:
+            self._timeout.delivered()
 
     def cancelled(self, queue: WorkQueue) -> None:
         """The queue is gone: tell the client."""

@@ -54,6 +54,8 @@ class Settings:
     frame_max: int = 131_072
     heartbeat: int = 60
     max_message_bytes: int = 128 * 1024 * 1024
+    channel_flow: bool = True
+    consumer_timeout_ms: int = 1_800_000  # 0: for ever
 
 
 class Hooks(Protocol):

@@ -132,6 +132,19 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About("Cancelling a consumer requeues what it has not acked; off: as RabbitMQ does.", values.BOOL),
     ] = True
+    channel_flow: Annotated[
+        bool,
+        About("Obey a client's channel.flow; off: refuse it with 540, as RabbitMQ does.", values.BOOL),
+    ] = True
+    consumer_timeout: Annotated[
+        float,
+        About(
+            "Time a consumer has to ack a delivery before its channel is closed; 0 switches it off.",
+            values.SECONDS,
+            0,
+            315_360_000,
+        ),
+    ] = 1800.0
     product: Annotated[str, About("Product name in the server properties.", values.TEXT)] = "HoltMQ"
     product_version: Annotated[
         str, About("Version in the server properties.", values.TEXT, default_note="the version of HoltMQ")

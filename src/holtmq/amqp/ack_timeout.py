@@ -1,0 +1,97 @@
+"""How long a client may keep a delivery to itself before its channel is closed.
+
+Owns: when the deliveries of one holder (a consumer, or a channel's single gets) were made, closely enough,
+and when the oldest is overdue. Must not touch: clocks; the broker's timers say when to look again.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.errors import ChannelFault
+
+if TYPE_CHECKING:
+    from holtmq.amqp.channel import Channel
+    from holtmq.broker.leases import Holder
+    from holtmq.broker.work_queue import WorkQueue
+
+_LOOKS: Final = 16  # in the time of one timeout: a delivery is at most a sixteenth overdue
+_LEAST_STEP_MS: Final = 50
+
+
+class AckTimeout:
+    """Watches what one holder has of one queue, while it has anything.
+
+    A delivery does not write down its time, which would cost each message; instead a look at the
+    holder notes how far the numbers have come, and a lease is as old as the first note beyond it. So
+    none is called overdue too early.
+    """
+
+    __slots__ = ("__weakref__", "_channel", "_holder", "_notes", "_queue", "armed")
+
+    def __init__(self, channel: "Channel", holder: "Holder", queue: "WorkQueue") -> None:
+        self._channel = channel
+        self._holder = holder
+        self._queue = queue
+        self._notes: deque[tuple[int, int]] = deque()  # (when, the last number given out by then)
+        self.armed = False
+
+    def delivered(self) -> None:
+        """The holder was given something; must be called when not armed."""
+        timeout_ms = self._timeout_ms()
+        if timeout_ms and not self.armed:
+            self._look_again(timeout_ms)
+
+    def _look(self) -> None:
+        self.armed = False
+        channel, notes = self._channel, self._notes
+        oldest = None if channel.closing else self._oldest()
+        timeout_ms = self._timeout_ms()
+        if oldest is None or not timeout_ms:  # the next delivery asks again
+            notes.clear()
+            channel.get_timeouts.pop(self._queue, None)
+            return
+        while notes and notes[0][1] < oldest:
+            notes.popleft()
+        now_ms = channel.flow.now_ms
+        if notes and now_ms - notes[0][0] >= timeout_ms:
+            self._close(timeout_ms)
+        else:
+            self._look_again(timeout_ms)
+
+    def _look_again(self, timeout_ms: int) -> None:
+        self.armed = True
+        flow, notes, last = self._channel.flow, self._notes, self._channel.ledger.last
+        if not notes or notes[-1][1] < last:
+            notes.append((flow.now_ms, last))
+        step_ms = max(timeout_ms // _LOOKS, _LEAST_STEP_MS)
+        myself = ref(self)  # the timer may outlive the channel, and must not keep it
+
+        def look() -> None:
+            watch = myself()
+            if watch is not None:
+                watch._look()
+
+        flow.at(min(flow.now_ms + step_ms, notes[0][0] + timeout_ms), look)
+
+    def _oldest(self) -> int | None:
+        """The number of the oldest lease."""
+        held = self._holder.held
+        if self._holder is self._channel.gets:  # from any queue
+            return min((number for number, lease in held.items() if lease.queue is self._queue), default=None)
+        # Numbers rise in the order of insertion, but a rollback puts back old ones at the end.
+        return next(iter(held), None) if self._channel.transaction is None else min(held, default=None)
+
+    def _timeout_ms(self) -> int:
+        own = self._queue.options.consumer_timeout_ms
+        return self._channel.connection.settings.consumer_timeout_ms if own is None else own
+
+    def _close(self, timeout_ms: int) -> None:
+        fault = ChannelFault(
+            ReplyCode.PRECONDITION_FAILED,
+            f"delivery acknowledgement on channel {self._channel.number} timed out. "
+            f"Timeout value used: {timeout_ms} ms. "
+            "This timeout value can be configured, see consumers doc guide to learn more",
+        )
+        self._channel.connection.fail_channel(self._channel, fault, 0)
