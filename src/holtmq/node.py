@@ -294,6 +294,7 @@ class Node:
         ):
             self._relieved_at = now
             self.broker.flow.turn()
+            self.partitioned.staging.drop_orphans(self.clock())
             journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
 
     def _plan_retention(self) -> None:

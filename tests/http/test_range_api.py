@@ -9,6 +9,9 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from holtmq.broker.partitioned import staging
+from holtmq.config import Config, Limits
+from holtmq.config.settings import Journal
 from holtmq.testing import TestBroker
 
 Push = Callable[..., None]
@@ -404,6 +407,30 @@ def test_orphans_expire(broker: TestBroker, http: httpx.Client) -> None:
     stage(http, arrow(payload=["1"]), "alive/0/0/0")
 
     assert broker.call(lambda node: node.partitioned.staging.staged()) == {"alive": 1}
+
+
+def test_orphans_leave_with_a_checkpoint_when_nobody_stages_any_more() -> None:
+    limits = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+    config = Config(limits=limits, journal=Journal(checkpoint_bytes=64 << 10))
+    with TestBroker(config=config) as broker, httpx.Client(base_url=broker.http_url, timeout=30) as http:
+        stage(http, arrow(payload=["x" * 100_000]), "dead/0/0/0")
+        broker.clock.advance(2 * 3600)
+
+        broker.call(lambda node: node.checkpoint_if_due())
+
+        assert broker.call(lambda node: node.partitioned.staging.staged()) == {}
+
+
+def test_only_so_many_ended_writers_are_remembered_the_oldest_leave_first(
+    broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "WRITERS_MAX", 2)
+    for writer in ("a", "b", "a", "c"):
+        http.delete(f"/api/v1/staging/{writer}")
+
+    late = {writer: stage(http, arrow(payload=["1"]), f"{writer}/0/0/0").status_code for writer in "abc"}
+
+    assert late == {"a": 409, "b": 200, "c": 409}
 
 
 def test_staged_rows_and_commits_survive_crashes_and_checkpoints(

@@ -137,7 +137,7 @@ class Staging(Side):
         now: float,
     ) -> int:
         """Keep a part of an attempt's rows; the same part again replaces it. Returns the attempt's rows."""
-        self._drop_orphans(now)
+        self.drop_orphans(now)
         if writer in self._ended:
             raise Conflict(f"writer {writer} was aborted: nothing more is staged for it")
         found = self._batches.get((writer, batch), {}).get((task, attempt))
@@ -222,7 +222,10 @@ class Staging(Side):
 
     def end(self, writer: str, now: float) -> bool:
         """Forget all a writer has staged, and refuse what its tasks, not yet stopped, will stage late."""
+        self._ended.pop(writer, None)  # the newest last: they leave in this order
         self._ended[writer] = now
+        if len(self._ended) > WRITERS_MAX:
+            del self._ended[next(iter(self._ended))]
         gone = [key for key in self._batches if key[0] == writer]
         for key in gone:
             del self._batches[key]
@@ -305,7 +308,8 @@ class Staging(Side):
                 order += share.positions
         return changes, order, duplicates
 
-    def _drop_orphans(self, now: float) -> None:
+    def drop_orphans(self, now: float) -> None:
+        """Forget what nobody has committed in time, so that its bodies need not be kept any more."""
         oldest = round((now - ORPHAN_SECONDS) * 1e6)
         for key, attempts in list(self._batches.items()):
             newest = max(part.staged_us for attempt in attempts.values() for part in attempt.parts.values())
