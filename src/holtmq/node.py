@@ -50,7 +50,7 @@ _CLEANUP_STEP_MS: Final = 100
 _LOW_ON_DISK: Final = "low on disk"
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
-_GUEST_HASH: Final = (
+GUEST_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$bdbnZKvwT/Zr7Nxwo9xflg$lpcXFLNyvAgs8eXRYDlhylMwWtAaiKo/a63BfxlsmPs"
 )
 
@@ -371,7 +371,7 @@ class Node:
 def put_defaults(broker: Broker) -> None:
     """What a new node begins with: vhost ``/``, and ``guest`` with every right in it."""
     broker.put_vhost(DEFAULT_VHOST)
-    broker.put_user(User(DEFAULT_USER, _GUEST_HASH, (ADMINISTRATOR,)))
+    broker.put_user(User(DEFAULT_USER, GUEST_HASH, (ADMINISTRATOR,)))
     broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
 
 

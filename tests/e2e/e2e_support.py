@@ -59,7 +59,7 @@ class OtherBroker:
 
     def __init__(self, port: int) -> None:
         self.amqp_port = port
-        self.amqp_url = f"amqp://guest:guest@127.0.0.1:{port}/"
+        self.amqp_url = f"amqp://guest:guest@127.0.0.1:{port}/%2F"
 
     def __getattr__(self, name: str) -> Any:
         pytest.skip(f"only our own broker has {name}")

@@ -16,17 +16,12 @@ pytestmark = [
 ]
 
 
-def url(broker: TestBroker) -> str:
-    """Without the last slash, which would name the empty vhost."""
-    return f"--url={broker.amqp_url.removesuffix('/')}"
-
-
 def tool(
     broker: TestBroker, name: str, *arguments: str, stdin: bytes = b""
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one of the tools."""
     return subprocess.run(
-        [name, url(broker), *arguments],
+        [name, f"--url={broker.amqp_url}", *arguments],
         input=stdin,
         capture_output=True,
         timeout=DEADLINE,
@@ -97,7 +92,7 @@ def test_amqp_consume_can_bind_a_queue_of_its_own(
     consumer = subprocess.Popen(
         [
             "amqp-consume",
-            url(broker),
+            f"--url={broker.amqp_url}",
             "-e",
             name,
             "-r",

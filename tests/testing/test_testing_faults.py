@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -195,3 +196,18 @@ def test_a_stalled_disk_does_not_keep_a_broker_from_stopping(connect: Connect) -
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     with TestBroker(tmp_path), pytest.raises(BrokerDidNotStart, match="in use by pid"):
         TestBroker(tmp_path).start()
+
+
+def test_a_changed_password_of_guest_holds_after_a_restart() -> None:
+    with TestBroker() as broker:
+        user = {"password": "other", "tags": "administrator"}
+        changed = httpx.put(f"{broker.http_url}/api/users/guest", json=user, auth=("guest", "guest"))
+        assert changed.status_code == 204, changed.text
+
+        broker.restart()
+
+        whoami = f"{broker.http_url}/api/whoami"
+        assert httpx.get(whoami, auth=("guest", "guest")).status_code == 401
+        assert httpx.get(whoami, auth=("guest", "other")).status_code == 200
+        with pytest.raises(AMQPConnectionError):
+            pika.BlockingConnection(pika.URLParameters(broker.amqp_url))

@@ -88,6 +88,13 @@ class HttpServer:
     def _connect(self) -> asyncio.Protocol:
         return self._protocol(self._uvicorn, self._state, {})
 
+    def drop_connections(self) -> int:
+        """Cut off every client, without an answer; how many there were."""
+        connections = list(self._state.connections)
+        for connection in connections:
+            connection.transport.abort()
+        return len(connections)
+
     async def stop(self, grace: float) -> None:
         """Take no more, answer whoever waits, let what runs finish for ``grace`` seconds."""
         if self._watcher is not None:
@@ -101,8 +108,7 @@ class HttpServer:
         deadline = asyncio.get_running_loop().time() + grace
         while self._state.connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
-        for connection in list(self._state.connections):
-            connection.transport.abort()
+        self.drop_connections()
         for task in list(self._state.tasks):
             task.cancel()
         await asyncio.gather(*self._state.tasks, return_exceptions=True)

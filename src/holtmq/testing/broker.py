@@ -148,8 +148,8 @@ class TestBroker(Inspection):
 
     @property
     def amqp_url(self) -> str:
-        """For pika, aio-pika, Celery and all the others."""
-        return f"amqp://guest:guest@{_HOST}:{self._amqp_port}/"
+        """For pika, aio-pika, Celery and all the others: a bare slash is the empty vhost to some of them."""
+        return f"amqp://guest:guest@{_HOST}:{self._amqp_port}/%2F"
 
     @property
     def http_port(self) -> int:
