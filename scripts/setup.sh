@@ -56,6 +56,12 @@ fi
 
 say "installing holtmq$extras (a minute or two the first time)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extras"
+if [ "$profile" = dev ]; then
+  # A second release of Queen's client, for tests. Both are called "queen": it gets a folder of its own.
+  rm -rf .venv/queen-0.15
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target .venv/queen-0.15 \
+    'queen-mq==0.15.*'
+fi
 rm -f .venv/.holt-*
 touch "$stamp"
 printf '%s' "$PWD" > .venv/.holt-home
