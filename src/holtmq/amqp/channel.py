@@ -49,8 +49,9 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.equivalence import type_name
 from holtmq.broker.flow import Outcome
 from holtmq.broker.leases import Holder, Lease, Ledger
+from holtmq.broker.message import Message
 from holtmq.broker.queue_arguments import queue_text
-from holtmq.broker.routes import Route
+from holtmq.broker.routes import Imprint, Route
 from holtmq.broker.traits import DIRECT_REPLY_TO, Traits
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
@@ -121,6 +122,27 @@ class Channel:
             if self.confirms is None:
                 raise
             outcome = Outcome.REFUSED
+        if self.confirms is not None or mandatory:
+            self._published(outcome, route, mandatory, header, body)
+
+    def publish_like(self, imprint: Imprint, mandatory: bool, body: bytes) -> None:
+        """A whole message has arrived, like one that was found to be in order: the hot one."""
+        if self.transaction is not None:
+            self.publish(imprint.route, mandatory, imprint.header, body)
+            return
+        try:
+            outcome = self.flow.publish_like(imprint, body)
+        except JournalFailed:
+            if self.confirms is None:
+                raise
+            outcome = Outcome.REFUSED
+        confirms = self.confirms
+        if confirms is not None and self.owes_confirms and not outcome:
+            confirms.last += 1  # all there is to do, but for the first of a read
+        elif confirms is not None or mandatory:
+            self._published(outcome, imprint.route, mandatory, imprint.header, body)
+
+    def _published(self, outcome: Outcome, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         if mandatory and outcome is Outcome.UNROUTED:
             self._return(route, header, body)
         confirms = self.confirms
@@ -178,7 +200,7 @@ class Channel:
     # -- settling --------------------------------------------------------------------------------
 
     def ack(self, tag: int, multiple: bool) -> None:
-        """basic.ack: the hot one."""
+        """basic.ack; what comes one by one is settled one by one."""
         if multiple or self.transaction is not None:
             self._settle(self.flow.ack, self._leases(tag, multiple))
             return
@@ -196,6 +218,37 @@ class Channel:
         if not queue.dirty:
             self.flow.touch(queue)
         if self.global_prefetch:
+            self._make_room()
+
+    def ack_each(self, tags: list[int]) -> None:
+        """Many basic.ack in a row, each for one delivery: the hot one."""
+        if self.transaction is not None:
+            for tag in tags:
+                self.ack(tag, False)
+            return
+        take = self.ledger.by_number.pop
+        holder: Holder | None = None
+        queue: WorkQueue | None = None
+        done: list[Message] = []  # of this holder and queue
+        try:
+            for tag in tags:
+                lease = take(tag, None)
+                if lease is None:
+                    raise self._unknown_tag(tag)
+                if lease.holder is not holder or lease.queue is not queue:
+                    if queue is not None:
+                        self.flow.settle(queue, done)
+                    done, holder, queue = [], lease.holder, lease.queue
+                if holder is None:
+                    self.ledger.forgot_revoked()
+                    self.flow.ack((lease,))
+                    queue = None
+                    continue
+                del holder.held[tag]
+                done.append(lease.message)
+        finally:
+            if queue is not None:
+                self.flow.settle(queue, done)
             self._make_room()
 
     def _settle(self, how: Callable[[list[Lease]], None], leases: list[Lease]) -> None:

@@ -316,6 +316,7 @@ class Connection:
         self.vhost = vhost
         self.user_name = user_name
         self._access = access
+        self._reading.opened(vhost)
         user = self.broker.users.user(user_name)
         self.may_impersonate = user is not None and "impersonator" in user.tags
         self.phase = Phase.RUNNING

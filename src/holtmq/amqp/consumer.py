@@ -5,6 +5,7 @@ to the connection's outbox.
 """
 
 import struct
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from holtmq.amqp.ack_timeout import AckTimeout
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 UNLIMITED: Final = 1 << 30
 _TAG: Final = struct.Struct(">QB").pack
+_TAG_BYTES: Final = 9
 _FRAME: Final = struct.Struct(">BHI").pack
 _END_AND_FRAME: Final = struct.Struct(">BBHI").pack
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -87,42 +89,48 @@ class Consumer(Holder):
         channel = self.channel
         ledger = channel.ledger
         number = ledger.last
+        ledger.last += len(messages)
+        if not self.no_ack:
+            numbers = list(range(number + 1, ledger.last + 1))
+            leases = list(map(Lease, numbers, repeat(queue), messages, repeat(self)))
+            ledger.by_number.update(zip(numbers, leases, strict=True))
+            self.held.update(zip(numbers, leases, strict=True))
         outbox = channel.outbox
         chunks = outbox.chunks
-        heads = self._heads
         max_body = channel.max_payload
         # Nothing that waits here has been out before: the common case, asked once.
-        fresh = not queue.returned and messages[0].seq > queue.redelivered_upto
-        redelivered = 0
-        size = 0
-        no_ack = self.no_ack
-        by_number, held = ledger.by_number, self.held
+        before = queue.redelivered_upto
+        fresh = (
+            not queue.returned
+            and messages[0].seq > before
+            and (not before or min([message.seq for message in messages]) > before)
+        )
+        redelivered = size = frame_size = 0
+        # Messages of one publisher share these objects, and equal headers mean bodies of equal size.
+        address = header = start = middle = b""
         for message in messages:
             number += 1
-            if not no_ack:
-                by_number[number] = held[number] = Lease(number, queue, message, self)
-            head = heads.get(message.address)
-            if head is None:
-                head = self._head(message.address)
-            header, body = message.header, message.body
-            if not fresh:
-                redelivered = int(queue.is_redelivered(message))
-                if redelivered and queue.counts_deliveries:
-                    header = channel.with_delivery_count(header, queue.returned.get(message.seq, 1))
-            middle = head.middles.get(header)
-            if middle is None:
-                middle = head.middle(header, body, max_body)
-            if len(body) <= max_body:
-                frame = b"".join((head.start, _TAG(number, redelivered), middle, body, b"\xce"))
-                chunks.append(frame)
-                size += len(frame)
-            else:
-                chunks.append(head.start + _TAG(number, redelivered) + message.address + b"\xce")
-                chunks += content_frames(channel.number, header, body, max_body)
-                size += len(body) + _LARGE_OVERHEAD
-        ledger.last = number
+            body = message.body
+            if message.header is not header or message.address is not address or not fresh:
+                address, header = message.address, message.header
+                if not fresh:
+                    redelivered = int(queue.is_redelivered(message))
+                    if redelivered and queue.counts_deliveries:
+                        header = channel.with_delivery_count(header, queue.returned.get(message.seq, 1))
+                head = self._heads.get(address) or self._head(address)
+                if len(body) > max_body:
+                    chunks.append(head.start + _TAG(number, redelivered) + address + b"\xce")
+                    chunks += content_frames(channel.number, header, body, max_body)
+                    size += len(body) + _LARGE_OVERHEAD
+                    header = b""
+                    continue
+                start = head.start
+                middle = head.middles.get(header) or head.middle(header, body)
+                frame_size = len(start) + _TAG_BYTES + len(middle) + len(body) + 1
+            chunks += start, _TAG(number, redelivered), middle, body, b"\xce"
+            size += frame_size
         outbox.grew(size)
-        if no_ack:
+        if self.no_ack:
             queue.settle_all(messages)
         elif not self._timeout.armed:
             self._timeout.delivered()
@@ -151,13 +159,13 @@ class _Head:
         # Between delivery tag and body, by content header: publishers repeat those, too.
         self.middles: dict[bytes, bytes] = {}
 
-    def middle(self, header: bytes, body: bytes, max_body: int) -> bytes:
+    def middle(self, header: bytes, body: bytes) -> bytes:
         """End of the method frame, the header frame, and the start of the body frame if there is one."""
         number = self._channel_number
         middle = b"".join((self._end, _FRAME(2, number, len(header)), header))
         if body:
             middle += _END_AND_FRAME(0xCE, 3, number, len(body))
-        if len(body) <= max_body and len(self.middles) < _MIDDLES_MAX:
+        if len(self.middles) < _MIDDLES_MAX:
             self.middles[header] = middle
         return middle
 

@@ -150,6 +150,10 @@ class Lane:
             self.paged_transient_bytes -= len(message.body)
         return True
 
+    def fits_memory(self, bytes_held: int) -> bool:
+        """Whether all of it is in memory and may stay there."""
+        return self.inbox is self.ready and len(self.ready) <= HEAD_MAX and bytes_held <= HEAD_MAX_BYTES
+
     def spill(self, pager: Pager, bytes_held: int) -> None:
         """Turn what is too much for memory into positions; ``bytes_held``: bodies of all that waits."""
         ready, inbox = self.ready, self.inbox

@@ -87,8 +87,14 @@ class Ledger:
         else:
             candidates = sorted(n for n in by_number if n <= upto)
         self._floor = max(self._floor, upto)
-        ended = [self.end(n) for n in candidates]
-        return [lease for lease in ended if lease is not None]
+        take = by_number.pop
+        ended = [take(n) for n in candidates]
+        for lease in ended:
+            if lease.holder is None:
+                self._revoked -= 1
+            else:
+                del lease.holder.held[lease.number]
+        return ended
 
     def revoke(self, holder: Holder) -> list[Lease]:
         """Take every lease from one holder; they stay known, so that a late settlement is no error."""

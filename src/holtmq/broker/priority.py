@@ -1,7 +1,8 @@
 """Messages by priority: higher first, first-in-first-out within a level.
 
-Owns: the levels of one queue. A level is made when first used; the highest occupied one is known
-from a bit mask, so taking the next message does not scan. Must not touch: files, clocks.
+Owns: the levels of one queue. A level is made when first used. Nothing is kept about which of them hold
+messages, so that a push is one lookup and one append; a take looks at them from the top, once for all
+it takes. Must not touch: files, clocks.
 """
 
 from __future__ import annotations
@@ -17,15 +18,30 @@ from holtmq.broker.message import Message
 _SAMPLE: Final = 8
 
 
+class _ByPriority(dict[int, Lane]):
+    """The lane of each priority a message came with; asked for another, it finds out."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[int], Lane]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, priority: int) -> Lane:
+        lane = self[priority] = self._find(priority)
+        return lane
+
+
 class Levels:
     """The lanes of a priority queue; meets the same calls as a ``Lane``."""
 
-    __slots__ = ("_occupied", "lanes", "top")
+    __slots__ = ("_from_top", "by_priority", "lanes", "top")
 
     def __init__(self, top: int) -> None:
         self.top = top  # messages above count as this level
         self.lanes: dict[int, Lane] = {}
-        self._occupied = 0  # bit n: level n may hold messages
+        self.by_priority: dict[int, Lane] = _ByPriority(self._lane_of)
+        self._from_top: list[Lane] = []
 
     def __len__(self) -> int:
         return sum(map(len, self.lanes.values()))
@@ -40,30 +56,25 @@ class Levels:
         return priority if priority < self.top else self.top
 
     def push(self, message: Message) -> None:
-        """Append to the message's level."""
-        level = message.priority
-        if level > self.top:
-            level = self.top
+        """Append to the message's level. (The publish path inlines this.)"""
+        self.by_priority[message.priority].inbox.append(message)
+
+    def _lane_of(self, priority: int) -> Lane:
+        return self._lane(self.level_of(priority))
+
+    def _lane(self, level: int) -> Lane:
         lane = self.lanes.get(level)
         if lane is None:
             lane = self.lanes[level] = Lane()
-        inbox = lane.inbox
-        if not inbox:  # else its bit is set: it is cleared only with the last message
-            self._occupied |= 1 << level
-        inbox.append(message)
+            self._from_top = [self.lanes[used] for used in sorted(self.lanes, reverse=True)]
+        return lane
 
     def take(self, limit: int, pager: Pager) -> list[Message]:
         """Remove and return up to ``limit`` messages, highest level first."""
         taken: list[Message] = []
-        while self._occupied:
-            level = self._occupied.bit_length() - 1
-            lane = self.lanes[level]
-            part = lane.take(limit - len(taken), pager)
-            if not lane:
-                self._occupied &= ~(1 << level)
-            taken = taken + part if taken else part
-            if len(taken) >= limit:
-                break
+        for lane in self._from_top:
+            while len(taken) < limit and lane:  # a deep lane gives no more at once than it has read back
+                taken += lane.take(limit - len(taken), pager)
         return taken
 
     def shed(self, pager: Pager) -> Message | None:
@@ -108,8 +119,7 @@ class Levels:
         for message in messages:
             by_level.setdefault(self.level_of(message.priority), []).append(message)
         for level, part in by_level.items():
-            self.lanes.setdefault(level, Lane()).restore(part, pager)
-            self._occupied |= 1 << level
+            self._lane(level).restore(part, pager)
 
     def withdraw(self, message: Message) -> bool:
         """Remove one message that waits here; False when it is not here any more."""
@@ -118,6 +128,8 @@ class Levels:
 
     def spill(self, pager: Pager, bytes_held: int) -> None:
         """Turn what is too much for memory into positions, the least urgent first."""
+        if all(lane.fits_memory(bytes_held) for lane in self._from_top):
+            return
         waiting = len(self)
         for _, lane in self.by_level(highest_first=False):
             # A level's share by its newest messages, if those are bigger than the queue's are on average.
@@ -127,13 +139,12 @@ class Levels:
 
     def adopt(self, level: int, positions: Iterable[int]) -> None:
         """Append positions known from the journal to a level (recovery)."""
-        self.lanes.setdefault(level, Lane()).adopt(positions)
-        self._occupied |= 1 << level
+        self._lane(level).adopt(positions)
 
     def clear(self) -> None:
-        """Forget everything that waits, and the levels with it."""
-        self.lanes.clear()
-        self._occupied = 0
+        """Forget everything that waits. The lanes stay: publishers know them."""
+        for lane in self._from_top:
+            lane.clear()
 
     def positions(self) -> Iterator[array[int]]:
         """Runs of the positions of every waiting message the journal holds."""

@@ -1,13 +1,15 @@
 """Where a publish goes, worked out once per exchange and key.
 
-Owns: the resolved route that publishers cache until their vhost's version changes. Must not touch:
-messages in queues.
+Owns: the resolved route, and the imprint of messages on it, that publishers cache until their vhost's
+version changes. Must not touch: messages in queues.
 """
 
 import struct
 from typing import Final
 
 from holtmq.broker.exchanges import Exchange
+from holtmq.broker.lane import Lane
+from holtmq.broker.traits import Traits
 from holtmq.broker.vhost import VHost
 from holtmq.broker.work_queue import WorkQueue
 
@@ -44,6 +46,36 @@ class Route:
         self.simple = not result.depends_on_message and not any(
             q.refuses_when_full or q.is_stream for q in result.queues
         )
+
+
+class Imprint:
+    """What equal messages have in common: route, properties, and the lane if they always wait in one."""
+
+    __slots__ = (
+        "address",
+        "durable_ids",
+        "header",
+        "lane",
+        "persistent",
+        "priority",
+        "queue",
+        "route",
+        "traits",
+    )
+
+    def __init__(self, route: Route, traits: Traits, header: bytes) -> None:
+        self.route = route
+        self.traits = traits
+        self.address = route.address
+        self.header = header
+        self.priority = traits.priority
+        self.persistent = traits.persistent
+        self.durable_ids = route.durable_ids if traits.persistent else b""
+        self.lane: Lane | None = None
+        self.queue = route.only_queue
+        if self.queue is not None and route.simple and traits.plain and traits.ttl_ms is None:
+            queue = self.queue
+            self.lane = queue.lane if queue.lane is not None else queue.lanes[traits.priority]
 
 
 def durable_ids(queues: tuple[WorkQueue, ...] | list[WorkQueue]) -> bytes:

@@ -17,6 +17,7 @@ from holtmq.broker.queue_arguments import QueueOptions, QueueType
 
 _SHARE: Final = 256  # most messages handed out between two looks at the consumers' room
 _SHARE_BYTES: Final = 262_144
+_NO_LEVELS: Final[dict[int, Lane]] = {}
 
 
 class Reason(Enum):
@@ -72,6 +73,7 @@ class WorkQueue:
         "held_back",
         "id",
         "lane",
+        "lanes",
         "levels_clamped",
         "limited",
         "name",
@@ -120,6 +122,7 @@ class WorkQueue:
         self.levels_clamped = (options.max_priority or 0) > max_levels
         self.lane: Lane | None = None if top else Lane()
         self.store: Lane | Levels = self.lane if self.lane is not None else Levels(top)
+        self.lanes = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
         self.consumers: list[Consumer] = []  # by priority, then in turn
         self.active: Consumer | None = None  # the single active consumer
         self.exclusive_consumer = False
@@ -197,8 +200,8 @@ class WorkQueue:
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Hand out what waits to consumers with room, in turn, the highest priority first."""
-        while self.consumers and len(self.store):
-            takers = self._takers(len(self.store))
+        while self.consumers and (waiting := len(self.store)):
+            takers = self._takers(waiting)
             if not takers:
                 return
             share = min(min(room for _, room in takers) * len(takers), self._share())
@@ -279,12 +282,16 @@ class WorkQueue:
             self.settled_bytes += len(message.body)
 
     def settle_all(self, messages: list[Message]) -> None:
-        """Handed out for good (a consumer that does not acknowledge)."""
-        if self.persisted or self.returned:
+        """``settle`` for many at once."""
+        if self.returned:
             for message in messages:
                 self.settle(message)
-        else:
-            self.unacked -= len(messages)
+            return
+        self.unacked -= len(messages)
+        if self.persisted:
+            kept = [message for message in messages if message.persistent]
+            self.settled += [message.position for message in kept]
+            self.settled_bytes += sum([len(message.body) for message in kept])
 
     def is_redelivered(self, message: Message) -> bool:
         """Whether it may have been handed out before."""
