@@ -327,3 +327,48 @@ def test_dead_letters_are_moved_not_copied_across_a_power_cut(
     assert get(channel, name) is None
     letter = get_soon(channel, name + ".dead")
     assert letter.headers["x-death"][0]["count"] == 1
+
+
+def test_a_letter_that_a_full_queue_refuses_goes_to_that_queues_exchange(
+    start_broker: Callable[..., TestBroker], connect: Callable[..., pika.BlockingConnection], name: str
+) -> None:
+    broker = start_broker()
+    channel = connect(broker.amqp_port).channel()
+    first, *full, last = (f"{name}.{n}" for n in range(5))
+    for queue, after in zip(full, (*full[1:], last), strict=True):
+        arguments = {"x-max-length": 1, "x-overflow": "reject-publish-dlx"}
+        arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": after}
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+        publish(channel, queue, "fills it")
+    channel.queue_declare(last, durable=True)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": full[0]}
+    channel.queue_declare(first, durable=True, arguments=arguments)
+    channel.confirm_delivery()
+    publish(channel, first, "x", delivery_mode=2)
+    reject(channel, first)
+    channel.queue_declare(name + ".sync", durable=True)  # answered when all before it is durable
+
+    broker.crash_and_restart()
+
+    letter = get_soon(connect(broker.amqp_port).channel(), last)
+    deaths = [(death["queue"], death["reason"]) for death in letter.headers["x-death"]]
+    assert deaths == [*((queue, "maxlen") for queue in reversed(full)), (first, "rejected")]
+
+
+def test_letters_that_full_queues_hand_to_each_other_come_to_an_end(
+    channel: BlockingChannel, name: str
+) -> None:
+    first, left, right = (name + end for end in (".first", ".left", ".right"))
+    for queue, after in ((left, right), (right, left)):
+        arguments = {"x-max-length": 1, "x-overflow": "reject-publish-dlx"}
+        arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": after}
+        channel.queue_declare(queue, arguments=arguments)
+        publish(channel, queue, "fills it")
+    channel.queue_declare(first, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": left})
+    publish(channel, first, "x")
+    reject(channel, first)
+
+    assert [get_soon(channel, queue).body for queue in (left, right)] == [b"fills it", b"fills it"]
+    assert get(channel, left) is None
+    for queue in (first, left, right):
+        channel.queue_delete(queue)

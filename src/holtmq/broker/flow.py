@@ -6,7 +6,7 @@ topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -72,6 +72,7 @@ class Flow:
         "_batch",
         "_batch_delays",
         "_on_the_way",
+        "_passed_on",
         "_placements",
         "dead_lettered",
         "delayed",
@@ -103,6 +104,9 @@ class Flow:
         self._batch: list[tuple[int, bytes]] | None = None
         self._placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
         self._batch_delays: list[tuple[int, bool, int]] = []  # index in the batch, persistent, due
+        self._passed_on: list[
+            tuple[VHost, WorkQueue, str, Reason, Message]
+        ] = []  # dead letters refused again
         self._on_the_way: dict[int, tuple[int, int]] = {}  # queue id -> messages and bytes in the batch
 
     # -- publishing ------------------------------------------------------------------------------
@@ -285,7 +289,7 @@ class Flow:
     def abort(self) -> None:
         """Give the batch up."""
         self._batch = None
-        self._placements, self._batch_delays = [], []
+        self._placements, self._batch_delays, self._passed_on = [], [], []
         self._on_the_way.clear()
 
     def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
@@ -297,6 +301,9 @@ class Flow:
                 self._bury(queue)
             if queue.settled:
                 batch.append((Kind.SETTLED, _take_settled(queue)))
+        for letter in self._passed_on:  # it grows; a letter passes no queue twice, so it ends
+            if letter[2] in letter[0].exchanges:
+                self._dead_letter(*letter)
         placements, delays = self._placements, self._batch_delays
         self.abort()
         streams = [
@@ -513,11 +520,9 @@ class Flow:
             for found in result.queues:
                 if not letter.cycles_through(found.name):
                     queues[found.name] = found
-        accepted = [q for q in queues.values() if q is queue or not self._refuses(q, message)]
-        if not accepted and not delays:
+        if not queues and not delays:
             return
         self.seq += 1
-        self.dead_lettered += 1
         moved = Message(
             self.seq,
             make_address(exchange, keys[0]),
@@ -528,10 +533,24 @@ class Flow:
             message.priority,
             message.persistent,
         )
-        if accepted:
-            self._record_and_place(moved, accepted)
+        placed = self._place_unconfirmed(vhost, queues.values(), moved, queue)
+        self.dead_lettered += 1 if placed or delays else 0
         for waits_at, delay_ms in delays.items():
             self._delay(moved, vhost.name, waits_at, self.now_ms + delay_ms)
+
+    def _place_unconfirmed(
+        self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
+    ) -> bool:
+        """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
+        full = [queue for queue in queues if queue is not origin and self._refuses(queue, message)]
+        accepted = [queue for queue in queues if queue not in full]
+        if accepted:
+            self._record_and_place(message, accepted)
+        for queue in full:
+            exchange = queue.options.dead_letter_exchange
+            if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and exchange is not None:
+                self._passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
+        return bool(accepted)
 
     # -- delayed messages ------------------------------------------------------------------------
 
@@ -575,8 +594,7 @@ class Flow:
                 )
                 queues.update((queue.name, queue) for queue in result.queues)
             message.header = _delay_served(message.header, traits)
-            accepted = [queue for queue in queues.values() if not self._refuses(queue, message)]
-            self._record_and_place(message, accepted)
+            self._place_unconfirmed(vhost, queues.values(), message)
         self.commit()
 
 
