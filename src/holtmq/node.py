@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 _HOUSEKEEPING_SECONDS: Final = 1.0
 _CLEANUP_FIRST_MS: Final = 300_000  # after a start; a node that is often restarted cleans up, too
 _CLEANUP_STEP_MS: Final = 100
+_RETENTION_STEP_MS: Final = 20
 _LOW_ON_DISK: Final = "low on disk"
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
@@ -297,10 +298,11 @@ class Node:
             self.partitioned.staging.drop_orphans(self.clock())
             journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
 
-    def _plan_retention(self) -> None:
+    def _plan_retention(self, wait_ms: int | None = None) -> None:
         self._retention_planned = True
         queue = self.config.queue
-        wait_ms = min(queue.eviction_interval_ms, queue.retention_interval_ms)
+        if wait_ms is None:
+            wait_ms = min(queue.eviction_interval_ms, queue.retention_interval_ms)
         self.broker.flow.at(int(self.clock() * 1000) + wait_ms, self._retain)
 
     def _retain(self) -> None:
@@ -310,9 +312,11 @@ class Node:
             return
         now_ms = self.broker.flow.now_ms
         due = now_ms - self._retained_ms >= self.config.queue.retention_interval_ms
-        if due:
+        if self.partitioned.retain(self.clock(), retention=due):
+            # A step is bounded, what is too old may be more: the run goes on until a step finds nothing.
+            self._plan_retention(_RETENTION_STEP_MS)
+        elif due:
             self._retained_ms = now_ms
-        self.partitioned.retain(self.clock(), retention=due)
         self.wake()
 
     def _plan_cleanup(self, wait_ms: int) -> None:

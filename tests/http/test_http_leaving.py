@@ -201,6 +201,32 @@ def test_a_queue_with_both_limits_says_which_one_took_a_message(broker: TestBrok
     assert (totals["retentionMsgs"], totals["completedRetentionMsgs"]) == (3, 2)
 
 
+def test_retention_keeps_up_with_more_than_one_step_takes(broker: TestBroker, api: Api) -> None:
+    api.configure("q", retentionEnabled=True, retentionSeconds=5)
+    for start in range(0, 25_000, 5_000):
+        api.push("q", *map(str, range(start, start + 5_000)))
+
+    broker.clock.advance(8)
+
+    assert api.get("/api/v1/resources/queues/q").json()["totals"]["total"] == 0
+
+
+def test_limits_of_seconds_are_kept_within_seconds(broker: TestBroker, api: Api) -> None:
+    """Queen's own suites set ten seconds and look after fifteen."""
+    api.configure("aged", retentionEnabled=True, retentionSeconds=10, completedRetentionSeconds=5)
+    api.configure("late", retentionEnabled=True, maxWaitTimeSeconds=10)
+    broker.clock.advance(1)
+    for queue in ("aged", "late"):
+        api.push(queue, *"abc")
+
+    broker.clock.advance(9)
+    assert [len(api.get("/api/v1/messages", queue=q).json()["messages"]) for q in ("aged", "late")] == [3, 3]
+    broker.clock.advance(4)
+
+    assert api.pop("aged") == []
+    assert api.pop("late") == []
+
+
 # -- timers keep their promise -------------------------------------------------------------------------
 
 

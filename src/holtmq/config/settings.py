@@ -271,7 +271,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     retention_interval_ms: Annotated[
         int,
         About("Time between retention runs.", values.MILLISECONDS, 10, aliases=("RETENTION_INTERVAL",)),
-    ] = 300_000
+    ] = 2_000
     eviction_interval_ms: Annotated[
         int,
         About(
@@ -280,7 +280,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
             10,
             aliases=("EVICTION_INTERVAL",),
         ),
-    ] = 5_000
+    ] = 2_000
     encryption_key: Annotated[
         Secret,
         About(
