@@ -281,6 +281,9 @@ class Node:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             self.check_alarms()
             self.checkpoint_if_due()
+            due = self.broker.flow.timers.next_due()
+            if due is not None and due <= self.clock():  # the clock was set forward: no timer knows
+                self.tick()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
 

@@ -1,11 +1,12 @@
 """Time to live, length limits and overflow, with a clock that the tests move."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
 import pytest
-from e2e_support import Consuming, depth, drain, get, get_soon, publish
+from e2e_support import Consuming, depth, drain, eventually, get, get_soon, publish
 from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.testing import TestBroker, VirtualClock
@@ -271,3 +272,20 @@ def test_a_policy_gives_a_queue_its_limits(
     timed_broker.call(lambda node: node.broker.delete_policy("/", name))
     publish(channel, name, *"12345")
     assert depth(channel, name) == 5
+
+
+def test_a_clock_that_is_set_forward_takes_effect_at_once(
+    start_broker: Callable[..., TestBroker], connect: Callable[..., pika.BlockingConnection], name: str
+) -> None:
+    broker = start_broker()
+    channel = connect(broker.amqp_port).channel()
+    channel.queue_declare(name, arguments={"x-message-ttl": 3_600_000})
+    publish(channel, name, "x")
+    eventually(lambda: broker.queue_depth(name) == 1)
+
+    def set_forward(node: Any) -> None:
+        node.clock = lambda: time.time() + 7200
+
+    broker.call(set_forward)
+
+    eventually(lambda: broker.queue_depth(name) == 0)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from http_support import Api, address, ids
 
@@ -409,3 +410,15 @@ def test_a_fetch_waits_for_records_and_shows_only_durable_ones(
 
     assert (stalled["highWatermark"], stalled["records"]) == (1, [])
     assert [record["transactionId"] for record in found["records"]] == ["b"]
+
+
+def test_a_timer_is_due_within_a_year_and_at_once_when_its_time_is_past(api: Api) -> None:
+    def schedule(delay_ms: float) -> httpx.Response:
+        timer = {"op": "schedule", "queue": "q", "timerKey": str(delay_ms), "payload": "MQ==", "txn": "t"}
+        return api.post("/api/v1/timers", {"operations": [timer | {"delayMs": delay_ms}]})
+
+    far, past = schedule(1e18), schedule(-1e18)
+
+    assert (far.status_code, far.json()["reason"]) == (400, "delayMs")
+    assert past.json()["results"][0]["status"] == "scheduled"
+    assert ids(api.pop("q", wait="true")) == ["t"]

@@ -102,3 +102,11 @@ def test_nothing_survives_a_restart(broker: TestBroker, api: Api) -> None:
     broker.restart()
 
     assert pop(api) == []
+
+
+def test_a_negative_option_is_refused(api: Api) -> None:
+    for options in ({"maxLength": -1}, {"leaseSeconds": -0.5}, {"windowBuffer": {"ms": -1}}):
+        answer = api.post("/api/v1/ephemeral/configure", {"queue": "q", "options": options})
+
+        assert answer.status_code == 400
+        assert "must not be negative" in answer.json()["error"]

@@ -84,6 +84,9 @@ async def configure(call: Call) -> object:
     if options.policy not in (None, "reject", "dropOldest"):
         raise Refusal(400, "policy must be reject or dropOldest")
     default, window = EphemeralConfig(), options.window_buffer or WindowIn()
+    for name, value in {**msgspec.to_builtins(options), **msgspec.to_builtins(window)}.items():
+        if isinstance(value, int | float) and value < 0:
+            raise Refusal(400, f"{name} must not be negative: {value}")
     config = EphemeralConfig(
         options.max_bytes or default.max_bytes,
         options.max_length or default.max_length,

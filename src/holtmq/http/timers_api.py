@@ -64,7 +64,7 @@ class Riders:
         if asked.op == "cancel":
             self.results.append(self._cancel(asked, known))
             return
-        due_us = self._now_us + int(min(asked.delay_ms or 0, _FARTHEST_MS) * 1000)
+        due_us = self._now_us + int(max(asked.delay_ms or 0, 0) * 1000)
         timer = Timed(
             asked.queue,
             asked.timer_key,
@@ -114,6 +114,8 @@ def _read(document: object) -> TimerIn:
         raise KvRefused(f"timerKey is longer than {_KEY_MAX} bytes", "timerKey")
     if asked.op != "cancel" and asked.delay_ms is None:
         raise KvRefused("delayMs is required", "delayMs")
+    if asked.delay_ms is not None and not asked.delay_ms <= _FARTHEST_MS:
+        raise KvRefused(f"delayMs is more than {_FARTHEST_MS}, which is 366 days", "delayMs")
     return asked
 
 
