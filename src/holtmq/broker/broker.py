@@ -1,61 +1,47 @@
 """The broker: commands from the edges, paired with the journal records that make them last.
 
-Owns: vhosts, users, policies, the sessions that hold leases. Must not touch: sockets, wire codes,
-clocks. Messages in motion are in ``flow.py``; folding the journal back is in ``recovery.py``.
+Owns: queues, policies, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. What
+holds no messages (users, exchanges, bindings) is in ``realm.py``, messages in motion are in ``flow.py``,
+and folding the journal back is in ``recovery.py``.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from holtmq.auth.permissions import Permissions
-from holtmq.auth.users import Grant, User, UserStore, Vhost
 from holtmq.broker.changes import (
-    AnyChange,
-    BindingDeleted,
-    BindingPut,
-    ExchangeDeleted,
-    ExchangePut,
     Kind,
-    PermissionDeleted,
-    PermissionPut,
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
     QueuePut,
-    UserDeleted,
-    UserPut,
     VhostDeleted,
-    VhostPut,
-    encode_change,
     pack_table,
 )
-from holtmq.broker.errors import AccessRefused, Conflict, NotFound
+from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.flow import Flow
 from holtmq.broker.flow_records import encode_settled
 from holtmq.broker.leases import Ledger
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.policies import PolicyBook, alternate_exchange, effective, make_policy
+from holtmq.broker.policies import PolicyBook, effective, make_policy
 from holtmq.broker.queue_arguments import QueueDeclaration, QueueOptions, QueueType, parse_queue_arguments
+from holtmq.broker.realm import Realm
 from holtmq.broker.routes import Route
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.streams import Streams
-from holtmq.broker.vhost import QueueBinding, QueueExchange, VHost, refuse_default, refuse_reserved
+from holtmq.broker.vhost import VHost, refuse_reserved
 from holtmq.broker.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 
 
-class Broker:
+class Broker(Realm):
     """All state of a node, and every rule that changes it."""
 
     def __init__(self, journal: Journal, *, max_priority: int = 10, cancel_requeue: bool = True) -> None:
-        self.journal = journal
-        self.vhosts: dict[str, VHost] = {}
+        super().__init__(journal)
         self.flow = Flow(journal, self.vhosts)
-        self.users = UserStore()
-        self.policies = PolicyBook()
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
         self.sessions: set[Ledger] = set()  # whoever holds leases: a checkpoint must see them
@@ -63,26 +49,9 @@ class Broker:
         self.cancel_requeue = cancel_requeue
         self.last_queue_id = 0
         self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by their connection
-        # Told when clients must go: why, and whether one of this vhost and user is among them.
-        self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
         self.streams: Streams | None = None
 
-    # -- vhosts and users ------------------------------------------------------------------------
-
-    def put_vhost(self, name: str) -> None:
-        """Create a vhost with its predeclared exchanges."""
-        if name not in self.vhosts:
-            self.add_vhost(name)
-            self.record(VhostPut(name))
-
-    def add_vhost(self, name: str) -> VHost:
-        """State only."""
-        vhost = self.vhosts[name] = VHost(name)
-        vhost.alternate_by_policy = lambda exchange: alternate_exchange(
-            None, self.policies.for_exchange(name, exchange.name)
-        )
-        self.users.put_vhost(Vhost(name))
-        return vhost
+    # -- vhosts ----------------------------------------------------------------------------------
 
     def delete_vhost(self, name: str) -> None:
         """Remove a vhost and all that is in it."""
@@ -95,40 +64,6 @@ class Broker:
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
-
-    def vhost(self, name: str) -> VHost:
-        """The vhost of this name."""
-        found = self.vhosts.get(name)
-        if found is None:
-            raise NotFound(f"vhost {name} not found")
-        return found
-
-    def put_user(self, user: User) -> None:
-        """Add or replace a user."""
-        self.users.put_user(user)
-        self.record(UserPut(user.name, user.password_hash, list(user.tags)))
-
-    def delete_user(self, name: str) -> None:
-        """Remove a user with all permissions."""
-        if not self.users.delete_user(name):
-            raise NotFound(f"no user '{name}'")
-        self.on_expelled(f"user '{name}' is deleted", lambda _, user: user == name)
-        self.record(UserDeleted(name))
-
-    def set_permissions(self, user: str, vhost: str, permissions: Permissions) -> None:
-        """Give a user permissions in a vhost."""
-        permissions.check()
-        if self.users.user(user) is None:
-            raise NotFound(f"no user '{user}'")
-        self.vhost(vhost).version += 1  # cached routes hold the answer to "may this user write here"
-        self.users.set_permissions(Grant(user, vhost, permissions))
-        self.record(PermissionPut(user, vhost, permissions.configure, permissions.write, permissions.read))
-
-    def clear_permissions(self, user: str, vhost: str) -> None:
-        """Take a user's permissions in a vhost away."""
-        self.vhost(vhost).version += 1
-        if self.users.clear_permissions(user, vhost):
-            self.record(PermissionDeleted(user, vhost))
 
     # -- policies --------------------------------------------------------------------------------
 
@@ -173,98 +108,6 @@ class Broker:
         if options != queue.options:
             queue.reconfigure(replace(options, max_priority=own.max_priority))
             self._schedule_expiry(queue)
-
-    # -- exchanges -------------------------------------------------------------------------------
-
-    def declare_exchange(
-        self,
-        vhost: VHost,
-        name: str,
-        kind: str,
-        *,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: FieldTable | None = None,
-    ) -> bool:
-        """Create an exchange, or check that the one there is equivalent. True if something was journalled."""
-        refuse_default(name)
-        arguments = arguments or {}
-        if not vhost.declare_exchange(name, kind, durable, auto_delete, internal, arguments) or not durable:
-            return False
-        self.record(ExchangePut(vhost.name, name, kind, auto_delete, internal, pack_table(arguments)))
-        return True
-
-    def delete_exchange(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
-        """Delete an exchange and the bindings around it. True if something was journalled."""
-        exchange = vhost.exchanges.get(name)
-        removed = vhost.delete_exchange(name, if_unused)
-        durable = exchange is not None and exchange.durable
-        if durable:
-            self.record(ExchangeDeleted(vhost.name, name))
-        self._delete_unused_sources(vhost, removed)
-        return durable
-
-    def bind(
-        self,
-        vhost: VHost,
-        source: str,
-        destination: str,
-        routing_key: str,
-        arguments: FieldTable | None = None,
-        *,
-        to_exchange: bool = False,
-        owner: object | None = None,
-    ) -> bool:
-        """Bind a queue or exchange. True if something was journalled."""
-        refuse_default(source)
-        if to_exchange:
-            refuse_default(destination)
-        where = vhost.destination(destination, to_exchange, owner)
-        exchange = vhost.exchange(source)
-        arguments = arguments or {}
-        if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
-            return False
-        self.record(
-            BindingPut(vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments))
-        )
-        return True
-
-    def unbind(
-        self,
-        vhost: VHost,
-        source: str,
-        destination: str,
-        routing_key: str,
-        arguments: FieldTable | None = None,
-        *,
-        to_exchange: bool = False,
-        owner: object | None = None,
-    ) -> bool:
-        """Remove a binding; no error when there is none. True if something was journalled."""
-        refuse_default(source)
-        arguments = arguments or {}
-        if not vhost.is_bound(source, destination, routing_key, arguments, to_exchange):
-            return False
-        where = vhost.destination(destination, to_exchange, owner)
-        exchange = vhost.exchange(source)
-        vhost.unbind(exchange, where, routing_key, arguments)
-        lasting = _lasts(exchange, where)
-        if lasting:
-            self.record(
-                BindingDeleted(
-                    vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments)
-                )
-            )
-        if exchange.auto_delete and exchange.is_unused:
-            self.delete_exchange(vhost, source)
-        return lasting
-
-    def _delete_unused_sources(self, vhost: VHost, removed: Iterable[QueueBinding]) -> None:
-        for name in {binding.source for binding in removed}:
-            exchange = vhost.exchanges.get(name)
-            if exchange is not None and exchange.auto_delete and exchange.is_unused:
-                self.delete_exchange(vhost, name)
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -505,17 +348,3 @@ class Broker:
         """Before state changes, so that it does not run ahead of a journal that takes nothing more."""
         if self.journal.failed is not None:
             raise self.journal.failed
-
-    def record(self, change: AnyChange) -> None:
-        """Write one change down."""
-        self.journal.append(Kind.CHANGE, encode_change(change))
-
-
-def _nobody(reason: str, is_meant: Callable[[str, str], bool]) -> None:
-    return None
-
-
-def _lasts(source: QueueExchange, destination: WorkQueue | QueueExchange) -> bool:
-    return source.durable and (
-        destination.persisted if isinstance(destination, WorkQueue) else destination.durable
-    )

@@ -1,330 +1,56 @@
-"""Messages in motion: publish, place, settle, dead-letter, delay; and the journal records they leave.
+"""Messages in motion: what is published, settled, handed out, expired, dead-lettered, turn by turn.
 
 Owns: the order in which a turn's work is done and which of it is one atomic record. Must not touch:
-topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever calls.
+topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever calls. How a message gets
+into its queues is in ``placing.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from enum import IntEnum
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from holtmq.broker.changes import Kind
 from holtmq.broker.dead_letter import DeadLetter, dead_letter
 from holtmq.broker.flow_records import (
-    decode_delayed,
-    encode_delayed,
     encode_mark,
     encode_returned,
     encode_settled,
 )
 from holtmq.broker.leases import Lease
-from holtmq.broker.message import Message, encode_message, make_address
-from holtmq.broker.paging import JournalPager
-from holtmq.broker.queue_arguments import Overflow
-from holtmq.broker.routes import Imprint, Route, durable_ids
-from holtmq.broker.timer_wheel import TimerWheel
-from holtmq.broker.traits import Traits, TraitsCache
+from holtmq.broker.message import Message, make_address
+from holtmq.broker.placing import Outcome, Placing
 from holtmq.broker.vhost import VHost
 from holtmq.broker.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal
-from holtmq.wire.properties import PROPERTIES_AT, with_headers
+
+__all__ = ["Flow", "Outcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
 _MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
 
-class Outcome(IntEnum):
-    """What became of a publish."""
-
-    PLACED = 0  # in memory: confirmed at once
-    JOURNALLED = 1  # confirmed when durable
-    UNROUTED = 2  # no queue wanted it
-    REFUSED = 3  # a queue was full
-
-
-_PLACED: Final = Outcome.PLACED
-_JOURNALLED: Final = Outcome.JOURNALLED
-_UNROUTED: Final = Outcome.UNROUTED
-_MESSAGE: Final = int(Kind.MESSAGE)
-
-
-class Joint(Protocol):
-    """Whoever writes one record for work queues and partitioned queues together."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether the batch that ends has something for partitioned queues beside what was published."""
-        ...
-
-    def write(
-        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
-    ) -> list[int]:
-        """Write these records and place these messages on streams; where the records are."""
-        ...
-
-
-class Flow:
+class Flow(Placing):
     """The moving half of the broker. Everything happens on one thread, turn by turn."""
 
-    __slots__ = (
-        "_batch",
-        "_batch_delays",
-        "_on_the_way",
-        "_passed_on",
-        "_placements",
-        "dead_lettered",
-        "delayed",
-        "dirty",
-        "joint",
-        "journal",
-        "now_ms",
-        "on_dirty",
-        "pager",
-        "seq",
-        "timers",
-        "traits",
-        "vhosts",
-    )
+    __slots__ = ("dead_lettered",)
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
-        self.journal = journal
-        self.joint: Joint | None = None  # where there are partitioned queues
-        self.pager = JournalPager(journal)
-        self.vhosts = vhosts
-        self.traits = TraitsCache()
-        self.timers: TimerWheel[Callable[[], None]] = TimerWheel()
-        self.now_ms = 0
-        self.seq = 0
-        self.dirty: list[WorkQueue] = []  # queues with something to do in this turn
-        self.on_dirty: Callable[[], None] = _nothing  # told when the first queue becomes dirty
-        self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due
+        super().__init__(journal, vhosts)
         self.dead_lettered = 0
-        self._batch: list[tuple[int, bytes]] | None = None
-        self._placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
-        self._batch_delays: list[tuple[int, bool, int]] = []  # index in the batch, persistent, due
-        self._passed_on: list[
-            tuple[VHost, WorkQueue, str, Reason, Message]
-        ] = []  # dead letters refused again
-        self._on_the_way: dict[int, tuple[int, int]] = {}  # queue id -> messages and bytes in the batch
-
-    # -- publishing ------------------------------------------------------------------------------
-
-    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> Outcome:
-        """Take a message in. The hot path: a cached route and nothing special about the message."""
-        self.seq = seq = self.seq + 1
-        ttl = traits.ttl_ms
-        now_ms = self.now_ms
-        message = Message(
-            seq,
-            route.address,
-            header,
-            body,
-            now_ms,
-            0 if ttl is None else now_ms + ttl,
-            traits.priority,
-            traits.persistent,
-        )
-        if not route.simple or not traits.plain or self._batch is not None:
-            return self._publish_special(route, traits, message)
-        outcome = _PLACED
-        if traits.persistent and route.durable_ids:
-            message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
-            outcome = _JOURNALLED
-        queue = route.only_queue
-        if queue is not None:  # place(), for the most common route
-            lane = queue.lane
-            if lane is None:
-                lane = queue.lanes[traits.priority]
-            lane.inbox.append(message)
-            queue.bytes += len(body)
-            if ttl is not None:
-                queue.expiring = True
-            if not queue.dirty:
-                self.touch(queue)
-            return outcome
-        if not route.queues:
-            return _UNROUTED
-        self.place(message, route.queues)
-        return outcome
-
-    def publish_like(self, imprint: Imprint, body: bytes) -> Outcome:
-        """Take another message in like one before: ``publish`` with all its questions answered.
-
-        For a single queue; other routes go the long way.
-        """
-        lane, queue = imprint.lane, imprint.queue
-        if lane is None or queue is None:
-            return self.publish(imprint.route, imprint.traits, imprint.header, body)
-        self.seq = seq = self.seq + 1
-        message = Message(
-            seq, imprint.address, imprint.header, body, self.now_ms, 0, imprint.priority, imprint.persistent
-        )
-        outcome = _PLACED
-        if imprint.durable_ids:
-            message.position = self.journal.append(_MESSAGE, encode_message(message, imprint.durable_ids))
-            outcome = _JOURNALLED
-        lane.inbox.append(message)
-        queue.bytes += len(body)
-        if not queue.dirty:
-            self.touch(queue)
-        return outcome
-
-    def place(self, message: Message, queues: Sequence[WorkQueue]) -> None:
-        """Append to each queue and mark it for this turn."""
-        size = len(message.body)
-        for queue in queues:
-            lane = queue.lane
-            if lane is not None:
-                lane.inbox.append(message)
-            else:
-                queue.store.push(message)
-            queue.bytes += size
-            if message.expires_ms:
-                queue.expiring = True
-            if not queue.dirty:
-                self.touch(queue)
-            if queue.limited:
-                self._enforce_limits(queue)
-
-    def touch(self, queue: WorkQueue) -> None:
-        """Something changed for this queue: look at it before the turn ends."""
-        if not queue.dirty:
-            queue.dirty = True
-            if not self.dirty:
-                self.on_dirty()
-            self.dirty.append(queue)
-
-    def _publish_special(self, route: Route, traits: Traits, message: Message) -> Outcome:
-        """Everything that is not a plain message on a plain route."""
-        queues: dict[str, WorkQueue] = {}
-        delays: dict[str, int] = {}
-        # A transaction's routes may be older than the topology it is committed to.
-        needs = not route.simple or self._batch is not None
-        for key in (route.routing_key, *traits.extra_keys):
-            if not needs and key is route.routing_key:
-                queues.update((queue.name, queue) for queue in route.queues)
-                continue
-            result = route.vhost.route(
-                route.exchange,
-                key,
-                traits.headers,
-                traits.hash_properties() if route.exchange.needs_properties else None,
-            )
-            queues.update((queue.name, queue) for queue in result.queues)
-            delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
-        for exchange, delay_ms in delays.items():  # all keys, and BCC with them, are routed when it is due
-            self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
-        if traits.visible_bytes is not None:
-            message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
-        accepted = [queue for queue in queues.values() if not self._refuses(queue, message)]
-        for queue in queues.values():
-            if queue not in accepted and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
-                queue.outcasts.append((Reason.MAXLEN, _unplaced(message)))
-                self.touch(queue)
-        journalled = self._record_and_place(message, accepted)
-        if len(accepted) < len(queues):
-            return Outcome.REFUSED
-        if not queues and not delays:
-            return Outcome.UNROUTED
-        return Outcome.JOURNALLED if journalled or (delays and message.persistent) else Outcome.PLACED
-
-    def _refuses(self, queue: WorkQueue, message: Message) -> bool:
-        if not queue.refuses_when_full:
-            return False
-        size, ahead = len(message.body), self._on_the_way.get(queue.id, (0, 0))
-        if queue.is_full(size, *ahead):
-            queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
-            self.touch(queue)
-            if queue.is_full(size, *ahead):
-                return True
-        if self._batch is not None:
-            self._on_the_way[queue.id] = ahead[0] + 1, ahead[1] + size
-        return False
-
-    def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
-        ids = durable_ids(list(queues)) if message.persistent else b""
-        if self._batch is not None:
-            index = -1
-            if ids:
-                index = len(self._batch)
-                self._batch.append((Kind.MESSAGE, encode_message(message, ids)))
-            self._placements.append((message, queues, index))
-            return bool(ids) or any(queue.is_stream for queue in queues)
-        streams = [(queue, message) for queue in queues if queue.is_stream]
-        if streams:
-            # A partitioned queue writes every message down, persistent or not; here with the others' record.
-            assert self.joint is not None
-            batch = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
-            positions = self.joint.write(batch, streams)
-            queues = [queue for queue in queues if not queue.is_stream]
-            if ids:
-                message.position = positions[0]
-        elif ids:
-            message.position = self.journal.append(Kind.MESSAGE, encode_message(message, ids))
-        self.place(message, queues)
-        return bool(ids) or bool(streams)
-
-    def _enforce_limits(self, queue: WorkQueue) -> None:
-        options = queue.options
-        if (options.max_length is not None and len(queue.store) > options.max_length) or (
-            options.max_length_bytes is not None and queue.bytes > options.max_length_bytes
-        ):
-            queue.dispatch(self.now_ms, self.pager)
-            queue.shed_excess(self.pager)
-
-    # -- atomic batches --------------------------------------------------------------------------
-
-    @property
-    def in_batch(self) -> bool:
-        """Between ``begin`` and ``commit``."""
-        return self._batch is not None
-
-    def begin(self) -> None:
-        """From here to ``commit`` everything journalled is one record."""
-        assert self._batch is None
-        self._batch = []
-
-    def abort(self) -> None:
-        """Give the batch up."""
-        self._batch = None
-        self._placements, self._batch_delays, self._passed_on = [], [], []
-        self._on_the_way.clear()
 
     def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
         """Write the batch, with what has left these queues; then place its messages. True if journalled."""
-        batch = self._batch
-        assert batch is not None
+        assert self._batch is not None
         for queue in settled:
             if queue.outcasts:
                 self._bury(queue)
             if queue.settled:
-                batch.append((Kind.SETTLED, _take_settled(queue)))
+                self._batch.append((Kind.SETTLED, _take_settled(queue)))
         for letter in self._passed_on:  # it grows; a letter passes no queue twice, so it ends
             if letter[2] in letter[0].exchanges:
                 self._dead_letter(*letter)
-        placements, delays = self._placements, self._batch_delays
-        self.abort()
-        streams = [
-            (queue, message) for message, queues, _ in placements for queue in queues if queue.is_stream
-        ]
-        joint = self.joint
-        positions: list[int] = []
-        together = joint is not None and (bool(streams) or joint.pending)
-        if together and joint is not None:
-            positions = joint.write(batch, streams)
-        elif len(batch) == 1:
-            positions = [self.journal.append(*batch[0])]
-        elif batch:
-            positions = self.journal.append_batch(batch)
-        for message, queues, index in placements:
-            if index >= 0:
-                message.position = positions[index]
-            self.place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
-        for index, persistent, due_ms in delays:
-            self.schedule_delayed(positions[index], persistent, due_ms)
-        return bool(batch) or together
+        return super().commit()
 
     # -- leases end ------------------------------------------------------------------------------
 
@@ -460,10 +186,6 @@ class Flow:
         queue.deadline_scheduled_ms = 0
         self.touch(queue)
 
-    def at(self, due_ms: int, action: Callable[[], None]) -> None:
-        """Do something at a time."""
-        self.timers.schedule(due_ms / 1000, action)
-
     def tick(self) -> None:
         """Do what is due at ``now_ms``."""
         for timer in self.timers.advance(self.now_ms / 1000):
@@ -538,94 +260,9 @@ class Flow:
         for waits_at, delay_ms in delays.items():
             self._delay(moved, vhost.name, waits_at, self.now_ms + delay_ms)
 
-    def _place_unconfirmed(
-        self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
-    ) -> bool:
-        """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
-        full = [queue for queue in queues if queue is not origin and self._refuses(queue, message)]
-        accepted = [queue for queue in queues if queue not in full]
-        if accepted:
-            self._record_and_place(message, accepted)
-        for queue in full:
-            exchange = queue.options.dead_letter_exchange
-            if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and exchange is not None:
-                self._passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
-        return bool(accepted)
-
-    # -- delayed messages ------------------------------------------------------------------------
-
-    def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
-        payload = encode_delayed(message, vhost, exchange, due_ms)
-        kind = Kind.DELAYED if message.persistent else Kind.PAGED
-        if self._batch is not None:
-            self._batch_delays.append((len(self._batch), message.persistent, due_ms))
-            self._batch.append((kind, payload))
-            return
-        self.schedule_delayed(self.journal.append(kind, payload), message.persistent, due_ms)
-
-    def schedule_delayed(self, position: int, persistent: bool, due_ms: int) -> None:
-        """A message in the journal is due at a time (also after a restart)."""
-        self.delayed[position] = (persistent, due_ms)
-        self.at(due_ms, lambda: self._delay_ended(position))
-
-    def _delay_ended(self, position: int) -> None:
-        waiting = self.delayed.pop(position, None)
-        if waiting is None or self.journal.failed:
-            return
-        persistent, _ = waiting
-        _, vhost_name, exchange_name, message = decode_delayed(self.journal.read(position)[1])
-        vhost = self.vhosts.get(vhost_name)
-        exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
-        self.begin()
-        assert self._batch is not None
-        if persistent:
-            self._batch.append((Kind.DELAY_ENDED, position.to_bytes(8, "little")))
-        if vhost is not None and exchange is not None:
-            self.seq += 1
-            message.seq = self.seq
-            if message.expires_ms:
-                message.expires_ms += self.now_ms - message.arrived_ms
-            message.arrived_ms = self.now_ms
-            traits = self.traits.of(message.header)
-            queues: dict[str, WorkQueue] = {}
-            for key in (message.routing_key, *traits.extra_keys):
-                result = vhost.route(
-                    exchange, key, traits.headers, traits.hash_properties(), delay_served=True
-                )
-                queues.update((queue.name, queue) for queue in result.queues)
-            message.header = _delay_served(message.header, traits)
-            self._place_unconfirmed(vhost, queues.values(), message)
-        self.commit()
-
 
 def _take_settled(queue: WorkQueue) -> bytes:
     payload = encode_settled(queue.id, queue.settled_bytes, queue.settled)
     queue.settled.clear()
     queue.settled_bytes = 0
     return payload
-
-
-def _delay_served(header: bytes, traits: Traits) -> bytes:
-    """Say that the message has waited, as RabbitMQ's plugin does: by a negative x-delay. BCC goes, too."""
-    headers = {key: value for key, value in traits.headers.items() if key != "BCC"}
-    headers["x-delay"] = -traits.delay_ms
-    properties = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)
-    return header[:PROPERTIES_AT] + properties
-
-
-def _unplaced(message: Message) -> Message:
-    """A message that never got into the queue that casts it out: nothing to settle there."""
-    return Message(
-        message.seq,
-        message.address,
-        message.header,
-        message.body,
-        message.arrived_ms,
-        message.expires_ms,
-        message.priority,
-        message.persistent,
-    )
-
-
-def _nothing() -> None:
-    return None
