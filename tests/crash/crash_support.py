@@ -10,10 +10,11 @@ import asyncio
 import json
 import os
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holtmq.amqp.codec import decode_method, encode_method
 from holtmq.amqp.frames import (
@@ -47,6 +48,7 @@ M = TypeVar("M", bound=Method)
 
 READY_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 30.0
+_GUEST: Final = "Basic " + b64encode(b"guest:guest").decode()
 _PERSISTENT: Final = encode_properties(Properties(delivery_mode=2))
 
 
@@ -57,6 +59,7 @@ class BrokerProcess:
         self.folder = folder
         self.environment = environment
         self.port = 0
+        self.http_port = 0
         self.log: list[str] = []
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -76,11 +79,11 @@ class BrokerProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read_log(ready), name="broker log")
-        self.port = await asyncio.wait_for(ready, READY_SECONDS)
+        self.port, self.http_port = await asyncio.wait_for(ready, READY_SECONDS)
 
-    async def _read_log(self, ready: asyncio.Future[int]) -> None:
+    async def _read_log(self, ready: asyncio.Future[tuple[int, int]]) -> None:
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -89,7 +92,7 @@ class BrokerProcess:
             if line.startswith("{") and not ready.done():
                 entry = json.loads(line)
                 if "amqp_port" in entry:
-                    ready.set_result(int(entry["amqp_port"]))
+                    ready.set_result((int(entry["amqp_port"]), int(entry["http_port"])))
         if not ready.done():
             ready.set_exception(RuntimeError("the broker ended: " + "\n".join(self.log)))
 
@@ -123,6 +126,40 @@ class Delivery:
 
 class Gone(Exception):
     """The broker closed the connection, or died."""
+
+
+class HttpPeer:
+    """One kept-alive HTTP connection. What breaks it is ``Gone``: nobody knows what came of the last call."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, port: int) -> HttpPeer:
+        try:
+            return cls(*await asyncio.open_connection("127.0.0.1", port))
+        except OSError:
+            raise Gone from None
+
+    async def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and JSON of the answer."""
+        content = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {_GUEST}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        try:
+            self._writer.write(head.encode() + content)
+            answer = (await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), ANSWER_SECONDS)).decode()
+            size = next(
+                (line for line in answer.lower().split("\r\n") if line.startswith("content-length")), ":0"
+            )
+            payload = await self._reader.readexactly(int(size.partition(":")[2]))
+        except (OSError, asyncio.IncompleteReadError):
+            raise Gone from None
+        return int(answer.split(" ", 2)[1]), json.loads(payload) if payload else None
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class Peer:

@@ -11,6 +11,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from holtmq.journal import FileJournal
+from holtmq.journal.interface import DurableCallback
 from holtmq.testing import TestBroker
 
 
@@ -151,6 +153,28 @@ def test_a_string_comes_back_as_the_string_that_was_pushed(both_doors: Any) -> N
     channel.basic_publish("", "jobs", b'"quoted"')
 
     assert [message["data"] for message in pop(client)] == ["tea", "", "cake", "{broken", '"quoted"']
+
+
+def test_an_answer_waits_for_a_journal_that_has_what_was_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_for: list[int] = []
+    on_durable = FileJournal.on_durable
+
+    def watched(journal: FileJournal, callback: DurableCallback) -> None:
+        waited_for.append(journal.end)
+        on_durable(journal, callback)
+
+    with TestBroker(durable=True) as broker, httpx.Client(base_url=broker.http_url, timeout=20) as client:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        connection.channel().queue_declare("jobs", durable=True)
+        connection.close()
+        push(client, 1, 2, 3)
+        (first,) = pop(client, batch=1)
+        monkeypatch.setattr(FileJournal, "on_durable", watched)
+
+        for settles in (lambda: ack(client, first), lambda: pop(client, batch=1, autoAck="true")):
+            before = broker.call(lambda node: node.journal.end)
+            settles()
+            assert waited_for[-1] > before, "the answer waited for a journal without it"
 
 
 # -- transactions over both kinds of queue ---------------------------------------------------------

@@ -175,6 +175,11 @@ class WorkDoor:
                 self._flow.release((lease,))
         return None
 
+    def write_down(self) -> None:
+        """What was settled is noted at the end of a turn, which is too late for an answer that waits for the
+        journal: a sync that is under way would be taken for its own."""
+        self._flow.turn()
+
     def check(self, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
         """Raise what stands in the way of these, all together; nothing happens."""
         self._flow.turn()  # consumers first: they may make room

@@ -158,7 +158,7 @@ class AckApi:
                 "one call acknowledges messages of work queues and partitioned queues: send two",
                 "mixed_queues",
             )
-        answers = [self._work.settle(index, ack) for index, ack in enumerate(incoming)]
+        answers = self._work.settle(incoming)
         exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
 
     def _settle_run(self, home: tuple[int, str], acks: list[Ack], now: float, first: int) -> str:

@@ -88,6 +88,7 @@ class WorkApi:
 
         found = self._door.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack)
         if found:
+            self._door.write_down()
             answer(found)
             return
         if asked.wait_seconds <= 0:
@@ -97,8 +98,9 @@ class WorkApi:
         def deliver(messages: list[WorkMessage]) -> None:
             timer.cancel()
             exchange.on_lost = None
-            answer(messages)
-            # In its own turn: the queue is just now handing out to its consumers.
+            # In a turn of their own: the queue is just now handing out to its consumers, and what it settles
+            # by that is not written down yet.
+            loop.call_soon(answer, messages)
             loop.call_soon(self._door.withdraw, waiting)
 
         def give_up() -> None:
@@ -116,9 +118,14 @@ class WorkApi:
         exchange.on_lost = lost
         waiting = self._door.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
 
-    def settle(self, index: int, ack: "AckIn") -> str:
-        """One acknowledgment of a work queue's message; its answer element."""
+    def settle(self, acks: Sequence["AckIn"]) -> list[str]:
+        """Acknowledgments of work queues' messages; the answer element of each."""
         self._tick()
+        answers = [self._settle(index, ack) for index, ack in enumerate(acks)]
+        self._door.write_down()
+        return answers
+
+    def _settle(self, index: int, ack: "AckIn") -> str:
         queue = self.queue_of(ack.partition_id)
         status = AckStatus.named(ack.status or "completed")
         error: str | None
