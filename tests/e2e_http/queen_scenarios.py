@@ -15,6 +15,7 @@ import queen_scenarios_queues  # noqa: F401
 import queen_scenarios_streams  # noqa: F401
 import queen_scenarios_work  # noqa: F401
 from queen import Queen
+from queen_scenarios_streams import with_a_token
 from queen_words import SCENARIOS
 
 SECONDS = 120  # for a scenario on a busy machine; none takes more than a few
@@ -44,5 +45,15 @@ async def run_all(url: str, word: str) -> None:
     await asyncio.gather(*(run_one(name, url, word, turn) for name in SCENARIOS if name != ALONE))
 
 
+async def run_guarded(url: str, word: str, token: str) -> None:
+    """On a broker that wants tokens: with one all is as ever, without one nothing goes."""
+    SCENARIOS["with_a_token"] = with_a_token(token)
+    await run_one("with_a_token", url, word, Semaphore())
+
+
 if __name__ == "__main__":
-    asyncio.run(run_all(sys.argv[1], sys.argv[2]))
+    match sys.argv[1:]:
+        case [url, word]:
+            asyncio.run(run_all(url, word))
+        case [url, word, token]:
+            asyncio.run(run_guarded(url, word, token))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from queen import Queen
 from queen.streams import Stream, sliding_window_gate, token_bucket_gate
-from queen_words import items, scenario
+from queen_words import Scenario, items, scenario
 
 # -- streams -------------------------------------------------------------------------------------------
 
@@ -168,3 +168,27 @@ async def a_stream_goes_on_and_refuses_another_shape(queen: Queen, url: str, nam
         await other.run(query_id=f"q-{name}", url=url)
     async with running(other, f"q-{name}", url, reset=True):
         pass
+
+
+def with_a_token(token: str) -> Scenario:
+    async def run(nobody: Queen, url: str, name: str) -> None:
+        queen = Queen(url=url, bearer_token=token)
+        try:
+            await queen.queue(name).push(items(1, 2))
+            (message,) = await queen.queue(name).batch(1).wait(False).pop()
+            assert message["producerSub"] == "tester"
+            assert (await queen.ack(message))["success"] is True
+            assert (await queen.admin.get_overview())["queues"] >= 1
+            stream = (
+                Stream.from_(queen.queue(name)).map(lambda each: each["data"]).to(queen.queue(f"{name}-out"))
+            )
+            async with running(stream, f"q-{name}", url, reset=True, bearer_token=token):
+                found = await sunk(queen, f"{name}-out", lambda rows: len(rows) >= 2)
+            assert [row["n"] for row in found] == [1, 2]
+        finally:
+            await queen.close()
+        with pytest.raises(Exception, match="Authentication required"):
+            await nobody.queue(name).push(items(3))
+        assert await nobody.queue(name).batch(1).wait(False).pop() == []
+
+    return run

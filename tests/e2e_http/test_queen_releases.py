@@ -12,8 +12,11 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import jwt
 import pytest
 
+from holtmq.config import Auth, Config, Limits
+from holtmq.config.values import Secret
 from holtmq.testing import TestBroker
 
 HERE = Path(__file__).parent
@@ -30,9 +33,9 @@ def _names() -> list[str]:
 
 
 @cache
-def results(release: str, url: str) -> dict[str, str | None]:
+def results(release: str, url: str, *token: str) -> dict[str, str | None]:
     """Scenario -> what went wrong, or None."""
-    command = [sys.executable, str(HERE / "queen_scenarios.py"), url, f"release-{release}"]
+    command = [sys.executable, str(HERE / "queen_scenarios.py"), url, f"release-{release}", *token]
     path = str(OLD_RELEASE) if release == "0.15" else ""
     with TemporaryFile("w+") as said:
         process = subprocess.Popen(
@@ -61,5 +64,18 @@ def test_the_old_release_is_the_one_meant() -> None:
 @pytest.mark.parametrize("release", ["0.15", "newest"])
 def test_release(shared: TestBroker, release: str, scenario: str) -> None:
     problem = results(release, shared.http_url)[scenario]
+
+    assert problem is None, problem
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("release", ["0.15", "newest"])
+def test_release_with_a_token(release: str) -> None:
+    secret = "a secret of more than thirty-two bytes"
+    limits = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+    config = Config(limits=limits, auth=Auth(jwt_enabled=True, jwt_secret=Secret(secret)))
+    token = jwt.encode({"sub": "tester", "role": "read-write"}, secret, algorithm="HS256")
+    with TestBroker(clock="real", config=config) as guarded:
+        problem = results(release, guarded.http_url, token)["with_a_token"]
 
     assert problem is None, problem

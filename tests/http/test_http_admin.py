@@ -311,6 +311,18 @@ def test_a_lost_required_operation_undoes_the_call(api: Api) -> None:
     assert [row["applied"] for row in kept["results"]] == [True, False]  # type: ignore[union-attr,index]
 
 
+def test_a_check_that_holds_answers_no_value_and_one_that_loses_the_row(api: Api) -> None:
+    put = {"op": "put", "ns": "n", "key": "k", "value": {"a": 1}, "forever": True}
+    (row,) = _kv(api, put)["results"]  # type: ignore[misc]
+    check = {"op": "check", "ns": "n", "key": "k", "expect": row["version"]}  # type: ignore[index]
+
+    (held,) = _kv(api, check)["results"]  # type: ignore[misc]
+    (lost,) = _kv(api, {**check, "expect": 10**6})["results"]  # type: ignore[misc]
+
+    assert held == {"index": 0, "op": "check", "applied": True, "key": "k", "version": row["version"]}  # type: ignore[index]
+    assert (lost["applied"], lost["reason"], lost["value"]) == (False, "version", {"a": 1})  # type: ignore[index]
+
+
 def test_rows_expire_and_versions_only_grow(broker: TestBroker, api: Api) -> None:
     put = {"op": "put", "ns": "n", "key": "k", "value": 1, "ttlSeconds": 5}
     (first,) = _kv(api, put)["results"]  # type: ignore[misc]

@@ -139,6 +139,8 @@ def result_out(index: int, op: KeyOp, result: KeyResult, keys_only: bool = False
     answer = {"key": op.key, "value": value, "version": row.version if row is not None else 0}
     if result.reason is not None:
         return {**head, "applied": False, "reason": result.reason, **answer}
+    if op.verb is Verb.CHECK:
+        del answer["value"]  # it holds: the asker knows the row, and a lock's guard has no use for it
     return {**head, "applied": result.applied, **answer}
 
 
