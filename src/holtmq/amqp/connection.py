@@ -74,6 +74,7 @@ class Connection:
         self.heartbeat = 0
         self.channel_max = settings.channel_max
         self.closed_because = ""
+        self.client_left = False  # it said goodbye, and closes the socket itself
         self._access: Access
         self.handshake = Handshake(self, from_loopback)
         self.unread = b""  # what has arrived and is not worked off
@@ -175,6 +176,7 @@ class Connection:
             case ((Phase.RUNNING | Phase.HANDSHAKE), ConnectionClose()):
                 self._close_channels()
                 self._send(ConnectionCloseOk())
+                self.client_left = True
                 self.end("closed by the client")
             case Phase.CLOSING, ConnectionClose():
                 self._send(ConnectionCloseOk())

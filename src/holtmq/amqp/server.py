@@ -292,22 +292,21 @@ class AmqpProtocol(asyncio.Protocol):
             self.connection.wake_consumers()
 
     def _part(self) -> None:
-        """Say that no more will come, and leave the closing to the client.
+        """All is said. A client that said goodbye closes the socket, as with RabbitMQ.
 
-        Closing a socket with unread bytes in it is a reset, which can overtake the close-ok on its
-        way to a client that was still sending (a heartbeat, a second thread's close).
+        Closing it here with unread bytes in it would be a reset, and an end of the stream would be an
+        error to the threads of a client that closed several times at once; either can overtake the
+        close-ok.
         """
-        if self.transport.is_closing() or self._parting:
+        if self._parting or self.transport.is_closing():
             return
-        if not self.transport.can_write_eof():  # TLS: its own goodbye reads what is left
+        if not self.connection.client_left:
             self.transport.close()
             return
         self._parting = True
         self._deadline = asyncio.get_running_loop().time() + _CLOSE_TIMEOUT
-        self.transport.write_eof()
-        if not self._reading:
-            self._reading = True
-            self.transport.resume_reading()
+        self._reading = True
+        self.transport.resume_reading()
 
     def abort(self) -> None:
         """Cut the socket."""
