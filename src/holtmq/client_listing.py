@@ -7,7 +7,9 @@ stands beside the node, the one place that knows both.
 from collections.abc import Iterator
 
 from holtmq.amqp.channel import Channel
+from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection
+from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.server import AmqpProtocol, AmqpServer
 from holtmq.http.clients import (
     ChannelDetails,
@@ -36,6 +38,14 @@ class AmqpClients:
     def consumers(self) -> list[ConsumerRow]:
         """Their consumers."""
         return [row for protocol, channel in self._channels() for row in _consumer_rows(protocol, channel)]
+
+    def close(self, name: str, reason: str) -> bool:
+        """Send the client of this name away; False when there is none."""
+        for protocol in self._running():
+            if _name(protocol) == name:
+                protocol.connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+                return True
+        return False
 
     def _running(self) -> list[AmqpProtocol]:
         found = [protocol for protocol in self._server.connections if protocol.connection.is_running]

@@ -104,3 +104,7 @@ class Clients(Protocol):
     def consumers(self) -> list[ConsumerRow]:
         """Their consumers."""
         ...
+
+    def close(self, name: str, reason: str) -> bool:
+        """Send the client of this name away; False when there is none."""
+        ...

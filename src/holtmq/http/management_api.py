@@ -25,7 +25,7 @@ from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
 from holtmq.http.management_access import log_in
 from holtmq.http.management_call import Answer, Call, Row
-from holtmq.http.management_wire import encode, error_answer, pick
+from holtmq.http.management_wire import encode, error_answer, ordered, pick
 from holtmq.http.wire import Query, segment
 from holtmq.journal.interface import Journal, JournalFailed
 
@@ -77,7 +77,8 @@ def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awai
             row.need.check(user)
             body = await _read(request, context.config.http.max_body_bytes)
             path = {name: segment(value) for name, value in request.path_params.items()}
-            call = Call(context, user, path, Query(request.scope["query_string"]), body)
+            reason = request.headers.get("x-reason", "")
+            call = Call(context, user, path, Query(request.scope["query_string"]), body, reason)
             return _answer(await _run(row, call), call)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -122,7 +123,9 @@ def _answer(result: object, call: Call) -> Response:
     if isinstance(result, Answer):
         headers = {"location": result.location} if result.location else None
         return Response(None, result.status, headers)
-    return Response(encode(pick(result, call.query.text("columns"))), 200, media_type="application/json")
+    query = call.query
+    rows = ordered(result, query.text("sort"), query.text("sort_reverse") == "true")
+    return Response(encode(pick(rows, query.text("columns"))), 200, media_type="application/json")
 
 
 async def _read(request: Request, limit: int) -> bytes:

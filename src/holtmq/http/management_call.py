@@ -3,9 +3,10 @@
 Owns: the row of the table, the call, the answer. Must not touch: routing, logins.
 """
 
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.users import User
@@ -17,6 +18,8 @@ from holtmq.http.management_wire import read_json
 from holtmq.http.wire import Query
 
 T = TypeVar("T")
+
+NODE: Final = f"holt@{socket.gethostname()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Call:
     path: dict[str, str]
     query: Query
     body: bytes
+    reason: str = ""  # why, in the words of whoever asks
 
     @property
     def broker(self) -> Broker:

@@ -12,6 +12,7 @@ import msgspec
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
+from holtmq.broker.vhost import VHost
 from holtmq.http.errors import Refusal
 from holtmq.http.management_call import CHANGED, Answer, Call, Row
 from holtmq.http.management_topology import exchange_row, listed_queues
@@ -35,8 +36,8 @@ _OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its ru
 
 class ParameterIn(msgspec.Struct, kw_only=True):
     component: str
-    vhost: str
     name: str
+    vhost: str = ""
     value: msgspec.Raw = msgspec.Raw(b"{}")
 
 
@@ -53,20 +54,43 @@ class DefinitionsIn(msgspec.Struct, kw_only=True):
 
 
 async def export(call: Call) -> object:
-    broker, product = call.broker, call.context.config.amqp
+    broker = call.broker
     vhosts = [broker.vhosts[name] for name in sorted(broker.vhosts)]
+    return {
+        **_versions(call),
+        "users": [user_row(user) for user in broker.users.users()],
+        "vhosts": [{"name": vhost.name} for vhost in vhosts],
+        "permissions": [permission_row(grant) for grant in broker.users.grants()],
+        "topic_permissions": [],
+        "global_parameters": [],
+        **_inside(call, vhosts),
+    }
+
+
+async def export_vhost(call: Call) -> object:
+    """What is inside one vhost; it does not say which, so that it can be loaded into another."""
+    parts = _inside(call, [call.vhost])
+    for rows in parts.values():
+        for row in rows:
+            del row["vhost"]
+    return {**_versions(call), **parts}
+
+
+def _versions(call: Call) -> dict[str, object]:
+    product = call.context.config.amqp
     return {
         "rabbit_version": product.product_version,
         "rabbitmq_version": product.product_version,
         "product_name": product.product,
         "product_version": product.product_version,
-        "users": [user_row(user) for user in broker.users.users()],
-        "vhosts": [{"name": vhost.name} for vhost in vhosts],
-        "permissions": [permission_row(grant) for grant in broker.users.grants()],
-        "topic_permissions": [],
-        "parameters": [_parameter(row) for row in _policies(broker, operator=True)],
-        "global_parameters": [],
-        "policies": _policies(broker, operator=False),
+    }
+
+
+def _inside(call: Call, vhosts: list[VHost]) -> dict[str, list[dict[str, object]]]:
+    broker = call.broker
+    return {
+        "parameters": [_parameter(row) for row in _policies(broker, vhosts, operator=True)],
+        "policies": _policies(broker, vhosts, operator=False),
         "queues": [
             {
                 "name": queue.name,
@@ -85,13 +109,13 @@ async def export(call: Call) -> object:
             for name, exchange in sorted(vhost.exchanges.items())
             if exchange.durable and name and not name.startswith("amq.")
         ],
-        "bindings": _bindings(broker),
+        "bindings": _bindings(vhosts),
     }
 
 
-def _policies(broker: Broker, operator: bool) -> list[dict[str, object]]:
+def _policies(broker: Broker, vhosts: list[VHost], *, operator: bool) -> list[dict[str, object]]:
     book = broker.operator_policies if operator else broker.policies
-    return [policy_row(policy) for vhost in sorted(broker.vhosts) for policy in book.in_vhost(vhost)]
+    return [policy_row(policy) for vhost in vhosts for policy in book.in_vhost(vhost.name)]
 
 
 def _parameter(policy: dict[str, object]) -> dict[str, object]:
@@ -104,10 +128,10 @@ def _parameter(policy: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _bindings(broker: Broker) -> list[dict[str, object]]:
+def _bindings(vhosts: list[VHost]) -> list[dict[str, object]]:
     """Those that survive a restart: both ends are durable."""
     rows: list[dict[str, object]] = []
-    for vhost_name, vhost in sorted(broker.vhosts.items()):
+    for vhost in vhosts:
         for name, exchange in sorted(vhost.exchanges.items()):
             for binding in exchange.bindings() if exchange.durable else ():
                 to = binding.destination.name
@@ -116,7 +140,7 @@ def _bindings(broker: Broker) -> list[dict[str, object]]:
                     rows.append(
                         {
                             "source": name,
-                            "vhost": vhost_name,
+                            "vhost": vhost.name,
                             "destination": to,
                             "destination_type": "exchange" if binding.to_exchange else "queue",
                             "routing_key": binding.routing_key,
@@ -126,8 +150,21 @@ def _bindings(broker: Broker) -> list[dict[str, object]]:
     return rows
 
 
+async def load_vhost(call: Call) -> Answer:
+    given, vhost = call.json(DefinitionsIn), call.vhost.name
+    if given.users or given.vhosts or given.permissions:
+        raise Refusal(400, "users, vhosts and permissions are not part of one vhost's definitions")
+    for parts in (given.parameters, given.policies, given.exchanges, given.queues, given.bindings):
+        for part in parts:
+            part.vhost = vhost
+    return await _load(call, given)
+
+
 async def load(call: Call) -> Answer:
-    given = call.json(DefinitionsIn)
+    return await _load(call, call.json(DefinitionsIn))
+
+
+async def _load(call: Call, given: DefinitionsIn) -> Answer:
     operator_policies = _checked(given)
     users = [await user_from(user.name, user) for user in given.users]
     call.refuse_if_failed()  # again: hashing took its time
@@ -207,4 +244,6 @@ def _load_topology(broker: Broker, given: DefinitionsIn) -> None:
 ROWS: Final = (
     Row("GET", "/api/definitions", export),
     Row("POST", "/api/definitions", load),
+    Row("GET", "/api/definitions/{vhost}", export_vhost),
+    Row("POST", "/api/definitions/{vhost}", load_vhost),
 )

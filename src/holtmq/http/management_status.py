@@ -3,17 +3,18 @@
 Owns: the overview and the lists of connections, channels and consumers. Must not touch: AMQP.
 """
 
-import socket
 from typing import Final
 
 from holtmq import __version__
 from holtmq.broker.exchanges import Kind
 from holtmq.http.clients import ChannelRow, ConnectionRow, ConsumerRow
+from holtmq.http.errors import Refusal
 from holtmq.http.management_access import Need
-from holtmq.http.management_call import Call, Row
+from holtmq.http.management_call import CHANGED, NODE, Answer, Call, Row
 from holtmq.http.management_topology import listed_queues
+from holtmq.http.system_api import resident_bytes
 
-NODE: Final = f"holt@{socket.gethostname()}"
+_CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
 
 
 async def overview(call: Call) -> object:
@@ -50,9 +51,54 @@ async def whoami(call: Call) -> object:
     return {"name": call.user.name, "tags": list(call.user.tags)}
 
 
+async def nodes(call: Call) -> list[dict[str, object]]:
+    return [_node(call)]
+
+
+async def node(call: Call) -> dict[str, object]:
+    if call.path["node"] != NODE:
+        raise Refusal(404, f"no node '{call.path['node']}'")
+    return _node(call)
+
+
+def _node(call: Call) -> dict[str, object]:
+    context = call.context
+    alarm = context.alarm()
+    return {
+        "name": NODE,
+        "type": "disc",
+        "running": True,
+        "uptime": round((context.clock() - context.started_at) * 1000),
+        "mem_used": resident_bytes(),
+        "mem_alarm": "memory" in alarm,
+        "disk_free_alarm": "disk" in alarm,
+        "partitions": [],
+    }
+
+
+async def nothing(call: Call) -> list[object]:
+    """What this broker has none of: a list without items, as in a RabbitMQ that uses none."""
+    return []
+
+
 async def connections(call: Call) -> list[ConnectionRow]:
     vhost = _vhost(call)
     return [row for row in call.context.clients.connections() if vhost in (None, row.vhost)]
+
+
+async def connection(call: Call) -> ConnectionRow:
+    name = call.path["connection"]
+    found = next((row for row in call.context.clients.connections() if row.name == name), None)
+    if found is None:
+        raise Refusal(404, f"no connection '{name}'")
+    return found
+
+
+async def close_connection(call: Call) -> Answer:
+    name = call.path["connection"]
+    if not call.context.clients.close(name, call.reason or _CLOSED):
+        raise Refusal(404, f"no connection '{name}'")
+    return CHANGED
 
 
 async def channels(call: Call) -> list[ChannelRow]:
@@ -72,7 +118,13 @@ def _vhost(call: Call) -> str | None:
 ROWS: Final = (
     Row("GET", "/api/overview", overview, Need.MONITORING),
     Row("GET", "/api/whoami", whoami, Need.LOGIN),
+    Row("GET", "/api/nodes", nodes, Need.MONITORING),
+    Row("GET", "/api/nodes/{node}", node, Need.MONITORING),
+    Row("GET", "/api/parameters", nothing, Need.MONITORING),
+    Row("GET", "/api/vhost-limits", nothing, Need.MONITORING),
     Row("GET", "/api/connections", connections, Need.MONITORING),
+    Row("GET", "/api/connections/{connection}", connection, Need.MONITORING),
+    Row("DELETE", "/api/connections/{connection}", close_connection),
     Row("GET", "/api/vhosts/{vhost}/connections", connections, Need.MONITORING),
     Row("GET", "/api/channels", channels, Need.MONITORING),
     Row("GET", "/api/vhosts/{vhost}/channels", channels, Need.MONITORING),

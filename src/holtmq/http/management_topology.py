@@ -13,7 +13,7 @@ from holtmq.broker.traits import DIRECT_REPLY_TO
 from holtmq.broker.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.management_access import Need
-from holtmq.http.management_call import CHANGED, CREATED, Answer, Call, Row
+from holtmq.http.management_call import CHANGED, CREATED, NODE, Answer, Call, Row
 from holtmq.http.management_wire import (
     BindingIn,
     ExchangeIn,
@@ -43,6 +43,7 @@ def queue_row(call: Call, queue: WorkQueue) -> dict[str, object]:
     return {
         "name": queue.name,
         "vhost": queue.vhost,
+        "node": NODE,
         "type": kind.value,
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,

@@ -187,6 +187,26 @@ def encode(value: object) -> bytes:
         return msgspec.json.encode(plain(msgspec.to_builtins(value, enc_hook=plain)))
 
 
+def ordered(value: object, column: str, reverse: bool) -> object:
+    """The rows in the order of one column, ``a.b`` being a field of a field; those without it come first."""
+    if not column or not isinstance(value, list):
+        return value
+    path = column.split(".")
+
+    def key(row: object) -> tuple[str, object]:
+        for part in path:
+            row = row.get(part) if isinstance(row, dict) else None
+        if row is None:
+            return "", ""
+        if isinstance(row, bool | int | float):
+            return "number", row
+        return "text", str(row)
+
+    rows = msgspec.to_builtins(value, enc_hook=plain)
+    assert isinstance(rows, list)
+    return sorted(rows, key=key, reverse=reverse)
+
+
 def pick(value: object, columns: str) -> object:
     """Only these columns of each row; ``a.b`` is a field of a field."""
     if not columns or not isinstance(value, list):
