@@ -193,3 +193,21 @@ def test_priority_survives_a_restart(
     broker.restart()
 
     assert drain(connect(broker.amqp_port).channel(), name) == [b"9", b"9", b"5", b"1"]
+
+
+def test_fewer_levels_than_declared_are_logged_once(
+    start_broker: Callable[..., TestBroker],
+    connect: Callable[..., pika.BlockingConnection],
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+) -> None:
+    channel = connect(start_broker(max_priority=5).amqp_port).channel()
+
+    for _ in range(2):
+        channel.queue_declare(name, arguments={"x-max-priority": 9})
+        channel.queue_declare(name + ".within", arguments={"x-max-priority": 5})
+
+    told = [record for record in caplog.records if "x-max-priority" in record.message]
+    assert [(record.levelname, vars(record)["queue"], vars(record)["kept"]) for record in told] == [
+        ("WARNING", name, 5)
+    ]

@@ -3,6 +3,7 @@
 Owns: the exchange and queue methods and their permissions. Must not touch: messages and leases.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from holtmq.amqp.codes import ReplyCode
@@ -35,6 +36,8 @@ from holtmq.broker.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
+
+log = logging.getLogger(__name__)
 
 
 class Topology:
@@ -158,9 +161,24 @@ class Topology:
                 arguments=method.arguments,
                 owner=self._connection,
             )
+            self._tell_of_clamp(queue)
         self._last_queue = queue.name
         self._broker.flow.turn()  # so that the counts are those of now
         self._answer(QueueDeclareOk(queue.name, len(queue), len(queue.consumers)), lasting, method.no_wait)
+
+    def _tell_of_clamp(self, queue: WorkQueue) -> None:
+        """Once for a queue: it reports what was declared, nothing else shows that fewer levels are kept."""
+        if queue.levels_clamped:
+            queue.levels_clamped = False
+            log.warning(
+                "x-max-priority above amqp.max_priority: higher priorities count as the highest kept",
+                extra={
+                    "queue": queue.name,
+                    "vhost": queue.vhost,
+                    "declared": queue.declared.max_priority,
+                    "kept": self._broker.max_priority,
+                },
+            )
 
     def _queue_delete(self, name: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
         """As in RabbitMQ the answer comes first: clients that wait for it take a notice for an error."""

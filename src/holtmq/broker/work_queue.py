@@ -119,7 +119,7 @@ class WorkQueue:
         self.options = options  # with policies applied
         self.policy: str | None = None
         top = min(options.max_priority or 0, max_levels)
-        self.levels_clamped = (options.max_priority or 0) > max_levels
+        self.levels_clamped = (options.max_priority or 0) > max_levels  # until somebody was told
         self.lane: Lane | None = None if top else Lane()
         self.store: Lane | Levels = self.lane if self.lane is not None else Levels(top)
         self.lanes = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
