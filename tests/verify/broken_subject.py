@@ -105,7 +105,8 @@ def tear_http_transactions() -> None:
         records: Sequence[bytes] = (),
         bodies: Sequence[Body] = (),
         extras: Sequence[Extra] = (),
-    ) -> None:
+        riders: Sequence[Extra] = (),
+    ) -> list[int]:
         acks = [change for change in changes if isinstance(change[1], Acked)]
         others = [change for change in changes if not isinstance(change[1], Acked)]
         if acks and others:
@@ -113,7 +114,7 @@ def tear_http_transactions() -> None:
             assert isinstance(store.journal, FileJournal)
             store.journal._close_group()
             changes = others
-        commit(store, changes, records, bodies, extras)
+        return commit(store, changes, records, bodies, extras, riders)
 
     PartitionedStore.commit = in_two  # type: ignore[method-assign, assignment]
     write_group_by_group()
