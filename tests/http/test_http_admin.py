@@ -33,7 +33,6 @@ def test_configure_echoes_effective_options_and_merges(api: Api) -> None:
     [
         (None, "Empty request body"),
         ({}, "queue is required"),
-        ({"queue": ""}, "queue is required"),
         ({"queue": 5}, "queue is required"),
         ({"queue": "q", "options": {"leaseTime": "long"}}, "option leaseTime must be a number"),
         ({"queue": "q", "options": {"leaseTime": -1}}, "option leaseTime must not be negative"),
@@ -292,6 +291,13 @@ def test_paused_pops_are_empty_until_they_are_not(api: Api) -> None:
     assert (paused.status_code, paused.content) == (204, b"")
     assert shown["popMaintenanceMode"] is True
     assert ids(api.pop("q")) == ["a"]
+
+
+def test_a_queue_without_a_name_is_configured_in_word_only(api: Api) -> None:
+    answer = api.configure("", leaseTime=7)
+
+    assert (answer["configured"], answer["queue"], answer["options"]["leaseTime"]) == (True, "", 7)
+    assert api.get("/api/v1/resources/queues").json()["queues"] == []
 
 
 # -- rows, locks, timers, reads ------------------------------------------------------------------------

