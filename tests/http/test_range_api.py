@@ -288,6 +288,32 @@ def test_deliveries_tell_attempt_outcome_and_times(broker: TestBroker, http: htt
     assert (found[0]["settled_at"] - found[0]["delivered_at"]).total_seconds() == pytest.approx(2, abs=0.1)
 
 
+def test_a_deleted_message_is_in_no_range_and_its_delivery_names_it_no_more(http: httpx.Client) -> None:
+    push(http, "q", 4, partitions=1)
+    popped = pop(http, "q", "g")
+    ack(http, popped, "g", "completed")
+    where = popped["messages"][1]
+
+    http.delete(f"/api/v1/messages/{where['partitionId']}/{where['transactionId']}")
+
+    assert [row["offset"] for row in rows(http, "q")] == [0, 2, 3]
+    assert [row["offset"] for row in rows(http, "q$deliveries")] == [0, None, 2, 3]
+    assert ranges(http, names="q")["q"]["messages"] == 3
+
+
+def test_a_timers_promised_id_is_in_its_row(broker: TestBroker, http: httpx.Client) -> None:
+    timer = {"op": "schedule", "queue": "q", "timerKey": "k", "payload": "MQ==", "delayMs": 1000, "txn": "t"}
+    (promised,) = http.post("/api/v1/timers", json={"operations": [timer]}).json()["results"]
+    push(http, "q", 1)
+    broker.clock.advance(2)
+    push(http, "q", 1, first=1)
+
+    found = {row["transaction_id"]: row["message_id"] for row in rows(http, "q")}
+
+    assert found["t"] == promised["messageId"]
+    assert len(set(found.values())) == 3
+
+
 def test_deliveries_survive_a_crash_and_a_checkpoint(broker: TestBroker, http: httpx.Client) -> None:
     push(http, "q", 4, partitions=1)
     ack(http, pop(http, "q", "g", 2), "g", "completed")

@@ -173,9 +173,12 @@ def _deliveries(queue: PartitionedQueue, runs: Sequence[DeliveryRun], schema: pa
         where = queue.partitions[run.partition]
         outcome = Outcome(run.outcome).name.lower()
         group = groups.get(run.group)
+        holes = where.holes_in(run.first, run.end)
         for position in range(run.first, run.end):
-            offset = created = None  # retention may have taken the message since
-            if where.first <= position < where.end:
+            # Retention may have taken the message since, or somebody deleted it; the row stays, for whoever
+            # reads the same run again.
+            offset = created = None
+            if where.first <= position < where.end and position not in holes:
                 offset = where.offsets[position - where.first]
                 created = queue.log.created_us(offset)
             rows.append(
