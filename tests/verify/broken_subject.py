@@ -6,6 +6,7 @@ Usage: ``python broken_subject.py FAULT ARGUMENTS...``
 from __future__ import annotations
 
 import sys
+import time
 from array import array
 from collections.abc import Sequence
 
@@ -64,12 +65,13 @@ def tear_transactions() -> None:
 
 
 def write_group_by_group() -> None:
-    """One write and sync for each group: there is a moment between two of them."""
+    """One write and sync for each group, and a moment between two of them that kills will hit."""
     commit = LogWriter.commit
 
     def group_by_group(writer: LogWriter, groups: Sequence[object]) -> object:
         for group in groups[:-1]:
             commit(writer, [group])  # type: ignore[list-item]
+            time.sleep(0.02)
         last = commit(writer, groups[-1:])  # type: ignore[arg-type]
         return type(last)(len(groups), last.durable, last.written, last.syncs, last.seconds)
 
