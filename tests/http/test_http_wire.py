@@ -11,6 +11,7 @@ from http_support import Api, ids, raw_exchange
 
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
+from holtmq.http.protocol import FastProtocol
 from holtmq.testing import TestBroker
 
 PUSH = b'{"items":[{"queue":"q","payload":1,"transactionId":"%s"}]}'
@@ -92,6 +93,24 @@ def test_a_head_without_end_is_refused(broker: TestBroker, start: bytes) -> None
 
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert httpx.get(f"{broker.http_url}/health", timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nX: "])
+def test_a_client_that_never_finishes_a_head_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(FastProtocol, "head_seconds", 0.05)
+    with (
+        TestBroker() as broker,
+        socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer,
+    ):
+        peer.sendall(start)
+        try:
+            ended = peer.recv(100)
+        except ConnectionResetError:
+            ended = b""
+
+    assert ended == b""
 
 
 @pytest.mark.parametrize(

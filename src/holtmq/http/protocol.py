@@ -42,6 +42,8 @@ _HEADS: Final = {
 # Request line and headers, give or take one read. The parser joins them piece by piece: without a bound one
 # client could keep the loop busy for minutes, before any token is looked at.
 _HEAD_MAX: Final = 65536
+# How long a head may take, and a new connection to begin one; give or take the same again.
+HEAD_SECONDS: Final = 60.0
 # No content: no content type and no length either.
 _NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\n" + _CORS_LINES
 
@@ -145,6 +147,7 @@ class FastProtocol(HttpToolsProtocol):
 
     find_route: FindRoute
     max_body: int
+    head_seconds = HEAD_SECONDS
 
     def __init__(
         self,
@@ -159,6 +162,18 @@ class FastProtocol(HttpToolsProtocol):
         self._requests = 0
         self._head = 0  # the number of the request whose head is being read; 0: of none
         self._head_size = 0
+        self._head_watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_watch = self.loop.call_later(self.head_seconds, self._watch_head, 0)
+
+    def _watch_head(self, before: int) -> None:
+        """Hang up on whoever is still sending the same head, or has not begun: it costs a socket each."""
+        if not self._requests or (self._head and self._head == before):
+            self.transport.abort()
+            return
+        self._head_watch = self.loop.call_later(self.head_seconds, self._watch_head, self._head)
 
     def data_received(self, data: bytes) -> None:
         head = self._head
@@ -304,6 +319,8 @@ class FastProtocol(HttpToolsProtocol):
         super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._head_watch is not None:
+            self._head_watch.cancel()
         self.pipeline.clear()
         active, self._active = self._active, None
         if active is not None:
