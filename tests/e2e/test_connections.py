@@ -129,10 +129,13 @@ def test_another_protocol_is_answered_with_ours(raw: Raw, header: bytes) -> None
     assert answer == PROTOCOL_HEADER
 
 
-def test_a_handshake_sent_byte_by_byte_works(raw: Raw) -> None:
+@pytest.mark.parametrize(
+    "header", [PROTOCOL_HEADER, b"AMQP\x01\x01\0\x09"], ids=["0-9-1", "0-9, meaning 0-9-1"]
+)
+def test_a_handshake_sent_byte_by_byte_works(raw: Raw, header: bytes) -> None:
     peer = raw(bare=True)
     for at in range(8):
-        peer.socket.sendall(PROTOCOL_HEADER[at : at + 1])
+        peer.socket.sendall(header[at : at + 1])
 
     peer.expect(ConnectionStart)
 

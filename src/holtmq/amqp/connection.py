@@ -13,7 +13,7 @@ from holtmq.amqp.codec import UnknownMethod, decode_method, encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
-from holtmq.amqp.handshake import PROTOCOL_HEADER, Handshake, Hooks, Settings
+from holtmq.amqp.handshake import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
 from holtmq.amqp.methods import (
     ChannelClose,
     ChannelCloseOk,
@@ -125,7 +125,7 @@ class Connection:
             if not PROTOCOL_HEADER.startswith(data[:4]):
                 self._refuse_protocol()
             return 0
-        if not data.startswith(PROTOCOL_HEADER):
+        if not data.startswith((PROTOCOL_HEADER, OLD_PROTOCOL_HEADER)):
             self._refuse_protocol()
             return 0
         self.handshake.start()

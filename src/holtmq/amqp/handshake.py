@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from holtmq.amqp.connection import Connection
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+# 0-9, which older clients (Perl's Net::AMQP) announce and mean 0-9-1; RabbitMQ takes it for that, too.
+OLD_PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x09"
 _FRAME_MIN: Final = 4096
 _OPEN_ID: Final = 10 << 16 | 40
 _CAPABILITIES: Final[FieldTable] = {
