@@ -29,6 +29,7 @@ from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.recovery import recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, TlsVerify
+from holtmq.descriptors import affordable_sockets, raise_limit
 from holtmq.http.context import Context
 from holtmq.http.history import History
 from holtmq.http.server import HttpServer
@@ -94,6 +95,13 @@ class Node:
         self.started_at = self.clock()
         self._open_broker()
         config = self.config.amqp
+        sockets = affordable_sockets()
+        most = min(config.max_connections, sockets * 3 // 4)
+        if most < config.max_connections:
+            log.warning(
+                "the limit of open files allows fewer connections than configured",
+                extra={"configured": config.max_connections, "allowed": most},
+            )
         self.amqp = AmqpServer(
             self.broker,
             Settings(
@@ -106,7 +114,7 @@ class Node:
                 config.channel_flow,
                 int(config.consumer_timeout * 1000),
             ),
-            Limits(config.max_connections, config.handshake_timeout),
+            Limits(most, config.handshake_timeout),
             self.wake,
             self.refresh_clock,
         )
@@ -121,7 +129,7 @@ class Node:
             self.amqp_tls_port = await self.amqp.listen(
                 config.host, config.tls_port, _tls_context(self.config)
             )
-        self.http = HttpServer(self._http_context())
+        self.http = HttpServer(self._http_context(), sockets - most)
         self.http_port = await self.http.listen(self.config.http.host, self.config.http.port)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         self._warn_if_open()
@@ -397,6 +405,7 @@ def serve(config: Config) -> int:
 
     import uvloop
 
+    raise_limit()
     # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
     sys.setswitchinterval(0.0005)
     # What exists now stays; messages and leases are not tracked at all (decision 0009). The default threshold

@@ -113,6 +113,19 @@ def test_a_client_that_never_finishes_a_head_is_hung_up_on(
     assert ended == b""
 
 
+def test_clients_cannot_take_the_last_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.node.affordable_sockets", lambda: 8)
+    with TestBroker() as broker:
+        address = ("127.0.0.1", broker.http_port)
+        peers = [socket.create_connection(address, timeout=30) for _ in range(3)]
+        refused = peers[2].recv(65536)
+        for peer in peers:
+            peer.close()
+
+    assert statuses(refused) == [503]
+    assert b"too_many_connections" in refused
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [

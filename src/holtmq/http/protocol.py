@@ -143,10 +143,11 @@ FindRoute = Callable[[bytes, bytes], Route | None]  # (method, path) -> route
 
 
 class FastProtocol(HttpToolsProtocol):
-    """uvicorn's connection with a short cut. ``find_route`` and ``max_body`` are set by the server."""
+    """uvicorn's connection with a short cut. The server sets what has no value here."""
 
     find_route: FindRoute
     max_body: int
+    most: int  # connections
     head_seconds = HEAD_SECONDS
 
     def __init__(
@@ -166,6 +167,9 @@ class FastProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self.most:
+            self._end(503, "too many connections", "too_many_connections")
+            return
         self._head_watch = self.loop.call_later(self.head_seconds, self._watch_head, 0)
 
     def _watch_head(self, before: int) -> None:

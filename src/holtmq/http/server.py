@@ -30,7 +30,7 @@ _SAMPLE_SECONDS = 5.0
 class HttpServer:
     """See the module. ``listen`` once, ``stop`` once."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, max_connections: int) -> None:
         self._context = context
         self._watcher: asyncio.Task[None] | None = None
         self._hot = HotRoutes(context)
@@ -52,6 +52,7 @@ class HttpServer:
         class Protocol(FastProtocol):
             find_route = staticmethod(self._hot.find)
             max_body = context.config.http.max_body_bytes
+            most = max_connections
 
         self._protocol = Protocol
 
