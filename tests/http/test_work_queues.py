@@ -277,3 +277,27 @@ def test_a_transaction_s_answer_waits_until_both_kinds_are_durable() -> None:
         with httpx.Client(base_url=broker.http_url, timeout=20) as again:
             assert [m["data"] for m in pop(again)] == ["b", "d"]
             assert [m["data"] for m in pop_from(again, "log")] == ["c"]
+
+
+def test_nothing_hides_a_work_queue_behind_a_partitioned_one_of_its_name(both_doors: Any) -> None:
+    broker, client, _ = both_doors
+    client.post("/api/v1/push", json={"items": [{"queue": "log", "payload": 1, "transactionId": "a"}]})
+    (message,) = pop_from(client, "log")
+    query = {"name": "q", "source_queue": "log", "sink_queue": "jobs", "config_hash": "h"}
+    query_id = client.post("/streams/v1/queries", json=query).json()["query_id"]
+    cycle = {
+        "query_id": query_id,
+        "partition_id": message["partitionId"],
+        "push_items": [{"queue": "jobs", "payload": 1}],
+        "ack": {"transactionId": "a", "leaseId": message["leaseId"]},
+    }
+
+    answers = [
+        client.post("/api/v1/configure", json={"queue": "jobs", "options": {}}),
+        client.post("/streams/v1/cycle", json=cycle),
+    ]
+
+    assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(409, "work_queue")] * 2
+    push(client, 1)
+    assert [stored.body for stored in broker.messages("jobs")] == [b"1"]
+    assert transact(client, acked(message))["success"] is True

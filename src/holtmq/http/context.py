@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from holtmq.auth.login import Authenticator
 from holtmq.auth.tokens import TokenVerifier
+from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
@@ -40,3 +41,10 @@ class Context:
         reason = self.alarm()
         if reason:
             raise Refusal(503, f"publishers are blocked: the broker is {reason}", "publishers_blocked")
+
+    def check_partitioned(self, name: str) -> None:
+        """Refuse what would make a partitioned queue under a work queue's name, and hide it from HTTP."""
+        vhost = self.broker.vhosts.get(DEFAULT_VHOST)
+        queue = vhost.queues.get(name) if vhost is not None else None
+        if queue is not None and not queue.is_stream and name not in self.service.store.queues:
+            raise Refusal(409, f"{name} is a work queue", "work_queue")

@@ -103,6 +103,7 @@ async def configure_queue(call: Call) -> object:
         raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
     if asked.mode not in (None, "merge", "replace"):
         raise Refusal(400, f"mode must be 'merge' or 'replace', not {asked.mode[:32]!r}")
+    call.context.check_partitioned(asked.queue)
     options = _options_in(asked.options or {})
     try:
         if not asked.queue:
@@ -156,7 +157,7 @@ ENDPOINTS: Final = (
         "Create or change a queue",
         configure_queue,
         body=ConfigureIn,
-        statuses=(200, 400),
+        statuses=(200, 400, 409),
     ),
     Endpoint("DELETE", "/api/v1/resources/queues/{queue}", ADMIN, "queues", "Delete a queue", remove_queue),
 )

@@ -114,6 +114,8 @@ async def cycle(call: Call) -> object:
     items = [read_item(item, call.subject) for item in asked.push_items or ()]
     if items:
         call.context.check_alarm()
+    for name in {item.queue for item in items}:
+        call.context.check_partitioned(name)
     ack = asked.ack
     wanted = Cycle(
         query_id,
@@ -185,5 +187,14 @@ ENDPOINTS: Final = (
         statuses=(200, 400, 409),
     ),
     Endpoint("POST", "/streams/v1/state/get", READ, "streams", "Read state rows", read_state, body=StateIn),
-    Endpoint("POST", "/streams/v1/cycle", WRITE, "streams", "Commit a cycle", cycle, body=CycleIn),
+    Endpoint(
+        "POST",
+        "/streams/v1/cycle",
+        WRITE,
+        "streams",
+        "Commit a cycle",
+        cycle,
+        body=CycleIn,
+        statuses=(200, 400, 409, 503),
+    ),
 )
