@@ -95,20 +95,15 @@ async def consume_one_by_one_in_partition_order(queen: Queen, url: str, name: st
     for n in range(30):
         await queen.queue(name).partition(f"p{n % 3}").push(items(n))
     seen: dict[str, list[int]] = {}
+    stop = asyncio.Event()
 
     async def handle(message: dict[str, Any]) -> None:
         seen.setdefault(message["partition"], []).append(message["data"]["n"])
+        if sum(map(len, seen.values())) >= 30:
+            stop.set()  # a limit would be each worker's own
 
-    await (
-        queen.queue(name)
-        .group("g")
-        .concurrency(4)
-        .batch(5)
-        .limit(30)
-        .each()
-        .idle_millis(60_000)
-        .consume(handle)
-    )
+    consumer = queen.queue(name).group("g").concurrency(4).batch(5).each().timeout_millis(1000)
+    await consumer.consume(handle, signal=stop)
 
     assert sorted(n for found in seen.values() for n in found) == list(range(30))
     assert all(found == sorted(found) for found in seen.values())
