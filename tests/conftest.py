@@ -54,5 +54,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 @cache
 def group_of(module: Path) -> str | None:
     """The group a module of tests names."""
-    found = re.search(r'mark\.xdist_group\("(\w+)"\)', module.read_text()) if module.is_file() else None
+    found = re.search(r'mark\.xdist_group\("([^"]+)"\)', module.read_text()) if module.is_file() else None
     return found[1] if found else None

@@ -52,7 +52,7 @@ def run_shell(code: str, folder: Path) -> str:
         ["bash", "-euo", "pipefail", "-c", code.replace("/tmp/", f"{folder}/")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -46,8 +46,8 @@ from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 M = TypeVar("M", bound=Method)
 
-READY_SECONDS: Final = 30.0
-ANSWER_SECONDS: Final = 30.0
+READY_SECONDS: Final = 120.0
+ANSWER_SECONDS: Final = 120.0
 _GUEST: Final = "Basic " + b64encode(b"guest:guest").decode()
 _PERSISTENT: Final = encode_properties(Properties(delivery_mode=2))
 

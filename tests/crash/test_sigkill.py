@@ -180,7 +180,7 @@ async def read_all(port: int, queue: str) -> list[bytes]:
     peer.on_delivery = note
     await peer.ask(BasicConsume(queue), BasicConsumeOk)
     if declared.message_count:
-        await asyncio.wait_for(everything.wait(), 60)
+        await asyncio.wait_for(everything.wait(), 120)
     await peer.close()
     return arrived
 
@@ -236,7 +236,7 @@ async def one_round(broker: BrokerProcess, record: Record, random: Random) -> No
             raise result
 
 
-@pytest.mark.timeout(60 + 20 * ROUNDS)
+@pytest.mark.timeout(300 + 60 * ROUNDS)
 async def test_kill_9_at_any_moment_loses_nothing_confirmed_and_brings_back_nothing_acked(
     tmp_path: Path,
 ) -> None:
@@ -250,10 +250,11 @@ async def test_kill_9_at_any_moment_loses_nothing_confirmed_and_brings_back_noth
 
     for _ in range(ROUNDS):
         await one_round(broker, record, random)
+    # A slow machine needs more rounds until there was a load to speak of.
+    while len(record.confirmed) <= 100 * ROUNDS or len(record.synced) <= 10 * ROUNDS:
+        await one_round(broker, record, random)
 
     await broker.start()
     await check(broker.port, record)
     assert await broker.stop() == 0
-    assert len(record.confirmed) > 100 * ROUNDS, "there was no load to speak of"
-    assert len(record.synced) > 10 * ROUNDS
     print(f"{len(record.confirmed)} confirmed, {len(record.synced)} acked and synced, {record.marks} marks")

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 # Read at import: the test session takes HOLT_ variables away from the tests themselves.
 ROUNDS: Final = int(os.environ.get("HOLT_TEST_CRASH_ROUNDS", "12"))
 SEED: Final = int(os.environ.get("HOLT_TEST_CRASH_SEED", "0")) or Random().randrange(1, 10**9)
-ROUND_SECONDS: Final = 60.0
+ROUND_SECONDS: Final = 120.0
 IN, OUT, JOBS, DONE = "in", "out", "jobs", "done"  # two partitioned queues, two work queues
 PARTITIONS: Final = ("p0", "p1")
 WORKERS: Final = {IN: 3, JOBS: 2}

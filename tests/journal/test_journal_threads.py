@@ -68,7 +68,7 @@ async def running(folder: Path, disk: OsDisk | None = None) -> AsyncIterator[Fil
 async def durable(journal: FileJournal) -> JournalFailed | None:
     future: asyncio.Future[JournalFailed | None] = asyncio.get_running_loop().create_future()
     journal.on_durable(future.set_result)
-    return await asyncio.wait_for(future, 20)
+    return await asyncio.wait_for(future, 60)
 
 
 def recovered(folder: Path) -> list[bytes]:
@@ -194,7 +194,7 @@ def test_a_group_that_was_never_handed_over_hears_of_the_failure_too(tmp_path: P
     journal.append(20, b"handed over")
     journal.on_durable(told.append)
     deferred.pop()()
-    report = notified.get(timeout=20)
+    report = notified.get(timeout=60)
     journal.append(20, b"still open")
     journal.on_durable(told.append)
 
@@ -213,15 +213,15 @@ def test_a_segment_stays_until_its_successor_is_on_the_disk(tmp_path: Path) -> N
     recovery.drain()
     journal.append(20, b"nothing live in here")
     deferred.pop()()
-    notified.get(timeout=20)()
+    notified.get(timeout=60)()
 
     assert journal.checkpoint([(40, b"state")], [])
-    written = notified.get(timeout=20)
+    written = notified.get(timeout=60)
     disk.gate.clear()
     journal.append(20, b"x" * 100_000)  # needs the next segment; the writer hangs before it makes one
     journal.flush()
     written()
-    notified.get(timeout=20)()  # published and reclaimed
+    notified.get(timeout=60)()  # published and reclaimed
 
     assert journal.stats().checkpoints == 1
     assert journal.stats().deleted_segments == 0
@@ -318,7 +318,7 @@ async def test_records_nobody_waits_for_are_committed_after_a_while(tmp_path: Pa
     recovery.drain()
 
     journal.append(20, b"an acknowledgment")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while journal.durable != journal.end:
             await asyncio.sleep(0.005)
 

@@ -14,7 +14,7 @@ from holtmq.verify.report import Report
 
 BROKEN = Path(__file__).with_name("broken_subject.py")
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
 
 async def judge(tmp_path: Path, rounds: int, fault: str = "", **options: object) -> Report:
