@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pika
+import pyarrow as pa
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -301,3 +302,26 @@ def test_nothing_hides_a_work_queue_behind_a_partitioned_one_of_its_name(both_do
     push(client, 1)
     assert [stored.body for stored in broker.messages("jobs")] == [b"1"]
     assert transact(client, acked(message))["success"] is True
+
+
+def test_timers_letters_and_staged_rows_do_not_hide_one_either(both_doors: Any) -> None:
+    _, client, _ = both_doors
+    client.post("/api/v1/push", json={"items": [{"queue": "log", "payload": 1, "transactionId": "a"}]})
+    (message,) = pop_from(client, "log")
+    ack = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")}
+    client.post("/api/v1/ack", json={**ack, "status": "dlq"})
+    (letter,) = client.get("/api/v1/dlq").json()["messages"]
+    timer = {"op": "schedule", "queue": "jobs", "timerKey": "t", "payload": "MQ==", "delayMs": 1}
+    rows = pa.table({"payload": [b"1"]})
+    body = pa.BufferOutputStream()
+    with pa.ipc.new_stream(body, rows.schema) as stream:
+        stream.write_table(rows)
+
+    answers = [
+        client.post("/api/v1/timers", json={"operations": [timer]}),
+        client.post("/api/v1/transaction", json={"operations": [], "timers": [timer]}),
+        client.post(f"/api/v1/dlq/{letter['id']}/replay", json={"queue": "jobs"}),
+        client.put("/api/v1/staging/w/0/0/0?queue=jobs", content=body.getvalue().to_pybytes()),
+    ]
+
+    assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(409, "work_queue")] * 4

@@ -105,6 +105,8 @@ async def _replay(call: Call, queue: PartitionedQueue, number: int) -> object:
     letter = queue.dead_letters.get(number)
     if letter is None:
         return _GONE
+    if target.queue:
+        call.context.check_partitioned(target.queue)
     original = call.service.store.body(letter.journal_position).transaction_id
     try:
         done = replay(call.service, queue, number, call.now, target.queue, target.partition)

@@ -39,6 +39,8 @@ async def stage(call: Call) -> object:
     defaults = {name: call.query.text(name) for name in ("queue", "partition")}
     ids = f"{writer}:{batch}:{task}.{attempt}:{part}"
     staged = arrow().staged_rows(call.body, defaults, ids)
+    for name in {row.queue for row in staged}:
+        call.context.check_partitioned(name)
     try:
         total = call.service.staging.stage(writer, batch, task, attempt, part, staged, call.now)
     except Conflict as error:

@@ -93,6 +93,11 @@ class Riders:
         return _result("cancelled", known)
 
     @property
+    def queues(self) -> set[str]:
+        """Where something was scheduled for."""
+        return {timer.queue for timer in self._put}
+
+    @property
     def change(self) -> TimedChange:
         return TimedChange(self._put, self._ended)
 
@@ -158,6 +163,8 @@ async def run_timers(call: Call) -> object:
             riders.add(operation)
     except KvRefused as refused:
         return refused.reply("timers_bad_request")
+    for name in riders.queues:
+        call.context.check_partitioned(name)
     await _commit(call, riders)
     return {"results": riders.results}
 

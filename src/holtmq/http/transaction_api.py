@@ -71,6 +71,7 @@ class TransactionApi:
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
         self._check_alarm = context.check_alarm
+        self._check_partitioned = context.check_partitioned
 
     def transaction(self, exchange: Exchange) -> None:
         body = exchange.body
@@ -114,6 +115,8 @@ class TransactionApi:
         except KvRefused as refused:
             code = "kv_bad_request" if incoming.kv else "timers_bad_request"
             raise Refusal(refused.status, str(refused), code) from None
+        for name in riders.queues:
+            self._check_partitioned(name)
         keyed = self._service.keyed.decide(ops, micros(now))
         if keyed.failed is not None:
             lost = {"transactionId": own_id, **lost_out(keyed, len(order) + keyed.failed), "results": []}
