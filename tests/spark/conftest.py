@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in Path(item.path).parents and "spark" in getattr(item, "fixturenames", ()):
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(240))
+                item.add_marker(pytest.mark.timeout(900))
             if item.get_closest_marker("xdist_group") is None:
                 raise pytest.UsageError(
                     f'{item.path.name} uses the Spark session: mark it xdist_group("spark")'

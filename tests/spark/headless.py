@@ -33,11 +33,11 @@ class Browser:
     def dom(self, page: Path) -> str:
         """The page after its scripts and styles had their say."""
         command = [*self.command, "--dump-dom", page.as_uri()]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
     def picture(self, page: Path) -> Path:
         """What a person sees of it."""
         where = self.folder / "page.png"
         command = [*self.command, f"--screenshot={where}", "--window-size=900,900", page.as_uri()]
-        subprocess.run(command, capture_output=True, timeout=100, check=True)
+        subprocess.run(command, capture_output=True, timeout=300, check=True)
         return where

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def until(ready: Callable[[], bool], what: str, seconds: float = 90) -> None:
+def until(ready: Callable[[], bool], what: str, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, f"not in time: {what}"
@@ -35,7 +35,7 @@ class Process:
     def kill(self) -> None:
         if self.alive:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
+        self._process.wait(120)
 
 
 class Broker:
@@ -69,7 +69,7 @@ class Broker:
                 self.port = int(found[1])
             return found is not None
 
-        until(ready, "broker is ready", 30)
+        until(ready, "broker is ready", 120)
 
     def kill(self) -> None:
         self._process.kill()

@@ -12,7 +12,7 @@ from headless import Browser
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     command += ["--master", "local[2]"]
     environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
     done = subprocess.run(
-        command, capture_output=True, encoding="utf-8", timeout=500, env=environment, cwd=folder
+        command, capture_output=True, encoding="utf-8", timeout=1200, env=environment, cwd=folder
     )
     logs = "".join(path.read_text()[-3000:] for path in folder.glob("*.log"))
     assert done.returncode == 0, done.stdout + done.stderr + logs

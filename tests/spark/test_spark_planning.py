@@ -88,9 +88,9 @@ def test_a_trigger_waits_for_enough_or_for_long_enough() -> None:
 
 
 def test_planning_does_not_look_at_the_number_of_messages() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()  # not the clock on the wall: others use this machine too
     for _ in range(100):
         plan_slices([Span("a#1", 0, 10**9)], 8, 250_000_000)
         plan_end({"a": 0}, {"a": 10**12}, 10**6)
 
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1

@@ -1,7 +1,10 @@
 """The source in real Spark: batch reads, streams, limits, retention, relations."""
 
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
@@ -111,7 +114,7 @@ def test_available_now_ends_with_what_was_there_while_somebody_pushes_all_the_ti
         writer = writer.foreachBatch(work).option("checkpointLocation", str(tmp_path / "c"))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(150), "it reads what is pushed meanwhile, and never ends"
+            assert query.awaitTermination(600), "it reads what is pushed meanwhile, and never ends"
         finally:
             query.stop()
         return batches(query)
@@ -215,7 +218,7 @@ def test_a_trigger_waits_for_enough_messages_or_for_its_delay(
     writer = frame.writeStream.format("holtmq").option("url", shop.url).option("queue", shop.name("out"))
     query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(1)
@@ -284,29 +287,42 @@ def test_amqp_publishes_through_an_exchange_arrive_with_properties_and_headers(
     assert (last.partition, last.headers, last.properties) == ("order.old", None, {"delivery_mode": "2"})
 
 
-def test_planning_ten_thousand_partitions_takes_no_longer_than_ten(spark: SparkSession, shop: Shop) -> None:
+def test_planning_ten_thousand_partitions_is_no_more_work_than_ten(spark: SparkSession, shop: Shop) -> None:
     from holtmq.spark.options import source_options
     from holtmq.spark.source import HoltStreamReader
 
-    def seconds(queue: str) -> float:
+    def lines(queue: str) -> int:
+        """How many lines of Python run, here and in the broker: a count, since no clock is fair."""
         frame = shop.read(spark, queue)
         options = source_options({"url": shop.url, "queue": shop.name(queue)}, streaming=True)
         reader = HoltStreamReader(options, frame.schema)
-        start, best = {f"{shop.name(queue)}#{_number(shop, queue)}": 0}, 9.0
-        for _ in range(5):
-            began = time.perf_counter()
+        start = {f"{shop.name(queue)}#{_number(shop, queue)}": 0}
+        count = 0
+
+        def trace(_frame: object, event: str, _: object) -> Callable[..., Any]:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        shop.broker.call(lambda _: sys.settrace(trace))
+        sys.settrace(trace)
+        try:
             end = reader.latestOffset(start, reader.getDefaultReadLimit())
             slices = reader.partitions(start, end)
-            best = min(best, time.perf_counter() - began)
-            assert sum(part.stop - part.first for part in slices) == 10_000  # type: ignore[attr-defined]
-        return best
+        finally:
+            sys.settrace(before)
+            shop.broker.call(lambda _: sys.settrace(None))
+        assert sum(part.stop - part.first for part in slices) == 10_000  # type: ignore[attr-defined]
+        return count
 
     shop.push("few", range(10_000), partitions=10)
     shop.push("many", range(10_000), partitions=10_000)
+    lines("few")  # the first time also imports
 
-    few, many = seconds("few"), seconds("many")
+    few, many = lines("few"), lines("many")
 
-    assert many < 2 * few + 0.02
+    assert 0 < many < 2 * few + 1000
 
 
 def _number(shop: Shop, queue: str) -> int:
