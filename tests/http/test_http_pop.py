@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from http_support import Api, ids
 
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 
 SOON = 60.0  # seconds; reached only by a test that would fail anyhow
@@ -349,3 +350,37 @@ def test_ten_workers_of_one_group_keep_every_partition_in_order(
 
     assert sorted(id_ for found in seen.values() for id_ in found) == [f"{n:03d}" for n in range(60)]
     assert all(found == sorted(found) for found in seen.values())
+
+
+@pytest.mark.parametrize("auto_ack", ["true", "false"])
+def test_a_pop_ends_where_it_would_get_too_large(broker: TestBroker, api: Api, auto_ack: str) -> None:
+    def limit(node: Node) -> None:
+        node.partitioned._popping.most_bytes = 2500
+
+    broker.call(limit)
+    for partition in "pq":
+        items = [
+            {"queue": "q", "partition": partition, "payload": "x" * 1000, "transactionId": f"{partition}{n}"}
+            for n in range(7)
+        ]
+        api.post("/api/v1/push", {"items": items})
+    got: list[list[str]] = []
+    while messages := api.pop("q", batch=100, partitions=2, autoAck=auto_ack):
+        got.append(ids(messages))
+        if auto_ack == "false":
+            assert all(verdict["success"] for verdict in api.ack_batch(messages))
+
+    assert max(map(len, got)) == 3
+    for partition in "pq":
+        order = [name for names in got for name in names if name[0] == partition]
+        assert order == [f"{partition}{n}" for n in range(7)]
+
+
+def test_a_message_larger_than_a_pop_may_be_is_handed_out_alone(broker: TestBroker, api: Api) -> None:
+    def limit(node: Node) -> None:
+        node.partitioned._popping.most_bytes = 10
+
+    broker.call(limit)
+    api.post("/api/v1/push", {"items": [{"queue": "q", "payload": "x" * 100} for _ in range(2)]})
+
+    assert [len(api.pop("q", batch=9, autoAck="true")) for _ in range(3)] == [1, 1, 0]

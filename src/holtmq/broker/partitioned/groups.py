@@ -7,7 +7,7 @@ decisions (acks are decided elsewhere and applied here), clocks.
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holtmq.broker.partitioned.acknowledgment import Answers
@@ -41,6 +41,16 @@ class Delivery:
         """Of each message, in order."""
         span = range(self.first, self.end)
         return [position for position in span if position not in self.holes] if self.holes else span
+
+    def shortened(self, count: int) -> "Delivery":
+        """Only the first messages; the lease, if there is one, ends behind them."""
+        if count >= len(self.offsets):
+            return self
+        end = self.positions[count - 1] + 1
+        if self.lease is not None:
+            self.lease.end = end
+        holes = tuple(hole for hole in self.holes if hole < end)
+        return replace(self, offsets=self.offsets[:count], holes=holes)
 
 
 def micros(now: float) -> int:

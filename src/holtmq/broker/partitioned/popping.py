@@ -4,9 +4,12 @@ Owns: how a request becomes claims, over one queue or many. Must not touch: clai
 waits (the line's), wire names, clocks.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.events import NO_QUEUE
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.joining import decide_join, decide_subscription
@@ -19,6 +22,7 @@ from holtmq.broker.partitioned.waiting import WaitingLine
 from holtmq.broker.partitioned.wide_pops import WideLines, matches
 
 _SWEEP: Final = 4_096
+_PIECE: Final = 256  # messages read at a time when there may be too many bytes
 
 
 class Popping:
@@ -34,6 +38,7 @@ class Popping:
         self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
         self._sweep_at = _SWEEP
         self._lookback = lookback
+        self.most_bytes = 64 << 20  # of one queue's messages in one pop, and the one that goes beyond
         self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
 
     def pop(self, request: PopRequest, now: float) -> Popped | None:
@@ -135,14 +140,29 @@ class Popping:
         if not claim.deliveries:
             return []
         runs: list[Run] = []
+        left, several = self.most_bytes, len(claim.deliveries) > 1
         try:
             for delivery in claim.deliveries:
+                if left <= 0:
+                    queue.leave_out(request.group, delivery)
+                    continue
                 rows = queue.log.refs(delivery.offsets)
-                bodies = self._store.bodies([position for _, position, _ in rows])
+                positions = [position for _, position, _ in rows]
+                # Messages are no longer than the journal from the first to the last: no need to look at each.
+                if positions[-1] - positions[0] <= left:
+                    bodies = self._store.bodies(positions)
+                    if several:
+                        left -= sum([len(body.payload) for body in bodies])
+                else:
+                    bodies, left = self._bodies_within(positions, left)
+                    rows = rows[: len(bodies)]
+                    delivery = delivery.shortened(len(bodies))
                 queue.delivered(delivery, [body.transaction_id for body in bodies])
                 runs.append(Run(queue, delivery, rows, bodies))
             if claim.events:
-                self._store.commit([(queue.number, event) for event in claim.events])
+                ends = {run.delivery.partition: run.delivery.end for run in runs}
+                events = [replace(e, cursor=ends[e.partition]) for e in claim.events if e.partition in ends]
+                self._store.commit([(queue.number, event) for event in events])
         except BaseException:
             for delivery in claim.deliveries:  # nobody gets them: do not make the next worker wait
                 queue.release(request.group, delivery.partition)
@@ -151,6 +171,22 @@ class Popping:
             self._note_home(request.lease_id, queue.number)
         self._line.plan(queue, request.group)
         return runs
+
+    def _bodies_within(self, positions: Sequence[int], most: int) -> tuple[list[Body], int]:
+        """The first of these messages, one at least, until they have ``most`` bytes; what is left of it."""
+        bodies: list[Body] = []
+        at = 0
+        while at < len(positions) and (most > 0 or not bodies):
+            reach = positions[at] + most  # no piece is read that alone is too much
+            stop = bisect_right(positions, reach, at, min(at + _PIECE, len(positions)))
+            piece = positions[at : max(at + 1, stop)]
+            for body in self._store.bodies(piece):
+                bodies.append(body)
+                most -= len(body.payload)
+                if most <= 0:
+                    break
+            at += len(piece)
+        return bodies, most
 
     def _note_home(self, lease_id: str, number: int) -> None:
         homes = self._homes.get(lease_id, ())

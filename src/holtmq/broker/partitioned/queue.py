@@ -136,6 +136,14 @@ class PartitionedQueue:
         if delivery.lease is not None:
             delivery.lease.transactions = dict(zip(transaction_ids, delivery.positions, strict=True))
 
+    def leave_out(self, group: str, delivery: Delivery) -> None:
+        """A partition of a claim that is not handed out after all: the next pop may have it."""
+        reader = self.groups[group]
+        if delivery.lease is not None:
+            reader.leases.end(delivery.partition)
+            reader.leases.attempts.pop(delivery.partition, None)
+        self._offer(reader, delivery.partition)
+
     def extend(self, lease_id: str, seconds: float, now: float) -> Extension:
         """Renew every partition held under a lease; an expired one cannot be revived."""
         renewed, known = 0, False
