@@ -74,7 +74,7 @@ class StreamQueue(WorkQueue):
         service: PartitionedService,
         now: Callable[[], float],
         new_id: Callable[[], str],
-        settle_log: Callable[[Sequence[AckRequest]], None],
+        settle_log: Callable[[Sequence[AckRequest], bool], None],
         arguments: dict[str, object] | None = None,
     ) -> None:
         super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
@@ -84,7 +84,7 @@ class StreamQueue(WorkQueue):
         self._service = service
         self._now = now
         self._new_id = new_id
-        self.settle_log = settle_log  # now, or with the batch that is open
+        self.settle_log = settle_log  # now, or with the batch that is open; and whether the claim is over
         self._readers: dict[StreamConsumer, _Reader | _Member] = {}
         self._held: dict[int, tuple[_Member, int, int]] = {}  # id of a message -> member, partition, offset
 
@@ -347,10 +347,11 @@ class _Member:
             given_back = said is AckStatus.RETRY
             transaction = claimed.transactions.pop(front)
             acks.append(AckRequest(log.number, partition, self._group, transaction, said, claimed.lease_id))
-        if given_back or not claimed.waiting:
+        over = given_back or not claimed.waiting
+        if over:
             del self._claimed[partition]
         if acks:
-            self._queue.settle_log(acks)
+            self._queue.settle_log(acks, over)
 
     def leave(self) -> None:
         """Give back every claim, without a mark against it."""
@@ -358,8 +359,8 @@ class _Member:
         claimed, self._claimed = self._claimed, {}
         self._queue.forget(self)
         if log is not None:
-            for partition in claimed:
-                self._queue.service.give_back(log, self._group, partition)
+            for partition, claim in claimed.items():
+                self._queue.service.give_back(log, self._group, partition, claim.lease_id)
 
 
 def stored_name(vhost: str, name: str) -> str:

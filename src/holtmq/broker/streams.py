@@ -44,6 +44,7 @@ class Streams:
         self._id_prefix = secrets.token_hex(8)
         self._last_id = 0
         self._settled: list[AckRequest] = []  # by consumers, in the batch that is open
+        self._last_of_claim: list[AckRequest] = []  # those among them after which nothing is held any more
         self._part: Part | None = None  # of the transaction that the open batch is
         heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
 
@@ -94,7 +95,7 @@ class Streams:
     def abandon(self) -> None:
         """The open batch is given up."""
         self._part = None
-        self._settled = []
+        self._settled, self._last_of_claim = [], []
 
     def write(
         self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
@@ -105,16 +106,29 @@ class Streams:
         """
         part, self._part = self._part, None
         settled, self._settled = self._settled, []
+        last_of_claim, self._last_of_claim = self._last_of_claim, []
         items = [queue.item_of(message) for queue, message in placed if isinstance(queue, StreamQueue)]
         if part is None and not settled:
             return self._service.push_with(items, self._now(), batch)
-        return write_together(self._service, part or Part((), (), self._now()), items, settled, batch)
+        positions = write_together(self._service, part or Part((), (), self._now()), items, settled, batch)
+        for ack in last_of_claim:
+            self._end_claim(ack)
+        return positions
 
-    def _settle(self, acks: Sequence[AckRequest]) -> None:
+    def _settle(self, acks: Sequence[AckRequest], over: bool) -> None:
         if self._broker.flow.in_batch:
             self._settled += acks
+            self._last_of_claim += acks[-1:] if over else ()
         else:
             self._service.ack(acks, self._now())
+            if over:
+                self._end_claim(acks[-1])
+
+    def _end_claim(self, ack: AckRequest) -> None:
+        """Verdicts on messages that were deleted meanwhile, or let go by retention, do not end a lease."""
+        log = self._service.store.by_number.get(ack.queue)
+        if log is not None:
+            self._service.give_back(log, ack.group, ack.partition, ack.lease_id)
 
     # -- coming and going ------------------------------------------------------------------------
 

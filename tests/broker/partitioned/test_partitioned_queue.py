@@ -156,7 +156,7 @@ def test_a_lease_given_back_makes_the_partition_claimable_at_once() -> None:
     (message,) = node.pop()
     node.queue.take_woken()
 
-    node.queue.release(QUEUE_MODE, message.partition)
+    node.queue.release(QUEUE_MODE, message.partition, message.lease_id)
 
     assert node.queue.take_woken() == {QUEUE_MODE}
     assert node.pop()[0].attempt == 1

@@ -337,7 +337,7 @@ def test_an_earlier_start_on_one_partition_reaches_a_line_already_built() -> Non
     node.push("r", "b")
 
     claimed = node.pop("g", partition="p", mode="all")
-    node.queue.release("g", 0)
+    node.queue.release("g", 0, claimed[0].lease_id)
 
     assert ids(claimed) == ["a"]
     assert sorted(ids(node.pop("g", batch=5, partitions=5))) == ["a", "b"]

@@ -141,6 +141,10 @@ class PartitionLeases:
     def knows(self, lease_id: str) -> bool:
         return lease_id in self._by_id
 
+    def has(self, partition: int, lease_id: str) -> bool:
+        """Whether this partition is held under this id, expired or not."""
+        return partition in self._by_id.get(lease_id, ())
+
     def live(self, now: float) -> Iterator[Lease]:
         return (lease for lease in self._live.values() if now < lease.expires_at)
 

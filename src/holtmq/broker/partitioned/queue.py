@@ -160,12 +160,15 @@ class PartitionedQueue:
         """Whether anything is held under this id, or was and nobody has noticed its end."""
         return any(group.leases.knows(lease_id) for group in self.groups.values())
 
-    def release(self, group: str, partition: int) -> None:
-        """Give a lease back untouched: the worker's answer could not be sent."""
+    def release(self, group: str, partition: int, lease_id: str) -> bool:
+        """Give a lease back untouched: the answer to its worker could not be sent. Whether it was there."""
         reader = self.groups.get(group)
-        if reader is not None and reader.leases.end(partition) is not None:
-            reader.leases.attempts.pop(partition, None)
-            self._offer(reader, partition)
+        if reader is None or not reader.leases.has(partition, lease_id):
+            return False
+        reader.leases.end(partition)
+        reader.leases.attempts.pop(partition, None)
+        self._offer(reader, partition)
+        return True
 
     # -- time and waking -------------------------------------------------------------------------
 

@@ -233,10 +233,10 @@ class PartitionedService:
         """The client is gone or its time is up."""
         self.line.remove(waiter)
 
-    def give_back(self, queue: PartitionedQueue, group: str, partition: int) -> None:
+    def give_back(self, queue: PartitionedQueue, group: str, partition: int, lease_id: str) -> None:
         """A holder leaves what it leased untouched: others may have it at once."""
-        queue.release(group, partition)
-        self.line.given_back(queue)
+        if queue.release(group, partition, lease_id):
+            self.line.given_back(queue)
 
     # -- ack -------------------------------------------------------------------------------------
 
