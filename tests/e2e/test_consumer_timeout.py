@@ -254,3 +254,19 @@ def test_the_timeout_can_be_set_and_switched_off(
             assert "Timeout value used: 10000 ms" in peer.expect(ChannelClose).reply_text
         else:
             assert_open(peer, name)
+
+
+def test_a_consumer_that_acks_does_not_excuse_what_its_channel_got_by_itself(
+    peer: RawPeer, clock: VirtualClock, name: str
+) -> None:
+    declare(peer, name, {"x-consumer-timeout": 60_000})
+    peer.publish(name, b"got")
+    get(peer, name)
+    consume(peer, name)
+    deliver(peer, name)
+    ack(peer, name, 2)
+
+    clock.advance(seconds=30)
+    clock.advance(seconds=30)
+
+    assert "Timeout value used: 60000 ms" in peer.expect(ChannelClose).reply_text

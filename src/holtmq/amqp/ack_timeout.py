@@ -50,7 +50,8 @@ class AckTimeout:
         timeout_ms = self._timeout_ms()
         if oldest is None or not timeout_ms:  # the next delivery asks again
             notes.clear()
-            channel.get_timeouts.pop(self._queue, None)
+            if channel.get_timeouts.get(self._queue) is self:  # a consumer of the same queue is not
+                del channel.get_timeouts[self._queue]
             return
         while notes and notes[0][1] < oldest:
             notes.popleft()
