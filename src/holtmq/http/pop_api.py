@@ -92,7 +92,7 @@ class PopApi:
         popped = self._service.pop(request, now)
         recorded = self._journal.end != before  # the group's start, perhaps: that must last
         if popped is not None:
-            self._deliver(exchange, asked, popped, durable=popped.wrote)
+            self._deliver(exchange, asked, popped, durable=popped.waits)
         elif asked.wait_seconds > 0 and not self._stopping:
             self._wait(exchange, asked, request, now, recorded)
         else:
@@ -112,7 +112,7 @@ class PopApi:
         def deliver(popped: Popped) -> None:
             timer.cancel()
             exchange.on_lost = None
-            self._deliver(exchange, asked, popped, durable=recorded or popped.wrote)
+            self._deliver(exchange, asked, popped, durable=recorded or popped.waits)
 
         def give_up() -> None:
             timer.cancel()

@@ -59,11 +59,11 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """What a pop got. ``wrote``: something durable came of it, so the answer waits for the journal."""
+    """What a pop got. ``waits``: for the journal; it wrote, or has what is not durable yet."""
 
     request: PopRequest
     runs: list[Run]
-    wrote: bool
+    waits: bool
     conflates: bool = False
 
     @property
