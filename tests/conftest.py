@@ -5,11 +5,14 @@ Owns: session-wide test policy. Fixtures for one part of the product live beside
 
 import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # what tests of several parts share
 
 # Timing on a busy machine says nothing about correctness, so there is no deadline. Random on purpose:
 # every run looks somewhere new, and a failure prints how to repeat it.

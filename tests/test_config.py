@@ -197,6 +197,7 @@ def test_a_toml_value_of_the_wrong_type_is_refused(tmp_path: Path, line: str, re
         ({"HOLT_AMQP_TLS_CERT": "c.pem"}, "amqp.tls_cert is set without amqp.tls_key"),
         ({"HOLT_AMQP_TLS_KEY": "k.pem"}, "amqp.tls_key is set without amqp.tls_cert"),
         ({"HOLT_AMQP_TLS_VERIFY": "required"}, "needs amqp.tls_ca"),
+        ({"HOLT_HTTP_TLS_CERT": "c.pem"}, "http.tls_cert is set without http.tls_key"),
         ({"HOLT_HTTP_PORT": "5672"}, "http.port and amqp.port are the same"),
         ({"HOLT_HTTP_HOST": ""}, "names no address"),
         ({"JWT_ENABLED": "true"}, "HS256 tokens need auth.jwt_secret"),

@@ -28,7 +28,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.recovery import recover
 from holtmq.client_listing import AmqpClients
-from holtmq.config import Config, SyncMode, TlsVerify
+from holtmq.config import Config, SyncMode, Tls, TlsVerify
 from holtmq.descriptors import affordable_sockets, raise_limit
 from holtmq.http.context import Context
 from holtmq.http.history import History
@@ -73,6 +73,7 @@ class Node:
         self.http: HttpServer
         self.amqp_port = 0
         self.amqp_tls_port = 0
+        self.http_tls_port = 0
         self.http_port = 0
         self.recovered_records = 0
         self.started_at = 0.0
@@ -126,11 +127,12 @@ class Node:
         self.wake()
         self.amqp_port = await self.amqp.listen(config.host, config.port)
         if config.tls_cert is not None:
-            self.amqp_tls_port = await self.amqp.listen(
-                config.host, config.tls_port, _tls_context(self.config)
-            )
+            self.amqp_tls_port = await self.amqp.listen(config.host, config.tls_port, _tls_context(config))
+        http = self.config.http
         self.http = HttpServer(self._http_context(), sockets - most)
-        self.http_port = await self.http.listen(self.config.http.host, self.config.http.port)
+        self.http_port = await self.http.listen(http.host, http.port)
+        if http.tls_cert is not None:
+            self.http_tls_port = await self.http.listen(http.host, http.tls_port, _tls_context(http))
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         self._warn_if_open()
         log.info(
@@ -444,16 +446,15 @@ def _total_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _tls_context(config: Config) -> ssl.SSLContext:
-    amqp = config.amqp
+def _tls_context(config: Tls) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    assert amqp.tls_cert is not None
-    context.load_cert_chain(amqp.tls_cert, amqp.tls_key)
-    if amqp.tls_ca is not None:
-        context.load_verify_locations(amqp.tls_ca)
+    assert config.tls_cert is not None
+    context.load_cert_chain(config.tls_cert, config.tls_key)
+    if config.tls_ca is not None:
+        context.load_verify_locations(config.tls_ca)
     context.verify_mode = {
         TlsVerify.NONE: ssl.CERT_NONE,
         TlsVerify.OPTIONAL: ssl.CERT_OPTIONAL,
         TlsVerify.REQUIRED: ssl.CERT_REQUIRED,
-    }[amqp.tls_verify]
+    }[config.tls_verify]
     return context

@@ -32,19 +32,27 @@ def pipeline() -> None:
     """
 
 
+_url = click.option(
+    "--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address."
+)
+_token = click.option("--token", default="", envvar="HOLT_TOKEN", help="Token for a broker that wants one.")
+_tls_ca = click.option(
+    "--tls-ca", default="", metavar="FILE", help="Authority behind an https address.  [default: the system's]"
+)
+
+
 def _common(command: F) -> F:
     for option in (
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
-        click.option("--token", default="", envvar="HOLT_TOKEN", help="Token for a broker that wants one."),
+        _tls_ca,
+        _token,
         click.option(
             "--master",
             default="local[*]",
             show_default=True,
             help="Where Spark runs: local[4], spark://host:7077, yarn, k8s://...",
         ),
-        click.option(
-            "--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address."
-        ),
+        _url,
     ):
         command = option(command)
     return command
@@ -57,7 +65,13 @@ def _repeating(command: F) -> F:
 
 
 def _setting(
-    url: str, master: str, token: str, conf: tuple[str, ...], once: bool = True, every: str | None = None
+    url: str,
+    master: str,
+    token: str,
+    tls_ca: str,
+    conf: tuple[str, ...],
+    once: bool = True,
+    every: str | None = None,
 ) -> "Setting":
     try:
         from holtmq.spark.jobs.running import Setting
@@ -68,7 +82,7 @@ def _setting(
         raise click.UsageError("--once and --every exclude each other")
     pairs = dict(pair.partition("=")[::2] for pair in conf)
     try:
-        return Setting(url, master, token, parse_seconds(every) if every else None, pairs)
+        return Setting(url, master, token, parse_seconds(every) if every else None, pairs, tls_ca)
     except ValueError as error:
         raise click.UsageError(f"--every: {error}") from None
 
@@ -120,6 +134,7 @@ def archive(
     url: str,
     master: str,
     token: str,
+    tls_ca: str,
     conf: tuple[str, ...],
     once: bool,
     every: str | None,
@@ -141,7 +156,7 @@ def archive(
       holt pipeline archive --queue orders --lake ./lake
       holt pipeline archive --queue orders,clicks --lake s3a://bucket/lake --every 30s
     """
-    setting = _setting(url, master, token, conf, once, every)
+    setting = _setting(url, master, token, tls_ca, conf, once, every)
     from holtmq.spark.jobs.archive import archive as job
 
     _finish(lambda: job(setting, queues, lake, checkpoint, group=group, max_rows=max_rows, compact=compact))
@@ -160,6 +175,7 @@ def table(
     url: str,
     master: str,
     token: str,
+    tls_ca: str,
     conf: tuple[str, ...],
     queues: str,
     lake: str,
@@ -175,13 +191,13 @@ def table(
       holt pipeline table --queue orders --lake ./lake \\
         --sql "SELECT date(created_at) AS day, count(*) FROM messages GROUP BY 1 ORDER BY 1"
     """
-    setting = _setting(url, master, token, conf)
+    setting = _setting(url, master, token, tls_ca, conf)
 
     def job() -> dict[str, object]:
         from holtmq.spark.lake import table as relation
 
         spark = setting.session("table")
-        extra = {"token": token} if token else {}
+        extra = {name: value for name, value in setting.source.items() if name != "url"}
         relation(spark, lake, url, queues, **extra).createOrReplaceTempView("messages")
         result = spark.sql(sql)
         if out:
@@ -203,6 +219,7 @@ def rollup(
     url: str,
     master: str,
     token: str,
+    tls_ca: str,
     conf: tuple[str, ...],
     once: bool,
     every: str | None,
@@ -218,7 +235,7 @@ def rollup(
     \b
       holt pipeline rollup --queue orders --lake ./lake --every 1m
     """
-    setting = _setting(url, master, token, conf, once, every)
+    setting = _setting(url, master, token, tls_ca, conf, once, every)
     from holtmq.spark.jobs.rollup import rollup as job
 
     _finish(lambda: job(setting, queues, lake, partial=partial))
@@ -231,7 +248,15 @@ def rollup(
 @click.option("--html", default="", type=click.Path(), help="Write a report with charts, one file.")
 @click.option("--since", default="", metavar="TIME", help="Only failures since then (ISO-8601).")
 def dead_letters(
-    url: str, master: str, token: str, conf: tuple[str, ...], queues: str, lake: str, html: str, since: str
+    url: str,
+    master: str,
+    token: str,
+    tls_ca: str,
+    conf: tuple[str, ...],
+    queues: str,
+    lake: str,
+    html: str,
+    since: str,
 ) -> None:
     """What fails and why: errors grouped into families, by queue, group and hour.
 
@@ -241,7 +266,7 @@ def dead_letters(
     \b
       holt pipeline dead-letters --queue orders --html report.html
     """
-    setting = _setting(url, master, token, conf)
+    setting = _setting(url, master, token, tls_ca, conf)
     from holtmq.spark.jobs.dead_letters import dead_letters as job
 
     _finish(lambda: job(setting, queues, lake=lake, html=html, since=since))
@@ -262,6 +287,7 @@ def replay(
     url: str,
     master: str,
     token: str,
+    tls_ca: str,
     conf: tuple[str, ...],
     queue: str,
     lake: str,
@@ -277,7 +303,7 @@ def replay(
       holt pipeline replay --lake ./lake --to orders-again --dry-run \\
         --where "queue = 'orders' AND created_at >= '2026-05-01' AND get_json_object(json, '$.kind') = 'book'"
     """
-    setting = _setting(url, master, token, conf)
+    setting = _setting(url, master, token, tls_ca, conf)
     from holtmq.spark.jobs.replay import replay as job
 
     _finish(
@@ -310,6 +336,7 @@ def redrive(
     url: str,
     master: str,
     token: str,
+    tls_ca: str,
     conf: tuple[str, ...],
     queues: str,
     where: str,
@@ -325,7 +352,7 @@ def redrive(
     \b
       holt pipeline redrive --queue orders --dry-run --where "error LIKE '%timeout%' AND attempts < 5"
     """
-    setting = _setting(url, master, token, conf)
+    setting = _setting(url, master, token, tls_ca, conf)
     from holtmq.spark.jobs.replay import redrive as job
 
     _finish(lambda: job(setting, queues, where=where, rate=rate, to=to, dry_run=dry_run, limit=limit))
@@ -346,6 +373,7 @@ def run(
     url: str,
     master: str,
     token: str,
+    tls_ca: str,
     conf: tuple[str, ...],
     once: bool,
     every: str | None,
@@ -373,7 +401,7 @@ def run(
 
     The file is checked before Spark starts; an error names its line.
     """
-    setting = _setting(url, master, token, conf, once, every)
+    setting = _setting(url, master, token, tls_ca, conf, once, every)
     from holtmq.spark.errors import HoltSparkError
     from holtmq.spark.jobs.declared import load_pipeline, run_pipeline
 
@@ -391,16 +419,17 @@ def run(
 
 
 @pipeline.command()
-@click.option("--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address.")
-@click.option("--token", default="", envvar="HOLT_TOKEN", help="Token for a broker that wants one.")
+@_url
+@_token
+@_tls_ca
 @click.option("--spark/--no-spark", default=True, help="Start Spark for a moment too.  [default: spark]")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def doctor(url: str, token: str, spark: bool, as_json: bool) -> None:
+def doctor(url: str, token: str, tls_ca: str, spark: bool, as_json: bool) -> None:
     """Say in plain words what is missing: Java, packages, broker, permissions."""
     from holtmq.spark import doctor as examination
 
     findings = []
-    for finding in examination.examine(url, token, start_spark=spark):
+    for finding in examination.examine(url, token, tls_ca, start_spark=spark):
         findings.append(finding)
         if not as_json:
             mark = click.style("ok     ", fg="green") if finding.good else click.style("missing", fg="red")

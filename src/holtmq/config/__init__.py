@@ -20,6 +20,7 @@ from holtmq.config.settings import (
     SubscriptionDefault,
     Subscriptions,
     SyncMode,
+    Tls,
     TlsVerify,
 )
 from holtmq.config.values import Secret
@@ -44,6 +45,7 @@ __all__ = [
     "SubscriptionDefault",
     "Subscriptions",
     "SyncMode",
+    "Tls",
     "TlsVerify",
     "load",
 ]

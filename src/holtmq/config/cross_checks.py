@@ -6,29 +6,34 @@ Owns: those rules. Must not touch: files and the environment; a file that is nam
 import re
 from collections.abc import Iterator
 
-from holtmq.config.settings import Auth, Config, JwtAlgorithm, TlsVerify
+from holtmq.config.settings import Auth, Config, JwtAlgorithm, Tls, TlsVerify
 
 
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """Pairs of a setting's name and what is wrong with it."""
-    amqp = config.amqp
-    if amqp.tls_cert is not None and amqp.tls_key is None:
-        yield "amqp.tls_cert", "amqp.tls_cert is set without amqp.tls_key"
-    if amqp.tls_key is not None and amqp.tls_cert is None:
-        yield "amqp.tls_key", "amqp.tls_key is set without amqp.tls_cert"
-    if amqp.tls_verify is not TlsVerify.NONE and amqp.tls_ca is None:
-        yield "amqp.tls_verify", "amqp.tls_verify needs amqp.tls_ca to check certificates against"
-    if amqp.tls_cert is not None and amqp.port == amqp.tls_port != 0:
-        yield "amqp.tls_port", "amqp.tls_port and amqp.port are the same"
+    yield from _tls_contradictions("amqp", config.amqp, config.amqp.port, config.amqp.tls_port)
+    yield from _tls_contradictions("http", config.http, config.http.port, config.http.tls_port)
     if config.amqp.port == config.http.port != 0:
         yield "http.port", "http.port and amqp.port are the same"
-    for section, hosts in (("amqp", amqp.host), ("http", config.http.host)):
+    for section, hosts in (("amqp", config.amqp.host), ("http", config.http.host)):
         if not hosts:
             yield f"{section}.host", f"{section}.host names no address to listen on"
     yield from _token_contradictions(config.auth)
     key = config.queue.encryption_key
     if key and not re.fullmatch(r"[0-9a-fA-F]{64}", key):
         yield "queue.encryption_key", "queue.encryption_key must be 64 hexadecimal digits"
+
+
+def _tls_contradictions(section: str, tls: Tls, port: int, tls_port: int) -> Iterator[tuple[str, str]]:
+    if tls.tls_cert is not None and tls.tls_key is None:
+        yield f"{section}.tls_cert", f"{section}.tls_cert is set without {section}.tls_key"
+    if tls.tls_key is not None and tls.tls_cert is None:
+        yield f"{section}.tls_key", f"{section}.tls_key is set without {section}.tls_cert"
+    if tls.tls_verify is not TlsVerify.NONE and tls.tls_ca is None:
+        text = f"{section}.tls_verify needs {section}.tls_ca to check certificates against"
+        yield f"{section}.tls_verify", text
+    if tls.tls_cert is not None and port == tls_port != 0:
+        yield f"{section}.tls_port", f"{section}.tls_port and {section}.port are the same"
 
 
 def _token_contradictions(auth: Auth) -> Iterator[tuple[str, str]]:

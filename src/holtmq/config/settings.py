@@ -99,12 +99,9 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     ] = 256 * MIB
 
 
-class Amqp(msgspec.Struct, frozen=True, kw_only=True):
-    """The AMQP 0-9-1 listener."""
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """What every listener with a TLS port has."""
 
-    host: Annotated[tuple[str, ...], About("Addresses to listen on.", values.TEXTS)] = ("127.0.0.1", "::1")
-    port: Annotated[int, _port("Port for plain connections.")] = 5672
-    tls_port: Annotated[int, _port("Port for TLS connections, open when amqp.tls_cert is set.")] = 5671
     tls_cert: Annotated[
         Path | None, About("Certificate chain (PEM). Setting it opens the TLS port.", values.OPTIONAL_PATH)
     ] = None
@@ -117,6 +114,14 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True):
     tls_verify: Annotated[
         TlsVerify, About("Whether clients present a certificate.", values.choice(TlsVerify))
     ] = TlsVerify.NONE
+
+
+class Amqp(Tls, frozen=True, kw_only=True):
+    """The AMQP 0-9-1 listener."""
+
+    host: Annotated[tuple[str, ...], About("Addresses to listen on.", values.TEXTS)] = ("127.0.0.1", "::1")
+    port: Annotated[int, _port("Port for plain connections.")] = 5672
+    tls_port: Annotated[int, _port("Port for TLS connections, open when amqp.tls_cert is set.")] = 5671
     heartbeat: Annotated[
         int, About("Heartbeat offered to clients; 0 switches it off.", values.WHOLE_SECONDS, 0, 65535)
     ] = 60
@@ -158,11 +163,12 @@ class Amqp(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-class Http(msgspec.Struct, frozen=True, kw_only=True):
+class Http(Tls, frozen=True, kw_only=True):
     """The HTTP listener: partitioned queues, management, health."""
 
     host: Annotated[tuple[str, ...], About("Addresses to listen on.", values.TEXTS)] = ("127.0.0.1", "::1")
     port: Annotated[int, _port("Port for HTTP.")] = 6632
+    tls_port: Annotated[int, _port("Port for HTTPS, open when http.tls_cert is set.")] = 6633
     max_body_bytes: Annotated[int, About("Largest request body accepted.", values.SIZE, KIB, 2048 * MIB)] = (
         64 * MIB
     )

@@ -6,6 +6,7 @@ Owns: sockets, the start and the graceful stop. Must not touch: signals (the nod
 import asyncio
 import logging
 import resource
+import ssl
 from collections.abc import Sequence
 
 from uvicorn.config import Config as UvicornConfig
@@ -56,12 +57,12 @@ class HttpServer:
 
         self._protocol = Protocol
 
-    async def listen(self, hosts: Sequence[str], port: int) -> int:
+    async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the listeners, all on one port; which one."""
         loop = asyncio.get_running_loop()
         for host in hosts:
             try:
-                server = await loop.create_server(self._connect, host, port, backlog=2048)
+                server = await loop.create_server(self._connect, host, port, ssl=tls, backlog=2048)
             except OSError:
                 if ":" in host and self._servers:  # no IPv6 on this machine
                     log.warning("not listening", extra={"host": host, "port": port})

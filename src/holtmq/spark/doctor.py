@@ -23,13 +23,13 @@ class Finding:
     text: str
 
 
-def examine(url: str, token: str = "", *, start_spark: bool = False) -> Iterator[Finding]:
+def examine(url: str, token: str = "", tls_ca: str = "", *, start_spark: bool = False) -> Iterator[Finding]:
     """Every finding, as soon as it is known."""
     yield _python()
     yield _java()
-    for package, wanted in (("pyspark", ">=4,<5"), ("pyarrow", ">=15"), ("pandas", ">=2.2,<3")):
+    for package, wanted in (("pyspark", ">=4.2,<5"), ("pyarrow", ">=15"), ("pandas", ">=2.2,<3")):
         yield _package(package, wanted)
-    yield from _broker(url, token)
+    yield from _broker(url, token, tls_ca)
     if start_spark:
         yield _guarded("Spark", _spark)
 
@@ -60,20 +60,24 @@ def _package(name: str, wanted: str) -> Finding:
         importlib.import_module(name)
     except (importlib.metadata.PackageNotFoundError, ImportError) as error:
         return Finding(name, False, f"missing ({error}): pip install 'holtmq[spark]'")
-    major = int(version.split(".")[0])
-    low = int(re.findall(r"\d+", wanted)[0])
-    high = re.search(r"<(\d+)", wanted)
-    good = major >= low and (high is None or major < int(high[1]))
+    have = _numbers(version)
+    low, _, high = wanted.partition(",")
+    good = have >= _numbers(low) and (not high or have < _numbers(high))
     return Finding(name, good, version + ("" if good else f": {wanted} is needed"))
 
 
-def _broker(url: str, token: str) -> Iterator[Finding]:
+def _numbers(version: str) -> list[int]:
+    """Major and minor number, as far as they are there."""
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]
+
+
+def _broker(url: str, token: str, tls_ca: str) -> Iterator[Finding]:
     try:
         from holtmq.spark.client import BrokerClient
         from holtmq.spark.options import Connection
     except ImportError:
         return  # said above already
-    with BrokerClient(Connection(url, token, timeout=5, retry_seconds=2)) as broker:
+    with BrokerClient(Connection(url, token, timeout=5, retry_seconds=2, tls_ca=tls_ca)) as broker:
         try:
             broker.call("GET", "/api/v1/ranges", {"pattern": "-"})
             yield Finding("Broker", True, url)

@@ -30,6 +30,7 @@ class Setting:
     token: str = ""
     every: float | None = None  # seconds between batches; None: once, to the end of what is there
     conf: Mapping[str, str] = field(default_factory=dict)
+    tls_ca: str = ""  # file of the authority behind an https url; empty: the system's
     out: TextIO = sys.stderr
 
     def session(self, name: str) -> "SparkSession":
@@ -38,7 +39,8 @@ class Setting:
     @property
     def source(self) -> dict[str, str]:
         """Options every read and write starts from."""
-        return {"url": self.url, **({"token": self.token} if self.token else {})}
+        given = {"url": self.url, "token": self.token, "tlsCa": self.tls_ca}
+        return {name: value for name, value in given.items() if value}
 
 
 class Progress:

@@ -1,0 +1,56 @@
+"""Certificates for tests of TLS."""
+
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+class Certificates:
+    """An authority and what it signs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self.authority = folder / "ca.pem"
+        self._write(self.authority, self._sign("test authority", self._key.public_key(), is_ca=True))
+
+    def issue(self, common_name: str) -> tuple[Path, Path]:
+        """Certificate and key of one name, for 127.0.0.1."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        paths = self._folder / f"{common_name}.pem", self._folder / f"{common_name}.key"
+        self._write(paths[0], self._sign(common_name, key.public_key()))
+        paths[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return paths
+
+    def _sign(self, name: str, key: ec.EllipticCurvePublicKey, is_ca: bool = False) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+            )
+        )
+        return builder.sign(self._key, hashes.SHA256())
+
+    @staticmethod
+    def _write(path: Path, certificate: x509.Certificate) -> None:
+        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
