@@ -407,3 +407,19 @@ def test_deliveries_of_mixed_keys_headers_and_sizes_are_written_whole(client: Cl
     sizes = [int.from_bytes(payload[4:12], "big") for kind, _, payload in frames if kind == FRAME_HEADER]
     assert sizes == [len(body) for body in sent]
     assert [p for kind, _, p in frames if kind == FRAME_BODY] == [body for body in sent if body]
+
+
+@pytest.mark.parametrize("acks", [1, 8])
+def test_a_queue_that_goes_with_a_failed_channel_gets_nothing_from_the_rest_of_the_read(
+    broker: Broker, acks: int
+) -> None:
+    client = Client(broker)
+    client.call(ChannelOpen(), channel=2)
+    client.call(QueueDeclare("brief", auto_delete=True), BasicConsume("brief", "tag"))
+    again = publish(b"x", "brief", channel=2, mandatory=True)
+    client.feed(3 * again)
+
+    answers = client.feed(again + acks * frame(BasicAck(77)) + 2 * again)
+
+    assert "brief" not in broker.vhosts["/"].queues
+    assert sum(isinstance(answer, BasicReturn) for answer in answers) == 2

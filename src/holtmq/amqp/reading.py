@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from holtmq.amqp.channel import Channel
 from holtmq.amqp.codec import decode_method
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.errors import ChannelFault, ConnectionFault, channel_error
+from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.methods import BasicPublish
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
@@ -112,7 +112,7 @@ class Reading:
                     try:
                         channel.publish_like(publish.imprint, publish.mandatory, data[body_at:stop])
                     except BrokerError as error:
-                        connection.fail_channel(channel, channel_error(error), _PUBLISH_ID)
+                        self._fail(channel, channel_error(error), _PUBLISH_ID)
                     continue
             kind, number, size = _FRAME(data, at)
             payload_at = at + 7
@@ -141,7 +141,7 @@ class Reading:
                             channel.ack(tag, flags_and_end & _MULTIPLE != 0)
                     except ChannelFault as error:
                         # Those behind the one at fault are passed over, like all that a closing channel gets.
-                        connection.fail_channel(channel, error, _ACK_ID)
+                        self._fail(channel, error, _ACK_ID)
                     continue
                 raw = data[payload_at:stop]
                 found = routes.get(raw)
@@ -189,6 +189,11 @@ class Reading:
             self._routes_version = vhost.version
         return self._routes
 
+    def _fail(self, channel: Channel, error: AmqpError, which: int) -> None:
+        """Close the channel. Its consumers leave, and queues may go with the last of them."""
+        self._connection.fail_channel(channel, error, which)
+        self._fresh_routes()
+
     def _content(
         self, channel: Channel, found: tuple[Route, bool], data: bytes, method_at: int, at: int, end: int
     ) -> int:
@@ -218,9 +223,9 @@ class Reading:
         try:
             channel.publish(found[0], found[1], header, body)
         except ChannelFault as error:
-            self._connection.fail_channel(channel, error, _PUBLISH_ID)
+            self._fail(channel, error, _PUBLISH_ID)
         except BrokerError as error:
-            self._connection.fail_channel(channel, channel_error(error), _PUBLISH_ID)
+            self._fail(channel, channel_error(error), _PUBLISH_ID)
         return after
 
     def _remember(
@@ -258,7 +263,7 @@ class Reading:
                 connection.vhost, method.exchange, method.routing_key, raw[6:-1]
             )
         except BrokerError as error:
-            connection.fail_channel(channel, channel_error(error), _PUBLISH_ID)
+            self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
         connection.has_published = True
         found = route, method.mandatory
@@ -283,7 +288,7 @@ class Reading:
                     ReplyCode.PRECONDITION_FAILED,
                     f"message size {length} is larger than configured max size {most}",
                 )
-                self._connection.fail_channel(channel, fault, _PUBLISH_ID)
+                self._fail(channel, fault, _PUBLISH_ID)
                 return
             channel.partial_header = payload
             channel.partial_body = []
@@ -308,6 +313,6 @@ class Reading:
             try:
                 channel.publish(found[0], found[1], header, body)
             except BrokerError as error:
-                self._connection.fail_channel(channel, channel_error(error), _PUBLISH_ID)
+                self._fail(channel, channel_error(error), _PUBLISH_ID)
             except ChannelFault as error:
-                self._connection.fail_channel(channel, error, _PUBLISH_ID)
+                self._fail(channel, error, _PUBLISH_ID)
