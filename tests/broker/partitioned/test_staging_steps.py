@@ -189,3 +189,26 @@ def test_an_id_twice_in_a_batch_counts_once_in_whichever_steps_it_stands(
 
     assert finish(service.staging.commit("w", 1, [Winner(0, 7, 8)], NOW)) == Committed(7, 1, False)
     assert content(service)["p"] == sorted(set(names))
+
+
+@pytest.mark.parametrize("how", ["abort", "commit"])
+def test_a_checkpoint_after_the_rows_are_gone_does_not_surprise_a_commit_between_two_steps(
+    service: PartitionedService, how: str
+) -> None:
+    winner = stage(service, 8)._replace(rows=16)
+    stage(service, 8, part=1)
+    steps = service.staging.commit("w", 1, [winner], NOW)
+    next(steps)
+    if how == "abort":
+        service.staging.abort("w", 1)
+    else:
+        finish(service.staging.commit("w", 1, [winner], NOW))
+    service.journal.flush()
+    assert service.journal.checkpoint(*service.store.snapshot())
+    service.journal.flush()
+
+    if how == "abort":
+        with pytest.raises(Conflict):
+            finish(steps)
+    else:
+        assert finish(steps) == Committed(0, 0, True)

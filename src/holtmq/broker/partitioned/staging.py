@@ -105,6 +105,7 @@ class _Share:
 
 
 _Key = tuple[int, int]  # task, attempt
+_Place = tuple[int, int, int]  # task, attempt, part
 _encode: Final = msgspec.msgpack.Encoder().encode
 _header: Final = msgspec.msgpack.Decoder(_Header)
 _publication: Final = msgspec.msgpack.Decoder(_Publication)
@@ -177,7 +178,11 @@ class Staging(Side):
             raise LimitReached(f"a batch may hold {ROWS_MAX} rows; lower maxOffsetsPerTrigger")
         parts = self._parts(writer, batch, winners)
         shares: dict[str, _Share] = {}
-        for part in parts:
+        for place, part in parts.items():
+            if self._is_repeat(writer, batch):
+                return Committed(0, 0, True)
+            if not self._is_staged(writer, batch, place, part):  # a checkpoint may have let go of it
+                raise _changed(batch)
             self._gather(part, shares)
             yield
         for name, share in shares.items():
@@ -194,7 +199,7 @@ class Staging(Side):
         if self._spool.holds:
             raise Conflict("Pushes are suspended by maintenance")
         if self._parts(writer, batch, winners) != parts:
-            raise Conflict(f"batch {batch} was staged again while it was being committed: commit it again")
+            raise _changed(batch)
         return self._publish(writer, batch, shares, now)
 
     def _is_repeat(self, writer: str, batch: int) -> bool:
@@ -244,10 +249,10 @@ class Staging(Side):
 
     # -- deciding --------------------------------------------------------------------------------
 
-    def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> list[_Part]:
+    def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> dict[_Place, _Part]:
         """The parts that count, in order of the tasks."""
         staged = self._batches.get((writer, batch), {})
-        parts: list[_Part] = []
+        parts: dict[_Place, _Part] = {}
         for winner in sorted(winners):
             found = staged.get((winner.task, winner.attempt))
             have = 0 if found is None else found.rows
@@ -257,8 +262,14 @@ class Staging(Side):
                     f"{winner.attempt}, and {have} of them are here: stage them again"
                 )
             if found is not None:
-                parts += [found.parts[number] for number in sorted(found.parts)]
+                for number in sorted(found.parts):
+                    parts[winner.task, winner.attempt, number] = found.parts[number]
         return parts
+
+    def _is_staged(self, writer: str, batch: int, place: _Place, part: _Part) -> bool:
+        task, attempt, number = place
+        found = self._batches.get((writer, batch), {}).get((task, attempt))
+        return found is not None and found.parts.get(number) is part
 
     def _gather(self, part: _Part, shares: dict[str, _Share]) -> None:
         """Add a part's rows to what each queue gets."""
@@ -356,3 +367,7 @@ class Staging(Side):
                     kept.append(part.header)
                     kept += part.positions
         return [(int(Kind.STAGING_STATE), _encode(_State(self._committed, parts)))], kept
+
+
+def _changed(batch: int) -> Conflict:
+    return Conflict(f"batch {batch} was staged again while it was being committed: commit it again")
