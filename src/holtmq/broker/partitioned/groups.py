@@ -6,6 +6,7 @@ decisions (acks are decided elsewhere and applied here), clocks.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -40,7 +41,10 @@ class Delivery:
     def positions(self) -> Sequence[int]:
         """Of each message, in order."""
         span = range(self.first, self.end)
-        return [position for position in span if position not in self.holes] if self.holes else span
+        if not self.holes:
+            return span
+        holes = set(self.holes)  # thousands of both are no rarity where somebody cleans up
+        return [position for position in span if position not in holes]
 
     def shortened(self, count: int) -> "Delivery":
         """Only the first messages; the lease, if there is one, ends behind them."""
@@ -275,13 +279,17 @@ class Group:
 
 
 def _around_holes(where: Partition, first: int, end: int, limit: int) -> tuple["array[int]", tuple[int, ...]]:
-    """Up to ``limit`` messages from ``first`` on, and the holes among them."""
-    holes = set(where.holes_in(first, end))
-    found: list[int] = []
+    """Up to ``limit`` messages from ``first`` on, and the holes among them; what lies behind costs nothing."""
+    holes = where.holes or []
+    at = bisect_left(holes, first)
+    passed: list[int] = []
+    found: array[int] = array("Q")
     for position in range(first, end):
-        if position not in holes:
-            found.append(position)
-            if len(found) == limit:
-                break
-    passed = tuple(sorted(hole for hole in holes if hole < found[-1]))
-    return array("Q", [where.offsets[position - where.first] for position in found]), passed
+        if at < len(holes) and holes[at] == position:
+            passed.append(position)
+            at += 1
+            continue
+        found.append(where.offsets[position - where.first])
+        if len(found) == limit:
+            break
+    return found, tuple(passed)

@@ -113,7 +113,7 @@ def _evict(step: _Step, index: int, overdue: int, readers: list[Group]) -> None:
     for number, cursor in positions:
         end = min(overdue, cursor + step.left)
         if end > cursor:
-            holes = step.queue.partitions[index].holes_in(cursor, end)
+            holes = set(step.queue.partitions[index].holes_in(cursor, end))
             waited = [p for p in range(cursor, end) if p not in holes] if files else ()
             letters = tuple(Filed(p, 0, WAITED_TOO_LONG) for p in waited)
             step.events.append(Acked(number, index, end, 0, at_us, 0, True, letters))
