@@ -279,7 +279,7 @@ class Group:
 
 
 def _around_holes(where: Partition, first: int, end: int, limit: int) -> tuple["array[int]", tuple[int, ...]]:
-    """Up to ``limit`` messages from ``first`` on, and the holes among them; what lies behind costs nothing."""
+    """Up to ``limit`` messages from ``first`` on, and the holes among them; those behind cost nothing."""
     holes = where.holes or []
     at = bisect_left(holes, first)
     passed: list[int] = []
