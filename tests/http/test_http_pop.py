@@ -44,6 +44,16 @@ def test_a_pop_creates_no_queue(api: Api) -> None:
     assert api.get("/api/v1/resources/queues").json()["queues"] == []
 
 
+def test_a_pop_leaves_nothing_behind_under_the_name_of_a_queue_that_is_not_there(
+    api: Api, broker: TestBroker
+) -> None:
+    api.push("q", "a")
+    for name in ("q", "q", "never", "nor this"):
+        api.pop(name)
+
+    assert set(broker.call(lambda node: node.partitioned.tally.queues)) == {"q"}
+
+
 def test_without_a_batch_one_message_is_popped_and_under_autopilot_many(api: Api) -> None:
     api.push("q", *"abc")
 

@@ -80,6 +80,7 @@ class Streams:
             ]
             self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
             self._service.forget_joined()
+            self._service.tally.forget(log.name)
 
     # -- one record for both kinds of queue ------------------------------------------------------
 

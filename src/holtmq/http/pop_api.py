@@ -164,7 +164,7 @@ class PopApi:
         self._service.ack(heads, self._clock())
 
     def _empty(self, exchange: Exchange, asked: Parameters, *, durable: bool = False) -> None:
-        if asked.queue:
+        if asked.queue in self._service.store.queues:  # others have no end, and nobody deletes them
             self._service.tally.of(asked.queue).pop_empty += 1
         status, body = (
             (200, b'{"success":true,"conflation":true,"messages":[]}') if asked.conflates else (204, b"")

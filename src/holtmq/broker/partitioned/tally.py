@@ -51,12 +51,13 @@ class QueueTally:
 
 
 class Tally:
-    """The counters of all queues; a deleted queue's go with it."""
+    """The counters of all queues; a deleted queue's go with it, but stay in the totals."""
 
-    __slots__ = ("queues",)
+    __slots__ = ("_gone", "queues")
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueTally] = {}
+        self._gone = QueueTally()  # of queues that were deleted: a sum that falls would be read as a restart
 
     def of(self, queue: str) -> QueueTally:
         found = self.queues.get(queue)
@@ -65,14 +66,21 @@ class Tally:
         return found
 
     def forget(self, queue: str) -> None:
-        self.queues.pop(queue, None)
+        tally = self.queues.pop(queue, None)
+        if tally is not None:
+            _add(self._gone, tally)
+            self._gone.lag_max_us = 0
 
     def total(self) -> QueueTally:
         """All queues together."""
         total = QueueTally()
-        for tally in self.queues.values():
-            for name in QueueTally.__slots__:
-                if name != "lag_max_us":
-                    setattr(total, name, getattr(total, name) + getattr(tally, name))
-            total.lag_max_us = max(total.lag_max_us, tally.lag_max_us)
+        for tally in (self._gone, *self.queues.values()):
+            _add(total, tally)
         return total
+
+
+def _add(total: QueueTally, tally: QueueTally) -> None:
+    for name in QueueTally.__slots__:
+        if name != "lag_max_us":
+            setattr(total, name, getattr(total, name) + getattr(tally, name))
+    total.lag_max_us = max(total.lag_max_us, tally.lag_max_us)
