@@ -386,6 +386,34 @@ def test_a_pop_ends_where_it_would_get_too_large(broker: TestBroker, api: Api, a
         assert order == [f"{partition}{n}" for n in range(7)]
 
 
+@pytest.mark.parametrize("auto_ack", ["true", "false"])
+def test_a_pop_over_many_queues_ends_where_all_of_it_would_get_too_large(
+    broker: TestBroker, api: Api, auto_ack: str
+) -> None:
+    def limit(node: Node) -> None:
+        node.partitioned._popping.most_bytes = 2500
+
+    broker.call(limit)
+    for queue in "pqr":
+        api.post("/api/v1/configure", {"queue": queue, "namespace": "wide"})
+        items = [
+            {"queue": queue, "payload": "x" * 1000, "transactionId": f"{queue}{number}"}
+            for number in range(2)
+        ]
+        api.post("/api/v1/push", {"items": items})
+    got: list[list[str]] = []
+    while (
+        answer := api.get("/api/v1/pop", namespace="wide", batch=100, partitions=9, autoAck=auto_ack)
+    ).content:
+        messages = answer.json()["messages"]
+        got.append(ids(messages))
+        if auto_ack == "false":
+            assert all(verdict["success"] for verdict in api.ack_batch(messages))
+
+    assert [len(names) for names in got] == [3, 3]
+    assert sorted(name for names in got for name in names) == ["p0", "p1", "q0", "q1", "r0", "r1"]
+
+
 def test_a_message_larger_than_a_pop_may_be_is_handed_out_alone(broker: TestBroker, api: Api) -> None:
     def limit(node: Node) -> None:
         node.partitioned._popping.most_bytes = 10

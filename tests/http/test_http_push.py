@@ -191,7 +191,14 @@ def test_more_than_the_most_items_are_refused(api: Api) -> None:
 def test_a_broker_short_of_room_takes_no_messages_and_still_hands_them_out(
     broker: TestBroker, api: Api
 ) -> None:
+    api.push("q", "dead")
+    api.ack(api.pop("q")[0], status="dlq")
     api.push("q", "a", "b")
+    api.post(
+        "/api/v1/timers",
+        {"operations": [{"op": "schedule", "queue": "q", "timerKey": "early", "delayMs": 1e6}]},
+    )
+    api.http.put("/api/v1/kv/ns/early", content=b"1")
 
     def change(node: Node, reason: str) -> None:
         node._alarm = lambda: reason  # type: ignore[method-assign]
@@ -201,13 +208,25 @@ def test_a_broker_short_of_room_takes_no_messages_and_still_hands_them_out(
     push = {"type": "push", "items": items}
     cycle = {"query_id": "x", "partition_id": "y", "push_items": items}
     ephemeral = {"queue": "e", "messages": [{"payload": 1}]}
+    timer = {"op": "schedule", "queue": "q", "timerKey": "t", "delayMs": 1000}
+    row = {"op": "put", "ns": "ns", "key": "k", "value": 1, "forever": True}
+    (letter,) = api.letters()
     broker.call(lambda node: change(node, "low on disk"))
     refused = [
         api.post("/api/v1/push", {"items": items}),
         api.post("/api/v1/transaction", {"operations": [push]}),
         api.post("/streams/v1/cycle", cycle),
         api.post("/api/v1/ephemeral/push", ephemeral),
+        api.post("/api/v1/timers", {"operations": [timer]}),
+        api.post("/api/v1/transaction", {"operations": [], "timers": [timer]}),
+        api.post("/api/v1/kv", {"operations": [row]}),
+        api.http.put("/api/v1/kv/ns/k", content=b"1"),
+        api.post("/api/v1/transaction", {"operations": [], "kv": [row]}),
+        api.post("/api/v1/traces", {"transactionId": "a", "partitionId": letter["partitionId"], "data": 1}),
+        api.post(f"/api/v1/dlq/{letter['id']}/replay"),
     ]
+    cancelled = api.delete("/api/v1/timers/q/early").json()
+    deleted = api.delete("/api/v1/kv/ns/early").json()
     first, second = api.pop("q", batch=2)
     settled = api.ack(first)
     through = api.post("/api/v1/transaction", {"operations": [{"type": "ack", **address(second)}]}).json()
@@ -216,6 +235,8 @@ def test_a_broker_short_of_room_takes_no_messages_and_still_hands_them_out(
     assert {(r.status_code, r.json()["error"], r.json()["code"]) for r in refused} == {
         (503, "publishers are blocked: the broker is low on disk", "publishers_blocked")
     }
+    assert cancelled["status"] == "cancelled"
+    assert deleted["applied"]
     assert settled["success"]
     assert through["success"]
     assert api.post("/api/v1/push", {"items": items}).status_code == 201

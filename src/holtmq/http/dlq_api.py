@@ -20,6 +20,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.replaying import find_letter
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
+from holtmq.http.paging import page_out, within_bytes
 from holtmq.http.wire import iso_ms, raw
 
 _GONE: Final = Reply(404, {"success": False, "result": "gone", "error": "Message not found"})
@@ -50,8 +51,10 @@ async def list_letters(call: Call) -> object:
         found += [(queue, letter) for letter in letters]
         total += count
     found.sort(key=lambda pair: (pair[1].failed_us, pair[1].number), reverse=True)
-    page = [_letter_out(call, queue, letter) for queue, letter in found[skip : skip + limit]]
-    return {"messages": page, "total": total, "pagination": {"limit": limit, "offset": skip}}
+    page = found[skip : skip + limit]
+    rows = within_bytes(_letter_out(call, queue, letter) for queue, letter in page)
+    pagination = page_out(limit, skip, len(rows) < len(page))
+    return {"messages": rows, "total": total, "pagination": pagination}
 
 
 def _queues(call: Call, name: str | None) -> list[PartitionedQueue]:
@@ -105,6 +108,7 @@ async def _replay(call: Call, queue: PartitionedQueue, number: int) -> object:
     letter = queue.dead_letters.get(number)
     if letter is None:
         return _GONE
+    call.context.check_alarm()
     if target.queue:
         call.context.check_partitioned(target.queue)
     original = call.service.store.body(letter.journal_position).transaction_id
@@ -179,7 +183,7 @@ ENDPOINTS: Final = (
         "Put a dead letter back",
         replay_letter,
         body=TargetIn,
-        statuses=(200, 404, 409),
+        statuses=(200, 404, 409, 503),
     ),
     Endpoint(
         "POST",
@@ -189,6 +193,6 @@ ENDPOINTS: Final = (
         "Put a message's dead letter back",
         retry_message,
         body=TargetIn,
-        statuses=(200, 404, 409),
+        statuses=(200, 404, 409, 503),
     ),
 )

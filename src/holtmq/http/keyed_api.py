@@ -21,7 +21,7 @@ KEY_MAX: Final = 512
 _PAGE_MAX: Final = 1000
 _US: Final = 1_000_000
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
-_READS: Final = (Verb.GET, Verb.GET_MANY, Verb.GET_PREFIX)
+_STORES: Final = (Verb.PUT, Verb.PUT_IF_ABSENT, Verb.INCR)
 
 
 class OperationIn(msgspec.Struct, rename="camel"):
@@ -110,6 +110,11 @@ def read_operation(asked: OperationIn) -> KeyOp:
     )
 
 
+def stores(ops: Sequence[KeyOp]) -> bool:
+    """Whether any of these puts a row, which a broker short of room does not take."""
+    return any(op.verb in _STORES for op in ops)
+
+
 def _lifetime_us(asked: OperationIn) -> int:
     if bool(asked.forever) == (asked.ttl_seconds is not None):
         raise KvRefused("exactly one of ttlSeconds and forever is required", "expiry")
@@ -175,6 +180,8 @@ async def run_batch(call: Call) -> object:
         ops = [read_operation(operation) for operation in asked]
     except KvRefused as refused:
         return refused.reply()
+    if stores(ops):
+        call.context.check_alarm()
     decision = call.service.keyed.decide(ops, micros(call.now))
     if decision.failed is not None:
         return lost_out(decision, decision.failed)
@@ -235,6 +242,8 @@ async def _one(call: Call, operation: OperationIn) -> object:
         return refused.reply()
     except msgspec.MsgspecError as error:
         return KvRefused(str(error), "json").reply()
+    if stores([op]):
+        call.context.check_alarm()
     decision = call.service.keyed.decide([op], micros(call.now))
     call.service.keyed.commit(decision)
     if decision.writes:

@@ -15,6 +15,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import MessageState, message_state
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
+from holtmq.http.paging import page_out, within_bytes
 from holtmq.http.resources_api import page_of, selected
 from holtmq.http.wire import iso_ms, iso_seconds, raw
 
@@ -44,12 +45,13 @@ async def list_messages(call: Call) -> object:
                 found.append((queue.log.created_us(offset), queue, offset))
         total += count
     found.sort(key=lambda row: (row[0], row[2]), reverse=True)
-    rows = [message_row(call, queue, offset, now) for _, queue, offset in found[skip : skip + limit]]
+    wanted = found[skip : skip + limit]
+    rows = within_bytes(message_row(call, queue, offset, now) for _, queue, offset in wanted)
     return {
         "messages": rows,
         "mode": _mode(queues),
         "total": total,
-        "pagination": {"limit": limit, "offset": skip},
+        "pagination": page_out(limit, skip, len(rows) < len(wanted)),
     }
 
 

@@ -17,6 +17,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.timed import Timed, TimedChange
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.keyed_api import KvRefused
+from holtmq.http.paging import within_bytes
 from holtmq.http.wire import iso_ms, raw
 
 _MOST: Final = 256
@@ -163,6 +164,8 @@ async def run_timers(call: Call) -> object:
             riders.add(operation)
     except KvRefused as refused:
         return refused.reply("timers_bad_request")
+    if riders.queues:
+        call.context.check_alarm()
     for name in riders.queues:
         call.context.check_partitioned(name)
     await _commit(call, riders)
@@ -193,8 +196,10 @@ async def peek_timer(call: Call) -> object:
 async def list_timers(call: Call) -> object:
     limit = call.query.number("limit", 100, 1, 1000)
     rows, more = call.service.timed.page(call.path["queue"], call.query.text("after"), limit)
-    after = rows[-1].key if more and rows else None
-    return {"rows": [_row(timer) for timer in rows], "truncated": more, "nextAfter": after}
+    out = within_bytes(_row(timer) for timer in rows)
+    more = more or len(out) < len(rows)
+    after = rows[len(out) - 1].key if more and out else None
+    return {"rows": out, "truncated": more, "nextAfter": after}
 
 
 def _row(timer: Timed) -> dict[str, object]:
@@ -210,7 +215,16 @@ def _row(timer: Timed) -> dict[str, object]:
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/api/v1/timers", WRITE, "timers", "Schedule, move, cancel", run_timers, body=TimersIn),
+    Endpoint(
+        "POST",
+        "/api/v1/timers",
+        WRITE,
+        "timers",
+        "Schedule, move, cancel",
+        run_timers,
+        body=TimersIn,
+        statuses=(200, 400, 503),
+    ),
     Endpoint(
         "DELETE",
         "/api/v1/timers/{queue}/{key:path}",

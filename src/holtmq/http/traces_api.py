@@ -14,6 +14,7 @@ from holtmq.broker.partitioned.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.traces import Traced
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
+from holtmq.http.paging import page_out, within_bytes
 from holtmq.http.push_api import check_text
 from holtmq.http.wire import iso_ms, raw
 
@@ -41,6 +42,7 @@ async def add_trace(call: Call) -> object:
         raise Refusal(400, "data is required")
     if len(data) > _DATA_MAX:
         raise Refusal(413, f"data is larger than {_DATA_MAX} bytes")
+    call.context.check_alarm()
     names = (asked.trace_names,) if isinstance(asked.trace_names, str) else tuple(asked.trace_names or ())
     where = partition_of(asked.partition_id) or (0, 0)
     try:
@@ -87,10 +89,11 @@ async def named_traces(call: Call) -> object:
         everything, _ = call.service.store.traces.named(call.path["name"], 1 << 30, 0)
         fitting = [e for e in everything if (from_us or 0) <= e.created_us <= (to_us or 1 << 62)]
         events, total = fitting[skip : skip + limit], len(fitting)
+    rows = within_bytes(_named_out(call, event) for event in events)
     return {
-        "traces": [_named_out(call, event) for event in events],
+        "traces": rows,
         "total": total,
-        "pagination": {"limit": limit, "offset": skip},
+        "pagination": page_out(limit, skip, len(rows) < len(events)),
     }
 
 
@@ -139,7 +142,7 @@ ENDPOINTS: Final = (
         "Leave a trace event with a message",
         add_trace,
         body=TraceIn,
-        statuses=(201, 400, 404),
+        statuses=(201, 400, 404, 503),
     ),
     Endpoint(
         "GET", "/api/v1/traces/names", READ, "traces", "Names in use", trace_names, query=("limit", "offset")

@@ -23,7 +23,7 @@ from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.ack_api import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal, invalid_json
-from holtmq.http.keyed_api import KvRefused, lost_out, read_operation, result_out
+from holtmq.http.keyed_api import KvRefused, lost_out, read_operation, result_out, stores
 from holtmq.http.keyed_api import OperationIn as KeyOperationIn
 from holtmq.http.protocol import Exchange
 from holtmq.http.push_api import PushItemIn, check_text, explain_items, read_item
@@ -104,8 +104,6 @@ class TransactionApi:
         order = asked.order
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
-        if asked.items or asked.work_pushes:
-            self._check_alarm()
         now = self._clock()
         riders = Riders(self._service, exchange.subject, now)
         try:
@@ -115,6 +113,8 @@ class TransactionApi:
         except KvRefused as refused:
             code = "kv_bad_request" if incoming.kv else "timers_bad_request"
             raise Refusal(refused.status, str(refused), code) from None
+        if asked.items or asked.work_pushes or riders.queues or stores(ops):
+            self._check_alarm()
         for name in riders.queues:
             self._check_partitioned(name)
         keyed = self._service.keyed.decide(ops, micros(now))

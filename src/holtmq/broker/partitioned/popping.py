@@ -38,7 +38,7 @@ class Popping:
         self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
         self._sweep_at = _SWEEP
         self._lookback = lookback
-        self.most_bytes = 64 << 20  # of one queue's messages in one pop, and the one that goes beyond
+        self.most_bytes = 64 << 20  # in one pop over all its queues, and the message that goes beyond
         self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
 
     def pop(self, request: PopRequest, now: float) -> Popped | None:
@@ -51,7 +51,7 @@ class Popping:
             wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
             if queue is None:
                 return None
-            runs = self._claim(queue, request, request.limit, request.most_partitions, now)
+            runs = self._claim(queue, request, request.limit, request.most_partitions, self.most_bytes, now)
         else:
             wrote, runs = self._pop_many(request, now)
         if not runs:
@@ -67,12 +67,12 @@ class Popping:
         scope = Scope("", "", request.namespace, request.task)
         wrote = self._join(request, None, scope, now)
         runs: list[Run] = []
-        limit, most = request.limit, request.most_partitions
+        limit, most, left = request.limit, request.most_partitions, self.most_bytes
         line = self._wide.line(request.namespace, request.task, request.group)
         for queue in line.take(now):
             try:
                 wrote = self._join(request, queue, scope, now) or wrote
-                found = self._claim(queue, request, limit, most, now)
+                found = self._claim(queue, request, limit, most, left, now)
             except BaseException:
                 line.offer(queue)  # nobody has looked
                 raise
@@ -83,7 +83,8 @@ class Popping:
             runs += found
             limit -= sum([len(run.bodies) for run in found])
             most -= len(found)
-            if limit <= 0 or most <= 0:
+            left -= sum([len(body.payload) for run in found for body in run.bodies])
+            if limit <= 0 or most <= 0 or left <= 0:
                 break
         return wrote, runs
 
@@ -128,7 +129,7 @@ class Popping:
         self._wide.clear()
 
     def _claim(
-        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, now: float
+        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, left: int, now: float
     ) -> list[Run]:
         claim = queue.claim(
             request.group,
@@ -143,7 +144,7 @@ class Popping:
         if not claim.deliveries:
             return []
         runs: list[Run] = []
-        left, several = self.most_bytes, len(claim.deliveries) > 1
+        several = len(claim.deliveries) > 1
         try:
             for delivery in claim.deliveries:
                 if left <= 0:

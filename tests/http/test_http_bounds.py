@@ -1,0 +1,83 @@
+"""Lists with payloads end before they fill the memory, and can be gone on with."""
+
+import base64
+import json
+
+import pytest
+from http_support import Api
+
+from holtmq.http import paging
+
+
+@pytest.fixture(autouse=True)
+def bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "MOST_BYTES", 5000)
+
+
+def push_large(api: Api, count: int) -> None:
+    items = [{"queue": "q", "payload": "x" * 1000, "transactionId": f"m{number}"} for number in range(count)]
+    assert api.post("/api/v1/push", {"items": items}).status_code == 201
+
+
+def pages(api: Api, path: str, rows: str) -> list[list[str]]:
+    """Ask on with ``offset`` until everything was seen; the transactions page by page."""
+    found: list[list[str]] = []
+    seen = 0
+    while True:
+        answer = api.get(path, limit=100, offset=seen).json()
+        if not answer[rows]:
+            return found
+        found.append([row.get("transactionId") or row["transaction_id"] for row in answer[rows]])
+        seen += len(answer[rows])
+        assert answer["pagination"].get("truncated", False) == (seen < answer["total"])
+
+
+def test_a_list_of_messages_ends_at_the_bound_and_goes_on_by_offset(api: Api) -> None:
+    push_large(api, 7)
+
+    found = pages(api, "/api/v1/messages", "messages")
+
+    # Every payload is in a row twice.
+    assert found == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"]]
+
+
+def test_a_list_of_dead_letters_ends_at_the_bound_and_goes_on_by_offset(api: Api) -> None:
+    push_large(api, 4)
+    api.ack_batch(api.pop("q"), "dlq")
+
+    found = pages(api, "/api/v1/dlq", "messages")
+
+    assert [len(page) for page in found] == [3, 1]
+    assert sorted(id_ for page in found for id_ in page) == ["m0", "m1", "m2", "m3"]
+
+
+def test_a_list_of_traces_ends_at_the_bound_and_goes_on_by_offset(api: Api) -> None:
+    push_large(api, 7)
+    for message in api.pop("q"):
+        trace = {"partitionId": message["partitionId"], "transactionId": message["transactionId"], "data": 1}
+        assert api.post("/api/v1/traces", {**trace, "traceNames": ["t"]}).status_code == 201
+
+    found = pages(api, "/api/v1/traces/by-name/t", "traces")
+
+    assert [len(page) for page in found] == [5, 2]
+
+
+def test_a_list_of_timers_ends_at_the_bound_and_goes_on_after_a_key(api: Api) -> None:
+    payload = base64.b64encode(json.dumps("x" * 1000).encode()).decode()
+    timer = {"op": "schedule", "queue": "q", "delayMs": 1e6, "payload": payload}
+    api.post("/api/v1/timers", {"operations": [{**timer, "timerKey": f"t{n}"} for n in range(7)]})
+
+    first = api.get("/api/v1/timers/q").json()
+    second = api.get("/api/v1/timers/q", after=first["nextAfter"]).json()
+
+    assert [row["timerKey"] for row in first["rows"]] == ["t0", "t1", "t2", "t3", "t4"]
+    assert (first["truncated"], first["nextAfter"]) == (True, "t4")
+    assert [row["timerKey"] for row in second["rows"]] == ["t5", "t6"]
+    assert (second["truncated"], second["nextAfter"]) == (False, None)
+
+
+def test_a_row_larger_than_the_bound_is_listed_alone(api: Api) -> None:
+    items = [{"queue": "q", "payload": "x" * 9000, "transactionId": id_} for id_ in "ab"]
+    api.post("/api/v1/push", {"items": items})
+
+    assert pages(api, "/api/v1/messages", "messages") == [["b"], ["a"]]
