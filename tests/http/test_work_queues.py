@@ -101,6 +101,43 @@ def test_a_lease_that_runs_out_gives_the_message_to_the_next(both_doors: Any) ->
     assert late["error"] == "Invalid or expired lease"
 
 
+def test_messages_of_one_id_in_one_lease_are_settled_one_by_one(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    for body in (b"1", b"2", b"3"):
+        channel.basic_publish("", "jobs", body, pika.BasicProperties(message_id="same"))
+    held = pop(client, leaseSeconds=30)
+    assert [message["data"] for message in held] == [1, 2, 3]
+
+    assert ack(client, held[0])["success"]
+    assert ack(client, held[1])["success"]
+    broker.clock.advance(seconds=31)
+
+    assert not ack(client, held[2])["success"]
+    assert [message["data"] for message in pop(client)] == [3]
+
+
+def test_a_transaction_settles_as_many_messages_of_one_id_as_it_holds(both_doors: Any) -> None:
+    broker, client, channel = both_doors
+    for body in (b"1", b"2"):
+        channel.basic_publish("", "jobs", body, pika.BasicProperties(message_id="same"))
+    held = pop(client, leaseSeconds=30)
+    acks = [
+        {"type": "ack", **{key: message[key] for key in ("transactionId", "partitionId", "leaseId")}}
+        for message in held
+    ]
+
+    refused = client.post("/api/v1/transaction", json={"operations": [*acks, acks[0]]}).json()
+    done = client.post("/api/v1/transaction", json={"operations": acks}).json()
+    broker.clock.advance(seconds=31)
+
+    assert (refused["success"], refused["error"]) == (
+        False,
+        "ACK operation failed: The message is already settled",
+    )
+    assert done["success"]
+    assert pop(client) == []
+
+
 def test_a_renewed_lease_lasts(both_doors: Any) -> None:
     broker, client, _ = both_doors
     push(client, "a")

@@ -5,6 +5,7 @@ meaning. A pop that waits is a consumer that takes once; so it stands in line wi
 """
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -68,7 +69,7 @@ class _Loan:
 
     queue: WorkQueue
     expires_ms: int
-    leases: dict[str, Lease] = field(default_factory=dict)
+    leases: dict[str, list[Lease]] = field(default_factory=dict)  # publishers may use an id twice
 
 
 class WorkDoor:
@@ -152,19 +153,22 @@ class WorkDoor:
             return handed
         loan = self._loans[lease_id] = _Loan(queue, self._flow.now_ms + int(seconds * 1000))
         for shown, message in zip(handed, messages, strict=True):
-            loan.leases[shown.transaction_id] = self._ledger.grant(queue, message, self._holder)
+            lease = self._ledger.grant(queue, message, self._holder)
+            loan.leases.setdefault(shown.transaction_id, []).append(lease)
         self._plan(lease_id, loan)
         return handed
 
     def settle(self, queue: WorkQueue, transaction_id: str, lease_id: str, status: AckStatus) -> str | None:
         """End one lease; None when that worked, else why not. Without a lease id any loan may be meant."""
-        found = self._loan_of(queue, transaction_id, lease_id)
+        found = self._find(queue, transaction_id, lease_id)
         if found is None:
             return "Message not found" if not lease_id else LEASE_OVER
-        name, loan = found
-        lease = loan.leases.pop(transaction_id)
-        if not loan.leases:
-            del self._loans[name]
+        name, loan, lease = found
+        loan.leases[transaction_id].remove(lease)
+        if not loan.leases[transaction_id]:
+            del loan.leases[transaction_id]
+            if not loan.leases:
+                del self._loans[name]
         self._ledger.end(lease.number)
         match status:
             case AckStatus.COMPLETED:
@@ -190,16 +194,19 @@ class WorkDoor:
                 raise LimitReached(f"queue {queue.name} is full and refuses publishers")
             ahead[queue.id] = count + 1, size + len(payload)
         named: set[tuple[int, str]] = set()
+        taken: set[int] = set()  # leases that an ack before has ended
         for ack in acks:
             if ack.queue is None:
                 raise NotFound("Message not found")
             if ack.status is None:
                 raise Conflict("Unknown acknowledgment status")
-            if self._loan_of(ack.queue, ack.transaction_id, ack.lease_id) is None:
+            found = self._find(ack.queue, ack.transaction_id, ack.lease_id, taken)
+            if found is None:
+                if (ack.queue.id, ack.transaction_id) in named:
+                    raise Conflict("The message is already settled")
                 raise LeaseLost(LEASE_OVER) if ack.lease_id else NotFound("Message not found")
-            if (ack.queue.id, ack.transaction_id) in named:
-                raise Conflict("The message is already settled")
             named.add((ack.queue.id, ack.transaction_id))
+            taken.add(found[2].number)
 
     def extend(self, lease_id: str, seconds: float) -> float | None:
         """Renew a lease; when it ends now, in seconds since the epoch; None when there is none."""
@@ -210,16 +217,21 @@ class WorkDoor:
         self._plan(lease_id, loan)
         return loan.expires_ms / 1000
 
-    def _loan_of(self, queue: WorkQueue, transaction_id: str, lease_id: str) -> tuple[str, _Loan] | None:
+    def _find(
+        self, queue: WorkQueue, transaction_id: str, lease_id: str, taken: AbstractSet[int] = frozenset()
+    ) -> tuple[str, _Loan, Lease] | None:
+        """The oldest lease that an ack may mean, but for those that are taken."""
         if lease_id:
             loan = self._loans.get(lease_id)
             loans = [(lease_id, loan)] if loan is not None else []
         else:
             loans = list(self._loans.items())
-        return next(
-            ((name, loan) for name, loan in loans if loan.queue is queue and transaction_id in loan.leases),
-            None,
-        )
+        for name, loan in loans:
+            if loan.queue is queue:
+                for lease in loan.leases.get(transaction_id, ()):
+                    if lease.number not in taken:
+                        return name, loan, lease
+        return None
 
     def _plan(self, lease_id: str, loan: _Loan) -> None:
         self._flow.at(loan.expires_ms, lambda: self._expire(lease_id, loan))
@@ -228,7 +240,7 @@ class WorkDoor:
         if self._loans.get(lease_id) is not loan or loan.expires_ms > self._flow.now_ms:
             return
         del self._loans[lease_id]
-        leases = list(loan.leases.values())
+        leases = [lease for same in loan.leases.values() for lease in same]
         for lease in leases:
             self._ledger.end(lease.number)
         self._flow.release(leases)
