@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holtmq.http.codings import ACCEPTED, plain_body
 from holtmq.http.context import Context
 from holtmq.http.endpoints import Call, Endpoint, Reply
 from holtmq.http.errors import Refusal, answer_for
@@ -22,6 +23,7 @@ from holtmq.http.wire import Query, segment
 
 _CORS: Final = {name.decode(): value.decode() for name, value in CORS}
 _PREFLIGHT: Final = {**_CORS, "access-control-max-age": "86400"}
+_MORE: Final = {415: {"accept-encoding": ACCEPTED}, 429: {"retry-after": "1"}}
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -69,7 +71,7 @@ def _bind(context: Context, endpoint: Endpoint):  # type: ignore[no-untyped-def]
             return Response(status_code=400)
         except Exception as error:
             status, answer = answer_for(error)
-            headers = {**_CORS, "retry-after": "1"} if status == 429 else _CORS
+            headers = {**_CORS, **_MORE.get(status, {})}
             return Response(answer, status, headers, "application/json")
         if isinstance(result, Response):  # a stream
             return result
@@ -104,7 +106,7 @@ async def _read(request: Request, limit: int) -> bytes:
         if size > limit:
             raise Refusal(413, f"The request body is larger than {limit} bytes")
         chunks.append(chunk)
-    return b"".join(chunks)
+    return plain_body(b"".join(chunks), request.headers.get("content-encoding"), limit)
 
 
 def _no_match(routes: Sequence[Route]) -> ASGIApp:

@@ -42,6 +42,7 @@ _CODES: Final = {
     405: "method_not_allowed",
     409: "conflict",
     413: "payload_too_large",
+    415: "unsupported_media_type",
     429: "rate_limited",
     500: "internal",
     503: "unavailable",

@@ -21,6 +21,7 @@ from holtmq.http import (
     management_topology,
     management_users,
 )
+from holtmq.http.codings import ACCEPTED, plain_body
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
 from holtmq.http.management_access import log_in
@@ -38,6 +39,7 @@ ROWS: Final[tuple[Row, ...]] = (
 )
 _PREFIX: Final = "/api/"
 _NOT_OURS: Final = "/api/v1/"
+_CODINGS: Final = {"accept-encoding": ACCEPTED}
 _CHALLENGE: Final = {"www-authenticate": 'Basic realm="HoltMQ Management"'}
 
 
@@ -84,7 +86,7 @@ def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awai
             return Response(status_code=400)
         except Exception as error:
             status, answer = error_answer(error)
-            headers = _CHALLENGE if status == 401 else allowed if status == 405 else None
+            headers = {401: _CHALLENGE, 405: allowed, 415: _CODINGS}.get(status)
             return Response(answer, status, headers, "application/json")
 
     return run
@@ -136,7 +138,7 @@ async def _read(request: Request, limit: int) -> bytes:
         if size > limit:
             raise Refusal(413, f"the request body is larger than {limit} bytes")
         chunks.append(chunk)
-    return b"".join(chunks)
+    return plain_body(b"".join(chunks), request.headers.get("content-encoding"), limit)
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:

@@ -34,6 +34,7 @@ _ERRORS: Final = {
     404: "Object Not Found",
     405: "method_not_allowed",
     413: "payload_too_large",
+    415: "unsupported_media_type",
     503: "unavailable",
 }
 

@@ -16,7 +16,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from holtmq.http.errors import answer_for, error_body
+from holtmq.http.codings import ACCEPTED, coding_of, plain_body
+from holtmq.http.errors import Refusal, answer_for, error_body
 from holtmq.journal.interface import Journal, JournalFailed
 
 log = logging.getLogger(__name__)
@@ -32,18 +33,22 @@ _CORS_LINES: Final = b"".join(b"%s: %s\r\n" % header for header in CORS)
 def _head(status: int) -> bytes:
     line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
     # A full queue empties in seconds, not in the minutes that clients back off by themselves.
-    wait = b"retry-after: 1\r\n" if status == 429 else b""
-    return line + _CORS_LINES + wait + b"content-type: application/json\r\ncontent-length: "
+    more = b"retry-after: 1\r\n" if status == 429 else b""
+    if status == 415:
+        more = f"accept-encoding: {ACCEPTED}\r\n".encode()
+    return line + _CORS_LINES + more + b"content-type: application/json\r\ncontent-length: "
 
 
 _HEADS: Final = {
-    status: _head(status) for status in (200, 201, 400, 401, 403, 404, 409, 413, 429, 431, 500, 503)
+    status: _head(status) for status in (200, 201, 400, 401, 403, 404, 409, 413, 415, 429, 431, 500, 503)
 }
 # Request line and headers, give or take one read. The parser joins them piece by piece: without a bound one
 # client could keep the loop busy for minutes, before any token is looked at.
 _HEAD_MAX: Final = 65536
 # How long a head may take, and a new connection to begin one; give or take the same again.
 HEAD_SECONDS: Final = 60.0
+# How JSON begins, or nothing: neither gzip nor deflate does, so that no other request needs its headers read.
+_JSON_STARTS: Final = b"{[ \t\r\n"
 # No content: no content type and no length either.
 _NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\n" + _CORS_LINES
 
@@ -101,7 +106,12 @@ class Exchange:
 
     @property
     def body(self) -> bytes:
-        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+        body = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+        if body[:1] in _JSON_STARTS:
+            return body
+        body = plain_body(body, self.header(b"content-encoding"), self._protocol.max_body)
+        self.chunks = [body]
+        return body
 
     def header(self, name: bytes) -> str | None:
         for key, value in self.headers:
@@ -127,7 +137,14 @@ class Exchange:
         journal.on_durable(durable)
 
     def fail(self, error: Exception) -> None:
-        self.answer(*answer_for(error))
+        status, body = answer_for(error)
+        if status == 400:
+            # Not JSON, perhaps because of a coding that looked like it from its first byte.
+            try:
+                coding_of(self.header(b"content-encoding"))
+            except Refusal as refusal:
+                status, body = answer_for(refusal)
+        self.answer(status, body)
 
 
 class Route:
