@@ -377,3 +377,10 @@ def test_words_that_make_no_sense_are_refused(broker: TestBroker) -> None:
     for wrong in wrongs:
         with pytest.raises(ValueError):  # noqa: PT011
             wrong()
+
+
+async def test_a_queue_that_is_not_encrypted_says_so(client: Client, name: str) -> None:
+    configured = await client.queue(name).configure(encryption_enabled=True)
+
+    assert configured.encrypted is False
+    assert "queue.encryption_key" in configured.warning

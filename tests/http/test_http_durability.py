@@ -143,6 +143,20 @@ def test_the_node_checkpoints_by_itself_and_bodies_outlive_it(tmp_path: object) 
         api.http.close()
 
 
+def test_a_broker_without_a_key_does_not_claim_to_encrypt(api: Api) -> None:
+    configured = api.configure("q", encryptionEnabled=True)
+    other = api.configure("other")
+    shown = api.get("/api/v1/resources/queues/q").json()
+    (listed,) = api.get("/api/v1/resources/queues", search="q").json()["queues"]
+
+    assert configured["options"]["encryptionEnabled"] is True  # Queen's own suites compare it
+    for answer in (configured, shown, listed):
+        assert answer["encrypted"] is False
+        assert "queue.encryption_key" in answer["warning"]
+    assert "encrypted" not in other
+    assert "warning" not in other
+
+
 def test_a_sealed_payload_is_nowhere_in_the_journal_and_comes_back_plain() -> None:
     key = Secret("ab" * 32)
     config = Config(
@@ -150,7 +164,7 @@ def test_a_sealed_payload_is_nowhere_in_the_journal_and_comes_back_plain() -> No
     )
     with TestBroker(config=config) as broker:
         api = Api(broker.http_url)
-        api.configure("q", encryptionEnabled=True)
+        assert api.configure("q", encryptionEnabled=True)["encrypted"] is True
         body = {"items": [{"queue": "q", "payload": {"card": "4111-secret"}, "transactionId": "a"}]}
         api.post("/api/v1/push", body)
         api.post("/api/v1/push", {"items": [{"queue": "plain", "payload": "seen-in-clear"}]})

@@ -177,6 +177,8 @@ class Configured(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str | None = None
     task: str | None = None
     options: dict[str, bool | int | float | str | None] = {}
+    encrypted: bool = False  # whether payloads are, on disk
+    warning: str = ""  # what was asked for and the broker cannot do
 
 
 class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):

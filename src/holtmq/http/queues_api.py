@@ -39,6 +39,9 @@ _OPTIONS: Final = {
 _RETRY_DELAY_MS: Final = 1000  # echoed while unset, when it has no effect
 _TTL_SECONDS: Final = 3600
 _UNSET: Final = QueueConfig()
+_NOT_ENCRYPTED: Final = (
+    "messages of this queue are stored unencrypted: the broker has no queue.encryption_key"
+)
 
 
 class ConfigureIn(msgspec.Struct):
@@ -120,10 +123,18 @@ async def configure_queue(call: Call) -> object:
         )
     except Conflict as error:
         raise Refusal(400, str(error)) from None
-    if queue.config.encryption_enabled and call.service.store.cipher is None:
+    told = encryption_out(queue.config, call.service.store.cipher is not None)
+    if "warning" in told:
         log.warning("no queue.encryption_key: messages are stored as they are", extra={"queue": queue.name})
     await call.durable()
-    return _configured(queue.name, queue.namespace, queue.task, str(queue.number), queue.config)
+    return {**_configured(queue.name, queue.namespace, queue.task, str(queue.number), queue.config), **told}
+
+
+def encryption_out(config: QueueConfig, has_key: bool) -> dict[str, object]:
+    """Whether a queue that is to be encrypted is: Queen's clients want the option accepted and echoed."""
+    if not config.encryption_enabled:
+        return {}
+    return {"encrypted": True} if has_key else {"encrypted": False, "warning": _NOT_ENCRYPTED}
 
 
 def _configured(

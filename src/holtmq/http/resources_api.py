@@ -20,7 +20,7 @@ from holtmq.broker.partitioned.statistics import (
     queue_counts,
 )
 from holtmq.http.endpoints import ADMIN, READ, Call, Endpoint
-from holtmq.http.queues_api import options_out
+from holtmq.http.queues_api import encryption_out, options_out
 from holtmq.http.wire import iso_ms
 
 _US: Final = 1_000_000
@@ -85,6 +85,7 @@ async def list_queues(call: Call) -> object:
                 "partitions": len(queue.indexes),
                 "messages": six(queue_counts(queue, now)),
                 "options": options_out(queue.config),
+                **encryption_out(queue.config, call.service.store.cipher is not None),
             }
         )
     return {"queues": rows}
@@ -122,6 +123,7 @@ async def show_queue(call: Call) -> object:
         "partitions": partition_rows(queue, now),
         "totals": six(queue_counts(queue, now)),
         "options": options_out(queue.config),
+        **encryption_out(queue.config, call.service.store.cipher is not None),
     }
 
 
