@@ -4,6 +4,7 @@ Owns: the wire form, and the waiting of a fetch for its first record. Must not t
 """
 
 import asyncio
+from bisect import bisect_left
 from typing import Final
 
 import msgspec
@@ -128,7 +129,8 @@ def _durable_end(call: Call, queue: PartitionedQueue, where: Partition) -> int:
 
     A reader remembers how far it read: had it seen such a message, it would never see the other one.
     """
-    durable, at = call.context.journal.durable, len(where.offsets)
+    durable = call.context.journal.durable
+    at = bisect_left(where.offsets, queue.log.sure_before(durable))
     while at and queue.log.position(where.offsets[at - 1]) >= durable:
         at -= 1
     return where.first + at

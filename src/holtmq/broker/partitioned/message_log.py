@@ -114,6 +114,7 @@ class MessageLog:
         "_base",
         "_chunks",
         "_dead",
+        "_published",
         "_starts",
         "first_offset",
         "last_created_us",
@@ -130,6 +131,7 @@ class MessageLog:
         self._chunks: list[Chunk | None] = []
         self._starts: list[int] = []  # creation time of each chunk's first row; outlives the chunk
         self._dead: set[int] = set()  # full chunks without a live row
+        self._published = (-1, 0)  # see ``published``
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -298,6 +300,20 @@ class MessageLog:
         for number, chunk in enumerate(self._chunks, self._base):
             if chunk is not None:
                 yield number << CHUNK_SHIFT, chunk.partitions
+
+    # -- what a crash could take back ------------------------------------------------------------
+
+    def published(self, position: int, first: int, durable: int) -> None:
+        """Messages from offset ``first`` on are true once the record at ``position`` is durable; their bodies
+        may have been durable for long."""
+        if self._published[0] >= durable:
+            first = min(first, self._published[1])
+        self._published = position, first
+
+    def sure_before(self, durable: int) -> int:
+        """The first offset whose message was published by a record that is not durable yet."""
+        position, first = self._published
+        return first if position >= durable else self.next_offset
 
     # -- checkpoints -----------------------------------------------------------------------------
 
