@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pika
 import pytest
+from e2e_support import DEADLINE
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, NackError
 
 from holtmq.testing import TestBroker
 
 STREAM = {"x-queue-type": "stream"}
-DEADLINE = 10.0
 
 
 @pytest.fixture
@@ -194,7 +194,10 @@ def test_a_full_stream_refuses_a_message_that_its_neighbours_take(stream_broker:
     channel.queue_declare("work", durable=True)
     channel.queue_bind("work", "events", "#")
     body = {"queue": "s", "options": {"maxSize": 1}}
-    assert httpx.post(f"{stream_broker.http_url}/api/v1/configure", json=body).status_code == 200
+    assert (
+        httpx.post(f"{stream_broker.http_url}/api/v1/configure", json=body, timeout=DEADLINE).status_code
+        == 200
+    )
 
     channel.basic_publish("events", "k", b"fits")
     with pytest.raises(NackError):

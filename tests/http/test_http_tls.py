@@ -30,7 +30,8 @@ def url(certificates: Certificates) -> Iterator[str]:
 
 
 def test_hot_routes_and_the_others_answer_over_tls(url: str, certificates: Certificates) -> None:
-    with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=certificates.authority)) as http:
+    verify = ssl.create_default_context(cafile=certificates.authority)
+    with httpx.Client(base_url=url, verify=verify, timeout=60) as http:
         items = [{"queue": "q", "payload": "x" * 200_000}]  # more than one TLS record
         assert http.post("/api/v1/push", json={"items": items}).status_code == 201
         (message,) = http.get("/api/v1/pop/queue/q").json()["messages"]
@@ -48,4 +49,4 @@ def test_the_client_speaks_tls(url: str, certificates: Certificates) -> None:
 
 def test_who_does_not_know_the_authority_does_not_come_in(url: str) -> None:
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(f"{url}/health")
+        httpx.get(f"{url}/health", timeout=60)

@@ -104,10 +104,10 @@ def test_a_client_that_never_finishes_a_head_is_hung_up_on(
         TestBroker() as broker,
         socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer,
     ):
-        peer.sendall(start)
         try:
+            peer.sendall(start)
             ended = peer.recv(100)
-        except ConnectionResetError:
+        except ConnectionError:  # it may be over before the first byte
             ended = b""
 
     assert ended == b""
