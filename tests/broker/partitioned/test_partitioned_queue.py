@@ -2,7 +2,7 @@
 
 from partitioned_support import Node, ids, node_with
 
-from holtmq.broker.partitioned.events import QueueConfigured
+from holtmq.broker.partitioned.events import MessageDeleted, QueueConfigured
 from holtmq.broker.partitioned.groups import QUEUE_MODE
 from holtmq.broker.partitioned.joining import decide_group_deletion, decide_seek
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -354,3 +354,57 @@ def test_a_group_number_is_not_used_twice() -> None:
     node.pop("h")
 
     assert node.queue.groups["h"].number == 1
+
+
+def test_an_ack_of_an_id_that_came_twice_means_the_first_that_is_not_settled() -> None:
+    node = node_with(dedup_window_seconds=0)
+    node.push("p", "a", "b", "a")
+    batch = node.pop(batch=3)
+    assert ids(batch) == ["a", "b", "a"]
+
+    node.ack(batch[:1])
+    node.now += 1000  # the worker is gone
+
+    assert ids(again := node.pop(batch=3)) == ["b", "a"]
+    assert [outcome.lease_released for outcome in node.ack(again)] == [True, True]
+    assert node.pop() == []
+
+
+def test_acks_of_an_id_that_came_twice_settle_both_in_order() -> None:
+    node = node_with(dedup_window_seconds=0)
+    node.push("p", "a", "b", "a")
+    batch = node.pop(batch=3)
+
+    outcomes = [outcome for message in batch for outcome in node.ack([message])]
+
+    assert [outcome.lease_released for outcome in outcomes] == [False, False, True]
+    node.push("p", "a", "a", "a")
+    whole = node.pop(batch=3)
+    assert all(outcome.lease_released for outcome in node.ack(whole))
+    assert node.pop() == []
+
+
+def test_of_two_messages_with_one_id_under_a_lease_the_deleted_one_is_not_meant() -> None:
+    node = node_with(dedup_window_seconds=0)
+    node.push("p", "a", "b", "a", "c")
+    batch = node.pop(batch=4)
+    node.commit(node.queue.number, MessageDeleted(0, 0))
+    assert [outcome.success for outcome in node.ack(batch[1:2])] == [True]
+    node.push("p", "d")
+
+    kept = node.ack(batch[2:3])
+    node.commit(node.queue.number, MessageDeleted(0, 3))
+
+    assert [(outcome.success, outcome.noop) for outcome in kept] == [(True, False)]
+    assert ids(node.pop()) == ["d"]
+
+
+def test_an_id_under_a_lease_that_was_deleted_twice_is_not_found() -> None:
+    node = node_with(dedup_window_seconds=0)
+    node.push("p", "a", "b", "a", "c")
+    batch = node.pop(batch=4)
+    for position in (0, 2):
+        node.commit(node.queue.number, MessageDeleted(0, position))
+
+    assert [outcome.success for outcome in node.ack(batch)] == [False, True, False, True]
+    assert node.pop() == []

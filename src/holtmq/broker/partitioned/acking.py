@@ -4,6 +4,7 @@ Owns: the lease check, the resolving of transaction ids to positions, and the an
 repeated acks. Must not touch: state (the queue applies the events), clocks, wire names.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -90,12 +91,16 @@ def _decide_partition(
     if cursor is None:
         cursor = queue.partitions[partition].first
     known: Mapping[str, int] = (lease.transactions or {}) if lease is not None else {}
+    mentions: Counter[str] = Counter()  # in this call, of ids that the lease holds more than once
     live_id = lease.id if lease is not None else ""
     named: dict[int, Named] = {}
     accepted: list[tuple[int, int]] = []  # (place, position)
     completed = AckStatus.COMPLETED
     for place, (_, transaction_id, status, lease_id, error) in items:
         position = known.get(transaction_id)
+        if lease is not None and lease.repeated:
+            position = lease.mentioned(transaction_id, cursor, mentions[transaction_id])
+            mentions[transaction_id] += 1
         if position is None:
             position = queue.find(partition, transaction_id, cursor)
             if position is None:

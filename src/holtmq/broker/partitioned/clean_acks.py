@@ -43,7 +43,7 @@ def decide_clean(
     at_us = micros(now)
     for partition, lease_id, transaction_ids in runs:
         lease = reader.leases.lease(partition, now)
-        if lease is None or lease.id != lease_id or lease.transactions is None:
+        if lease is None or lease.id != lease_id or lease.transactions is None or lease.repeated:
             return None
         try:
             positions = [*map(lease.transactions.__getitem__, transaction_ids)]

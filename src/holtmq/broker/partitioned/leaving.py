@@ -11,7 +11,7 @@ from holtmq.broker.partitioned.dead_letter_store import DeadLetterStore
 from holtmq.broker.partitioned.events import IdsGiven, PartitionsDeleted
 from holtmq.broker.partitioned.groups import Group
 from holtmq.broker.partitioned.message_log import NO_PARTITION, MessageLog, Partition
-from holtmq.broker.partitioned.partition_leases import UNSET, Lease
+from holtmq.broker.partitioned.partition_leases import UNSET
 
 _EVEN_EXPIRED: Final = float("-inf")
 
@@ -69,7 +69,7 @@ def let_go_under_lease(group: Group, index: int, position: int, where: Partition
     lease = leases.lease(index, _EVEN_EXPIRED)
     if lease is None or not lease.first <= position < lease.end:
         return held_back
-    _forget_delivered(lease, position)
+    lease.deleted(position)
     if not lease.conflated or position < lease.end - 1:
         first = max(lease.first, where.first)
         lease.end = max(first, where.live_end(lease.end))
@@ -77,14 +77,6 @@ def let_go_under_lease(group: Group, index: int, position: int, where: Partition
             return held_back
     leases.end(index)  # nothing is left that an ack could name
     return True
-
-
-def _forget_delivered(lease: Lease, position: int) -> None:
-    if lease.transactions is not None:
-        for transaction_id, held in lease.transactions.items():
-            if held == position:
-                del lease.transactions[transaction_id]
-                return
 
 
 def forget_partitions(

@@ -6,7 +6,7 @@ partition. Must not touch: clocks, files, sockets, wire names. Time comes in as 
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,10 +26,43 @@ class Lease:
     conflated: bool = False  # only the last position was delivered, standing for all
     transactions: dict[str, int] | None = None  # delivered transaction id -> position
     lent_at: float = 0.0
+    repeated: dict[str, list[int]] | None = (
+        None  # where ids occur more than once: all their positions, rising
+    )
 
     @property
     def size(self) -> int:
         return 1 if self.conflated else self.end - self.first
+
+    def delivered(self, transaction_ids: Sequence[str], positions: Sequence[int]) -> None:
+        """These are in the worker's hands. Nothing but the dedup window keeps an id from coming twice."""
+        known = self.transactions = dict(zip(transaction_ids, positions, strict=True))
+        if len(known) < len(positions):
+            places: dict[str, list[int]] = {}
+            for transaction_id, position in zip(transaction_ids, positions, strict=True):
+                places.setdefault(transaction_id, []).append(position)
+            self.repeated = {name: where for name, where in places.items() if len(where) > 1}
+
+    def mentioned(self, transaction_id: str, cursor: int, before: int) -> int | None:
+        """The position that an ack means, the ``before`` + 1st of one call for this id: they go in order."""
+        if self.repeated is not None and (places := self.repeated.get(transaction_id)):
+            waiting = [position for position in places if position >= cursor] or places
+            return waiting[min(before, len(waiting) - 1)]
+        return self.transactions.get(transaction_id) if self.transactions is not None else None
+
+    def deleted(self, position: int) -> None:
+        """The message at this position is gone."""
+        known = self.transactions or {}
+        for transaction_id, places in (self.repeated or {}).items():
+            if position in places:
+                places.remove(position)
+                if not places:
+                    del known[transaction_id]
+                return
+        for transaction_id, held in known.items():
+            if held == position:
+                del known[transaction_id]
+                return
 
 
 class PartitionLeases:

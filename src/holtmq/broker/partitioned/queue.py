@@ -134,7 +134,7 @@ class PartitionedQueue:
     def delivered(self, delivery: Delivery, transaction_ids: Sequence[str]) -> None:
         """Tell a lease which ids were delivered under it, so that their acks need no search."""
         if delivery.lease is not None:
-            delivery.lease.transactions = dict(zip(transaction_ids, delivery.positions, strict=True))
+            delivery.lease.delivered(transaction_ids, delivery.positions)
 
     def leave_out(self, group: str, delivery: Delivery) -> None:
         """A partition of a claim that is not handed out after all: the next pop may have it."""
