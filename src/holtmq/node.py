@@ -30,9 +30,10 @@ from holtmq.broker.recovery import recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, Tls, TlsVerify
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.http.context import Context
+from holtmq.http.context import Context, Listener
 from holtmq.http.history import History
 from holtmq.http.server import HttpServer
+from holtmq.http.system_api import resident_bytes, total_memory
 from holtmq.journal import (
     Journal,
     JournalError,
@@ -198,7 +199,18 @@ class Node:
             self.amqp.authenticator,
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
+            self._listeners,
         )
+
+    def _listeners(self) -> list[Listener]:
+        amqp, http = self.config.amqp.host, self.config.http.host
+        ports = (
+            ("amqp", amqp, self.amqp_port),
+            ("amqp/ssl", amqp, self.amqp_tls_port),
+            ("http", http, self.http_port),
+            ("https", http, self.http_tls_port),
+        )
+        return [Listener(name, host, port) for name, hosts, port in ports if port for host in hosts]
 
     async def stop(self, grace: float = 3.0) -> None:
         """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
@@ -356,7 +368,7 @@ class Node:
 
     def _alarm(self) -> str:
         limits = self.config.limits
-        if resident_bytes() > limits.memory_bytes(_total_memory()):
+        if resident_bytes() > limits.memory_bytes(total_memory()):
             return "low on memory"
         if not self.config.data.memory and self.disk is None:
             disk = os.statvfs(self.config.data.dir)
@@ -434,16 +446,6 @@ async def _serve(config: Config) -> int:
     await stop.wait()
     await node.stop()
     return 1 if node.journal.failed else 0
-
-
-def resident_bytes() -> int:
-    """Memory this process occupies."""
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _total_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _tls_context(config: Tls) -> ssl.SSLContext:

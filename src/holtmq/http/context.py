@@ -5,6 +5,7 @@ Owns: nothing; it is handed down once, at start. Must not touch: sockets.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holtmq.auth.login import Authenticator
 from holtmq.auth.tokens import TokenVerifier
@@ -16,6 +17,14 @@ from holtmq.http.clients import Clients
 from holtmq.http.errors import Refusal
 from holtmq.http.history import History
 from holtmq.journal.interface import Journal
+
+
+class Listener(NamedTuple):
+    """A port that takes clients."""
+
+    protocol: str  # as RabbitMQ names them: amqp, amqp/ssl, http, https
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class Context:
     authenticator: Authenticator  # for the management API: names and passwords
     clients: Clients  # who is connected over AMQP
     alarm: Callable[[], str]  # why publishers must wait; empty: they need not
+    listeners: Callable[[], list[Listener]]
 
     def check_alarm(self) -> None:
         """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""

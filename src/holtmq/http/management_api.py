@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holtmq.http import (
     management_definitions,
+    management_health,
     management_messages,
     management_status,
     management_topology,
@@ -26,6 +27,7 @@ from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
 from holtmq.http.management_access import log_in
 from holtmq.http.management_call import Answer, Call, Row
+from holtmq.http.management_paging import one_page
 from holtmq.http.management_wire import encode, error_answer, ordered, pick
 from holtmq.http.wire import Query, segment
 from holtmq.journal.interface import Journal, JournalFailed
@@ -36,6 +38,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_topology.ROWS,
     *management_messages.ROWS,
     *management_definitions.ROWS,
+    *management_health.ROWS,
 )
 _PREFIX: Final = "/api/"
 _NOT_OURS: Final = "/api/v1/"
@@ -57,12 +60,20 @@ def with_management(context: Context, other: ASGIApp) -> ASGIApp:
         if scope["type"] == "http":
             path = scope["raw_path"].decode("latin-1")
             if path.startswith(_PREFIX) and not path.startswith(_NOT_OURS):
+                path = _without_slash(path)
                 # Routed undecoded: the default vhost is %2F and must stay one segment.
                 await router({**scope, "path": path}, receive, send)
                 return
         await other(scope, receive, send)
 
     return app
+
+
+def _without_slash(path: str) -> str:
+    """A slash at the end means nothing; two are how Celery's Flower writes the vhost ``/``."""
+    if path.endswith("//"):
+        return path[:-1] + "%2F"
+    return path.removesuffix("/")
 
 
 def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awaitable[Response]]:
@@ -81,7 +92,7 @@ def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awai
             path = {name: segment(value) for name, value in request.path_params.items()}
             reason = request.headers.get("x-reason", "")
             call = Call(context, user, path, Query(request.scope["query_string"]), body, reason)
-            return _answer(await _run(row, call), call)
+            return _answer(await _run(row, call), row, call)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
@@ -121,13 +132,23 @@ async def _durable(journal: Journal) -> None:
     await done
 
 
-def _answer(result: object, call: Call) -> Response:
+def _answer(result: object, row: Row, call: Call) -> Response:
     if isinstance(result, Answer):
         headers = {"location": result.location} if result.location else None
-        return Response(None, result.status, headers)
+        if result.body is None:
+            return Response(None, result.status, headers)
+        return Response(encode(result.body), result.status, headers, "application/json")
     query = call.query
+    columns = query.text("columns")
     rows = ordered(result, query.text("sort"), query.text("sort_reverse") == "true")
-    return Response(encode(pick(rows, query.text("columns"))), 200, media_type="application/json")
+    if row.paged and query.has("page") and isinstance(rows, list):
+        page = one_page(rows, query, call.user)
+        return _json({**page, "items": pick(page["items"], columns)})
+    return _json(pick(rows, columns))
+
+
+def _json(value: object) -> Response:
+    return Response(encode(value), 200, media_type="application/json")
 
 
 async def _read(request: Request, limit: int) -> bytes:

@@ -28,6 +28,7 @@ class Answer:
 
     status: int
     location: str = ""
+    body: object = None
 
 
 CREATED = Answer(201)
@@ -79,3 +80,4 @@ class Row:
     path: str
     handler: Handler
     need: Need = Need.ADMINISTRATOR
+    paged: bool = False  # a list that can be asked for page by page

@@ -3,6 +3,9 @@
 Owns: the overview and the lists of connections, channels and consumers. Must not touch: AMQP.
 """
 
+import os
+import resource
+from contextlib import suppress
 from typing import Final
 
 from holtmq import __version__
@@ -12,7 +15,7 @@ from holtmq.http.errors import Refusal
 from holtmq.http.management_access import Need
 from holtmq.http.management_call import CHANGED, NODE, Answer, Call, Row
 from holtmq.http.management_topology import listed_queues
-from holtmq.http.system_api import resident_bytes
+from holtmq.http.system_api import resident_bytes, total_memory
 
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
 
@@ -30,7 +33,7 @@ async def overview(call: Call) -> object:
         "cluster_name": NODE,
         "node": NODE,
         "rates_mode": "none",
-        "exchange_types": [{"name": kind.value, "enabled": True} for kind in Kind],
+        "exchange_types": _exchange_types(),
         "message_stats": {},
         "queue_totals": {
             "messages": ready + unacked,
@@ -44,6 +47,15 @@ async def overview(call: Call) -> object:
             "exchanges": sum(len(vhost.exchanges) for vhost in broker.vhosts.values()),
             "queues": len(queues),
         },
+        "listeners": [
+            {
+                "node": NODE,
+                "protocol": listener.protocol,
+                "ip_address": listener.host,
+                "port": listener.port,
+            }
+            for listener in call.context.listeners()
+        ],
     }
 
 
@@ -63,17 +75,35 @@ async def node(call: Call) -> dict[str, object]:
 
 def _node(call: Call) -> dict[str, object]:
     context = call.context
-    alarm = context.alarm()
-    return {
+    alarm, limits, data = context.alarm(), context.config.limits, context.config.data
+    row: dict[str, object] = {
         "name": NODE,
-        "type": "disc",
+        "type": "ram" if data.memory else "disc",
         "running": True,
+        "os_pid": str(os.getpid()),
+        "processors": os.cpu_count(),
+        "rates_mode": "none",
         "uptime": round((context.clock() - context.started_at) * 1000),
+        "exchange_types": _exchange_types(),
+        "fd_used": len(os.listdir("/proc/self/fd")),
+        "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "sockets_used": len(context.clients.connections()),
         "mem_used": resident_bytes(),
+        "mem_limit": limits.memory_bytes(total_memory()),
         "mem_alarm": "memory" in alarm,
+        "disk_free_limit": limits.disk_free_min_bytes,
         "disk_free_alarm": "disk" in alarm,
         "partitions": [],
     }
+    if not data.memory:
+        with suppress(OSError):
+            disk = os.statvfs(data.dir)
+            row["disk_free"] = disk.f_bavail * disk.f_frsize
+    return row
+
+
+def _exchange_types() -> list[dict[str, object]]:
+    return [{"name": kind.value, "enabled": True} for kind in Kind]
 
 
 async def nothing(call: Call) -> list[object]:
@@ -122,12 +152,12 @@ ROWS: Final = (
     Row("GET", "/api/nodes/{node}", node, Need.MONITORING),
     Row("GET", "/api/parameters", nothing, Need.MONITORING),
     Row("GET", "/api/vhost-limits", nothing, Need.MONITORING),
-    Row("GET", "/api/connections", connections, Need.MONITORING),
+    Row("GET", "/api/connections", connections, Need.MONITORING, paged=True),
     Row("GET", "/api/connections/{connection}", connection, Need.MONITORING),
     Row("DELETE", "/api/connections/{connection}", close_connection),
-    Row("GET", "/api/vhosts/{vhost}/connections", connections, Need.MONITORING),
-    Row("GET", "/api/channels", channels, Need.MONITORING),
-    Row("GET", "/api/vhosts/{vhost}/channels", channels, Need.MONITORING),
+    Row("GET", "/api/vhosts/{vhost}/connections", connections, Need.MONITORING, paged=True),
+    Row("GET", "/api/channels", channels, Need.MONITORING, paged=True),
+    Row("GET", "/api/vhosts/{vhost}/channels", channels, Need.MONITORING, paged=True),
     Row("GET", "/api/consumers", consumers, Need.MONITORING),
     Row("GET", "/api/consumers/{vhost}", consumers, Need.MONITORING),
 )

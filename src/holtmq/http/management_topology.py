@@ -304,14 +304,14 @@ _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 _BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
 ROWS: Final = (
-    Row("GET", "/api/queues", list_queues, Need.MONITORING),
-    Row("GET", "/api/queues/{vhost}", list_queues, Need.MONITORING),
+    Row("GET", "/api/queues", list_queues, Need.MONITORING, paged=True),
+    Row("GET", "/api/queues/{vhost}", list_queues, Need.MONITORING, paged=True),
     Row("GET", _QUEUE, show_queue, Need.MONITORING),
     Row("PUT", _QUEUE, put_queue),
     Row("DELETE", _QUEUE, delete_queue),
     Row("GET", _QUEUE + "/bindings", list_queue_bindings, Need.MONITORING),
-    Row("GET", "/api/exchanges", list_exchanges, Need.MONITORING),
-    Row("GET", "/api/exchanges/{vhost}", list_exchanges, Need.MONITORING),
+    Row("GET", "/api/exchanges", list_exchanges, Need.MONITORING, paged=True),
+    Row("GET", "/api/exchanges/{vhost}", list_exchanges, Need.MONITORING, paged=True),
     Row("GET", _EXCHANGE, show_exchange, Need.MONITORING),
     Row("PUT", _EXCHANGE, put_exchange),
     Row("DELETE", _EXCHANGE, delete_exchange),

@@ -248,7 +248,7 @@ def _policy_rows(path: str, operator: bool) -> tuple[Row, ...]:
 
 
 ROWS: Final = (
-    Row("GET", "/api/vhosts", list_vhosts, Need.MONITORING),
+    Row("GET", "/api/vhosts", list_vhosts, Need.MONITORING, paged=True),
     Row("GET", "/api/vhosts/{vhost}", show_vhost, Need.MONITORING),
     Row("PUT", "/api/vhosts/{vhost}", put_vhost),
     Row("DELETE", "/api/vhosts/{vhost}", delete_vhost),

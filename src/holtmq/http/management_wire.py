@@ -238,6 +238,8 @@ def _picked(row: dict[str, object], paths: list[list[str]]) -> dict[str, object]
 def error_answer(error: Exception) -> tuple[int, bytes]:
     """(status, body) for whatever a handler raised, in RabbitMQ's form; a bug is logged and answered 500."""
     match error:
+        case Refusal(status=400):
+            return 400, encode({"error": error.code, "reason": text(str(error))})
         case Refusal():
             return _error(error.status, str(error))
         case NotFound():

@@ -43,6 +43,11 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def total_memory() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 async def metrics(call: Call) -> object:
     total = call.service.tally.total()
     used = resource.getrusage(resource.RUSAGE_SELF)
