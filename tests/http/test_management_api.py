@@ -567,16 +567,53 @@ def test_definitions_carry_a_broker_over_to_another(api: Api, connect: Connect) 
         url, guest = f"{second.http_url}/api", ("guest", "guest")
         answer = httpx.post(f"{url}/definitions", json=exported, auth=guest, timeout=60)
         again = httpx.post(f"{url}/definitions", json=exported, auth=guest, timeout=60)
-        second.crash_and_restart()
         carried = httpx.get(f"{url}/definitions", auth=guest, timeout=60).json()
+        second.crash_and_restart()
+        lasting = httpx.get(f"{url}/definitions", auth=guest, timeout=60).json()
         login = httpx.get(f"{url}/whoami", auth=("app", "secret"), timeout=60)
 
     assert (answer.status_code, again.status_code) == (204, 204)
     assert carried == exported
     assert login.json() == {"name": "app", "tags": ["monitoring"]}
-    assert [queue["name"] for queue in exported["queues"]] == ["quick"]
-    assert [binding["routing_key"] for binding in exported["bindings"]] == ["a.#"]
+    assert [queue["name"] for queue in lasting["queues"]] == ["quick"]
+    assert [binding["routing_key"] for binding in lasting["bindings"]] == ["a.#"]
+    assert lasting | {"queues": [], "bindings": []} == exported | {"queues": [], "bindings": []}
     assert exported["parameters"][0]["value"] == policy
+
+
+def test_definitions_have_what_is_not_durable_and_nothing_that_is_exclusive(
+    api: Api, connect: Connect
+) -> None:
+    channel = connect().channel()
+    channel.queue_declare("lasting", durable=True)
+    channel.queue_declare("fleeting", auto_delete=True)
+    generated = channel.queue_declare("").method.queue
+    channel.queue_declare("mine", exclusive=True)
+    channel.queue_declare("mine too", exclusive=True, durable=True)
+    channel.exchange_declare("wind", "fanout")
+    channel.exchange_declare("rock", "fanout", durable=True)
+    for queue in ("lasting", "fleeting", "mine", "mine too"):
+        channel.queue_bind(queue, "wind")
+        channel.queue_bind(queue, "rock")
+    channel.exchange_bind("wind", "rock")
+
+    exported = api("GET", "/definitions").json()
+    inside = api("GET", "/definitions/%2F").json()
+
+    # As RabbitMQ 3.10 exports them.
+    for document in (exported, inside):
+        queues = {row["name"]: (row["durable"], row["auto_delete"]) for row in document["queues"]}
+        assert queues == {"lasting": (True, False), "fleeting": (False, True), generated: (False, False)}
+        exchanges = {row["name"]: row["durable"] for row in document["exchanges"]}
+        assert exchanges == {"wind": False, "rock": True}
+        assert {(row["source"], row["destination"]) for row in document["bindings"]} == {
+            ("wind", "lasting"),
+            ("wind", "fleeting"),
+            ("rock", "lasting"),
+            ("rock", "fleeting"),
+            ("rock", "wind"),
+        }
+    assert api("POST", "/definitions", exported).status_code == 204
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Management API: everything durable but the messages, as one JSON document, out and in.
+"""Management API: everything but messages and exclusive queues, as one JSON document, out and in.
 
 Owns: the document. Must not touch: how each part is made; it goes through the same checks as one by one.
 An import adds and replaces, and deletes nothing. It stops at the first part that is refused; what came before
@@ -95,19 +95,19 @@ def _inside(call: Call, vhosts: list[VHost]) -> dict[str, list[dict[str, object]
             {
                 "name": queue.name,
                 "vhost": vhost.name,
-                "durable": True,
+                "durable": queue.durable,
                 "auto_delete": queue.auto_delete,
                 "arguments": plain(dict(queue.arguments)),
             }
             for vhost in vhosts
             for queue in listed_queues(vhost)
-            if queue.persisted
+            if queue.owner is None
         ],
         "exchanges": [
             {key: value for key, value in exchange_row(call, vhost, exchange).items() if key != "policy"}
             for vhost in vhosts
             for name, exchange in sorted(vhost.exchanges.items())
-            if exchange.durable and name and not name.startswith("amq.")
+            if name and not name.startswith("amq.")
         ],
         "bindings": _bindings(vhosts),
     }
@@ -129,14 +129,13 @@ def _parameter(policy: dict[str, object]) -> dict[str, object]:
 
 
 def _bindings(vhosts: list[VHost]) -> list[dict[str, object]]:
-    """Those that survive a restart: both ends are durable."""
+    """Those between two ends that are in the document, or in every broker."""
     rows: list[dict[str, object]] = []
     for vhost in vhosts:
         for name, exchange in sorted(vhost.exchanges.items()):
-            for binding in exchange.bindings() if exchange.durable else ():
+            for binding in exchange.bindings():
                 to = binding.destination.name
-                kept = vhost.exchanges[to].durable if binding.to_exchange else vhost.queues[to].persisted
-                if kept:
+                if binding.to_exchange or vhost.queues[to].owner is None:
                     rows.append(
                         {
                             "source": name,
