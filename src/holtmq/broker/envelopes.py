@@ -55,6 +55,15 @@ def to_body(payload: bytes) -> bytes:
     return payload
 
 
+def readable(name: str) -> str:
+    """Partitions are listed and journalled as text; of a key that is none, bytes are spelled out."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return name
+
+
 def body_of(message: Message, transaction_id: str) -> Body:
     """A published message as a partitioned queue keeps it."""
     facts = AmqpFacts(message.exchange, message.routing_key, message.header[PROPERTIES_AT:], message.priority)

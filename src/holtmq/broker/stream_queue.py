@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
 
-from holtmq.broker.envelopes import body_of, message_of
+from holtmq.broker.envelopes import body_of, message_of, readable
 from holtmq.broker.errors import Conflict
 from holtmq.broker.lane import Lane, Pager
 from holtmq.broker.leases import Lease
@@ -101,7 +101,7 @@ class StreamQueue(WorkQueue):
         wanted = headers.get("x-partition")
         partition = wanted if isinstance(wanted, str) and wanted else message.routing_key
         body = body_of(message, self._new_id())
-        return PushItem(self.stored_as, partition or DEFAULT_PARTITION, body)
+        return PushItem(self.stored_as, readable(partition) or DEFAULT_PARTITION, body)
 
     def _count(self) -> int:
         log = self.log
@@ -193,7 +193,7 @@ class StreamQueue(WorkQueue):
         stream_consumer: StreamConsumer = consumer  # type: ignore[assignment]
         arguments = stream_consumer.arguments
         group = arguments.get("x-consumer-group")
-        if group is not None and (not isinstance(group, str) or not group):
+        if group is not None and (not isinstance(group, str) or not group or readable(group) != group):
             raise Conflict(
                 f"invalid arg 'x-consumer-group' for queue '{self.name}': expected a name, got {group!r}"
             )

@@ -93,7 +93,8 @@ def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
     flags, facts = 0, b""
     if body.facts is not None:
         flags |= _FROM_AMQP
-        exchange, key = body.facts.exchange.encode(), body.facts.routing_key.encode()
+        exchange = body.facts.exchange.encode()
+        key = body.facts.routing_key.encode("utf-8", "surrogateescape")  # a publisher's: any bytes
         header = body.facts.header
         lengths = _FACTS.pack(len(exchange), len(key), len(header), body.facts.priority)
         facts = b"".join((lengths, exchange, key, header))
@@ -121,7 +122,7 @@ def decode_body(record: bytes, cipher: Cipher | None) -> Body:
         ends = (at + exchange_size, at + exchange_size + key_size)
         facts = AmqpFacts(
             record[at : ends[0]].decode(),
-            record[ends[0] : ends[1]].decode(),
+            record[ends[0] : ends[1]].decode("utf-8", "surrogateescape"),
             record[ends[1] : ends[1] + header_size],
             priority,
         )
