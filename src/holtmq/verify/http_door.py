@@ -19,11 +19,12 @@ from holtmq.verify.door import Gone, Ports, Watch, connect_all
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.record import Record, make_body
 
-STORE: Final = "store"  # pushed to, never worked on
-JOBS: Final = "jobs"
-IN: Final = "in"
-OUT: Final = "out"
-AUDIT: Final = "audit"
+# Not the other door's names: one name is one queue.
+STORE: Final = "log.store"  # pushed to, never worked on
+JOBS: Final = "log.jobs"
+IN: Final = "log.in"
+OUT: Final = "log.out"
+AUDIT: Final = "log.audit"
 QUEUES: Final = (STORE, JOBS, IN, OUT, AUDIT)
 PARTITIONS: Final = ("north", "south", "west")
 GROUP: Final = "verifiers"
