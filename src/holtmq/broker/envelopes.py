@@ -35,7 +35,7 @@ def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
         try:
             _json.decode(body)
             return body
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nested too deeply for anybody
             pass
     try:
         return _json.encode(body.decode())
