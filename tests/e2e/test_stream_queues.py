@@ -256,3 +256,53 @@ def test_what_a_leaving_group_member_held_goes_to_a_pop_that_waits(stream_broker
     assert [message["data"] for message in answers[0].json()["messages"]] == [1]
     with pytest.raises(AMQPConnectionError):
         connection.process_data_events(DEADLINE)
+
+
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+def test_a_quorum_queue_or_stream_takes_a_queue_mode_and_a_name_of_the_brokers(
+    stream_broker: TestBroker, kind: str
+) -> None:
+    connection, channel = connect(stream_broker)
+
+    lazy = channel.queue_declare(
+        "lazy", durable=True, arguments={"x-queue-type": kind, "x-queue-mode": "lazy"}
+    )
+    named = channel.queue_declare("", durable=True, arguments={"x-queue-type": kind})
+
+    assert lazy.method.queue == "lazy"
+    assert named.method.queue.startswith("amq.gen-")
+    connection.close()
+
+
+def test_what_a_stream_cannot_do_costs_the_channel_and_not_the_connection(stream_broker: TestBroker) -> None:
+    connection, _ = bound_stream(stream_broker)
+
+    with pytest.raises(ChannelClosedByBroker, match="consume from it") as get:
+        connection.channel().basic_get("s")
+    with pytest.raises(ChannelClosedByBroker, match="cannot be purged") as purge:
+        connection.channel().queue_purge("s")
+
+    assert (get.value.reply_code, purge.value.reply_code) == (406, 406)
+    connection.close()
+
+
+@pytest.mark.parametrize("group", [{}, {"x-consumer-group": "g"}])
+def test_a_stream_is_read_without_acknowledgments_and_without_a_prefetch(
+    stream_broker: TestBroker, group: dict[str, str]
+) -> None:
+    connection, channel = bound_stream(stream_broker)
+    for body in (b"1", b"2", b"3"):
+        channel.basic_publish("events", "k", body)
+    start = {} if group else {"x-stream-offset": "first"}
+    got: list[bytes] = []
+    reader = connection.channel()
+
+    reader.basic_consume(
+        "s", lambda *delivery: got.append(delivery[3]), auto_ack=True, arguments={**start, **group}
+    )
+    until = time.monotonic() + DEADLINE
+    while len(got) < 3 and time.monotonic() < until:
+        connection.process_data_events(0.02)
+
+    assert got == [b"1", b"2", b"3"]
+    connection.close()

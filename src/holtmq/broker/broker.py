@@ -327,7 +327,7 @@ class Broker(Realm):
         """Take one message, which counts as unacked until its lease ends."""
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
-        while len(queue):
+        while len(queue) or queue.is_stream:  # an empty stream refuses, too
             taken = queue.take(1, self.flow.now_ms, self.flow.pager)
             self.flow.touch(queue)
             if taken:
