@@ -35,6 +35,8 @@ class TimedChange(msgspec.Struct, array_like=True, frozen=True):
     ended: list[tuple[str, str]] = []
 
 
+_LINE_MIN: Final = 1024
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _changes: Final = msgspec.msgpack.Decoder(TimedChange)
 
@@ -47,6 +49,7 @@ class TimedMessages(Side):
     def __init__(self, store: PartitionedStore) -> None:
         self._timers: dict[str, dict[str, Timed]] = {}
         self._line: list[tuple[int, str, str]] = []
+        self._line_max = _LINE_MIN  # beyond, those that were moved or cancelled are looked for and dropped
         store.add_side(self)
 
     def __len__(self) -> int:
@@ -75,20 +78,37 @@ class TimedMessages(Side):
             heappop(self._line)  # moved or cancelled since
         return None
 
+    def in_line(self) -> int:
+        """How long the line is, with those in it that were moved or cancelled."""
+        return len(self._line)
+
     def due(self, now_us: int, most: int = 1000) -> list[Timed]:
         """Those whose time has come, earliest first; the caller pushes them and records their end."""
-        found: list[Timed] = []
+        found: dict[tuple[str, str], Timed] = {}  # moved to the time it had, it stands there twice
         while len(found) < most and self._line and self._line[0][0] <= now_us:
             due_us, queue, key = heappop(self._line)
             timer = self.get(queue, key)
             if timer is not None and timer.due_us == due_us:
-                found.append(timer)
-        return found
+                found[queue, key] = timer
+        return list(found.values())
 
     def put_back(self, timers: Iterable[Timed]) -> None:
         """They could not be pushed: they stay due."""
         for timer in timers:
-            heappush(self._line, (timer.due_us, timer.queue, timer.key))
+            self._stand_in_line(timer)
+
+    def _stand_in_line(self, timer: Timed) -> None:
+        line = self._line
+        heappush(line, (timer.due_us, timer.queue, timer.key))
+        if len(line) > self._line_max:
+            # Whoever puts off the same few again and again leaves one entry each time, until that is due.
+            kept = {entry for entry in line if self._is_due_at(entry)}
+            line[:] = sorted(kept)
+            self._line_max = max(_LINE_MIN, 2 * len(line))
+
+    def _is_due_at(self, entry: tuple[int, str, str]) -> bool:
+        timer = self.get(entry[1], entry[2])
+        return timer is not None and timer.due_us == entry[0]
 
     # -- the journal's side ----------------------------------------------------------------------
 
@@ -96,7 +116,7 @@ class TimedMessages(Side):
         change = _changes.decode(payload)
         for timer in change.put:
             self._timers.setdefault(timer.queue, {})[timer.key] = timer
-            heappush(self._line, (timer.due_us, timer.queue, timer.key))
+            self._stand_in_line(timer)
         for queue, key in change.ended:
             self._timers.get(queue, {}).pop(key, None)
 
