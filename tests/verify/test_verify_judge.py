@@ -63,7 +63,7 @@ async def test_a_broker_that_tears_transactions_is_caught(tmp_path: Path) -> Non
     report = await judge(tmp_path, rounds=60, fault="torn", stop_at_failure=True)
 
     assert not report.passed
-    assert report.amqp.torn_transactions > 0
+    assert report.amqp.torn_transactions > 0, report.examples
 
 
 async def test_a_broker_that_answers_http_before_it_syncs_is_caught(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_a_broker_that_tears_http_transactions_is_caught(tmp_path: Path) -
     report = await judge(tmp_path, rounds=60, fault="http-torn", stop_at_failure=True)
 
     assert not report.passed
-    assert report.http.torn_transactions > 0
+    assert report.http.torn_transactions > 0, report.examples
 
 
 async def test_a_journal_that_never_syncs_fails_at_a_power_cut(tmp_path: Path) -> None:
