@@ -55,3 +55,16 @@ def test_a_message_that_makes_no_sense_is_handed_out_with_those_around_it(
 
     assert len(found) == 3
     assert (len(queue.store), queue.unacked) == (0, 0)
+
+
+def test_a_lease_that_is_over_leaves_no_timer_behind(broker: Broker) -> None:
+    door, queue = WorkDoor(broker), queue_of(broker)
+    publish(broker, b"1")
+    (message,) = door.pop(queue, "lease", 1, 300, auto_ack=False)
+
+    for _ in range(10):
+        assert door.extend("lease", 300) is not None
+    held = len(broker.flow.timers)
+    assert door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED) is None
+
+    assert (held, len(broker.flow.timers)) == (1, 0)

@@ -16,6 +16,7 @@ from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.routes import Route
+from holtmq.broker.timer_wheel import Timer
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import (
@@ -71,6 +72,7 @@ class _Loan:
     queue: WorkQueue
     expires_ms: int
     leases: dict[str, list[Lease]] = field(default_factory=dict)  # publishers may use an id twice
+    timer: Timer[Callable[[], None]] | None = None
 
 
 class WorkDoor:
@@ -170,6 +172,8 @@ class WorkDoor:
             del loan.leases[transaction_id]
             if not loan.leases:
                 del self._loans[name]
+                if loan.timer is not None:
+                    loan.timer.cancel()  # not to wait there for minutes, by the thousand
         self._ledger.end(lease.number)
         match status:
             case AckStatus.COMPLETED:
@@ -235,7 +239,9 @@ class WorkDoor:
         return None
 
     def _plan(self, lease_id: str, loan: _Loan) -> None:
-        self._flow.at(loan.expires_ms, lambda: self._expire(lease_id, loan))
+        if loan.timer is not None:
+            loan.timer.cancel()
+        loan.timer = self._flow.timers.schedule(loan.expires_ms / 1000, lambda: self._expire(lease_id, loan))
 
     def _expire(self, lease_id: str, loan: _Loan) -> None:
         if self._loans.get(lease_id) is not loan or loan.expires_ms > self._flow.now_ms:
