@@ -13,7 +13,9 @@ from random import Random
 
 import pytest
 
-from holtmq.amqp.methods import BasicAck, BasicConsume, BasicNack, BasicQos, TxCommit, TxSelect
+from holtmq.amqp.codec import encode_method
+from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, encode_frame
+from holtmq.amqp.methods import BasicAck, BasicConsume, BasicNack, BasicPublish, BasicQos, TxCommit, TxSelect
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
@@ -212,6 +214,21 @@ def test_one_publish_to_both_kinds_of_queue_is_one_record(machine: Machine) -> N
     assert now.work["jobs"] == [*was.work["jobs"], b'"all"']
     assert now.work["dead"] == [b'"all"']
     assert now.logs["log"] == [b'"all"']
+
+
+def test_what_one_read_publishes_to_streams_is_one_record(machine: Machine) -> None:
+    client = machine.client()
+    header = encode_frame(FRAME_HEADER, 1, encode_header(3, HEADER))
+    method = encode_frame(FRAME_METHOD, 1, encode_method(BasicPublish("", "log")))
+
+    _was, now = check_every_cut(
+        machine,
+        lambda: client.connection.receive(
+            b"".join(method + header + encode_frame(FRAME_BODY, 1, b'"%d"' % n) for n in range(5))
+        ),
+    )
+
+    assert now.logs["log"] == [b'"%d"' % number for number in range(5)]
 
 
 def test_a_transaction_that_publishes_to_both_kinds_and_acks_is_one_record(machine: Machine) -> None:

@@ -117,7 +117,10 @@ class Channel:
             self.transaction.publishes.append((route, traits, header, body, mandatory))
             return
         try:
-            outcome = self.flow.publish(route, traits, header, body)
+            if route.streams:
+                outcome = self.flow.publish_in_read(route, traits, header, body)
+            else:
+                outcome = self.flow.publish(route, traits, header, body)
         except JournalFailed:
             if self.confirms is None:
                 raise
@@ -137,8 +140,9 @@ class Channel:
                 raise
             outcome = Outcome.REFUSED
         confirms = self.confirms
-        if confirms is not None and self.owes_confirms and not outcome:
-            confirms.last += 1  # all there is to do, but for the first of a read
+        # Placed (0), or journalled (1) like one before it in this read: there is nothing to note but the tag.
+        if confirms is not None and self.owes_confirms and outcome <= confirms.journalled:
+            confirms.last += 1
         elif confirms is not None or mandatory:
             self._published(outcome, imprint.route, mandatory, imprint.header, body)
 

@@ -15,28 +15,28 @@ _NACK: Final = 0x003C0078
 class Confirms:
     """Tags count from 1. A batch is what one socket read published; batches settle in order."""
 
-    __slots__ = ("_channel_number", "_first", "_journalled", "_refused", "last", "waiting")
+    __slots__ = ("_channel_number", "_first", "_refused", "journalled", "last", "waiting")
 
     def __init__(self, channel_number: int) -> None:
         self._channel_number = channel_number
         self.last = 0
         self.waiting = 0  # batches whose journal records are not durable yet
         self._first = 1  # first tag of the batch being collected
-        self._journalled = False
+        self.journalled = False  # something of this batch waits for the journal
         self._refused: list[int] = []
 
     def note(self, journalled: bool, refused: bool) -> None:
         """What is special about the publish that ``last`` was just raised for."""
         if journalled:
-            self._journalled = True
+            self.journalled = True
         elif refused:
             self._refused.append(self.last)
 
     def end_batch(self) -> "ConfirmBatch":
         """What this read published, to be told now or when durable."""
-        batch = ConfirmBatch(self._channel_number, self._first, self.last, self._journalled, self._refused)
+        batch = ConfirmBatch(self._channel_number, self._first, self.last, self.journalled, self._refused)
         self._first = self.last + 1
-        self._journalled = False
+        self.journalled = False
         self._refused = []
         return batch
 

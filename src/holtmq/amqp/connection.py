@@ -114,11 +114,21 @@ class Connection:
         except JournalFailed as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
+        if self.flow.gathered:
+            self._write_gathered()
         if self.confirming:
             confirming, self.confirming = self.confirming, []
             for channel in confirming:
                 if channel.owes_confirms:
                     channel.tell_confirms()
+
+    def _write_gathered(self) -> None:
+        try:
+            self.flow.write_gathered()
+        except JournalFailed as error:
+            if not self.confirming:  # else it is told by nacks
+                self._deaf = True
+                self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
 
     def _protocol_header(self, data: bytes) -> int:
         if len(data) < len(PROTOCOL_HEADER):

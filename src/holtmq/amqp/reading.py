@@ -97,6 +97,7 @@ class Reading:
         connection = self._connection
         max_payload = connection.max_payload
         known, reach = self._known, self._reach
+        gathered = connection.flow.gathered
         while end - at >= _OVERHEAD:
             if reach and (publish := known.get(data[at : at + reach])) is not None:
                 body_at = at + reach
@@ -134,6 +135,8 @@ class Reading:
                     tags = self._tags(data, at, end) if end - at >= _ACKS_MIN else ()
                     tag, flags_and_end = _ACK(data, payload_at + 4)
                     at += (len(tags) or 1) * _ACK_BYTES
+                    if gathered:
+                        connection.flow.write_gathered()  # what was published first is written first
                     try:
                         if tags:
                             channel.ack_each(tags)
@@ -155,6 +158,8 @@ class Reading:
                     reach = self._reach
                     continue
             at = stop + 1
+            if gathered:
+                connection.flow.write_gathered()
             connection.unread = data[at:]  # what remains if this frame stalls the connection
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
                 connection.run_method(channel, number, raw)

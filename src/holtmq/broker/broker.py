@@ -197,6 +197,7 @@ class Broker(Realm):
     def attach(self, partitioned: PartitionedService) -> Streams:
         """Give AMQP its face of the partitioned queues; before recovery."""
         self.streams = self.flow.joint = Streams(self, partitioned)
+        self.flow.gathering = self.streams.gathering
         return self.streams
 
     def _streams(self) -> Streams:

@@ -5,12 +5,14 @@ Owns: the translation both ways, without loss. Must not touch: queues, offsets' 
 
 import base64
 import binascii
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.bodies import AmqpFacts, Body
+from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.traits import Traits
 from holtmq.wire.properties import (
     PROPERTIES_AT,
     Properties,
@@ -22,6 +24,9 @@ from holtmq.wire.properties import (
 from holtmq.wire.tables import FieldTable
 
 _BASE64: Final = b'{"$base64":'
+_JSON_STARTS: Final = frozenset(b' \t\n\r{["-0123456789tfn')
+_PARTITION: Final = "x-partition"
+_PARTITION_BYTES: Final = _PARTITION.encode()
 _json = msgspec.json
 
 
@@ -31,7 +36,8 @@ def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
     A body that is a bare JSON string, or looks like our base64 form, is taken as text: so the way
     back needs no mark of its own. With ``is_json`` somebody said what it is, and there is no way back.
     """
-    if body and (is_json or (body[:1] != b'"' and not body.startswith(_BASE64))):
+    # Most of what is not JSON shows it by its first byte, without the price of a failed attempt.
+    if body and body[0] in _JSON_STARTS and (is_json or (body[:1] != b'"' and not body.startswith(_BASE64))):
         try:
             _json.decode(body)
             return body
@@ -53,6 +59,30 @@ def to_body(payload: bytes) -> bytes:
         except binascii.Error:
             return payload
     return payload
+
+
+class Envelope(NamedTuple):
+    """What equal publishes have in common on their way into partitioned queues."""
+
+    partition: str
+    facts: AmqpFacts
+
+
+def envelope_of(exchange: str, routing_key: str, traits: Traits) -> Envelope:
+    """Of a message whose properties are kept as they came."""
+    # The table is decoded only when its bytes say that it may name a partition.
+    wanted = traits.headers.get(_PARTITION) if _PARTITION_BYTES in traits.property_bytes else None
+    facts = AmqpFacts(exchange, routing_key, traits.property_bytes, traits.priority)
+    return Envelope(_partition(wanted, routing_key), facts)
+
+
+def partition_of(message: Message) -> str:
+    """The partition that a published message is for."""
+    return _partition(raw_headers(message.header[PROPERTIES_AT:]).get(_PARTITION), message.routing_key)
+
+
+def _partition(wanted: object, routing_key: str) -> str:
+    return readable(wanted if isinstance(wanted, str) and wanted else routing_key) or DEFAULT_PARTITION
 
 
 def readable(name: str) -> str:

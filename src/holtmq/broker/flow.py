@@ -138,6 +138,7 @@ class Flow(Placing):
 
     def turn(self) -> None:
         """Finish what this turn began: hand out, expire, dead-letter, journal, page."""
+        self.write_gathered()
         while self.dirty:
             dirty, self.dirty = self.dirty, []
             done = 0

@@ -16,8 +16,10 @@ from holtmq.broker.flow_records import (
     decode_delayed,
     encode_delayed,
 )
+from holtmq.broker.gathering import Gathering
 from holtmq.broker.message import Message, encode_message
 from holtmq.broker.paging import JournalPager
+from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.queue_arguments import Overflow
 from holtmq.broker.routes import Imprint, Route, durable_ids
 from holtmq.broker.timer_wheel import TimerWheel
@@ -69,6 +71,8 @@ class Placing:
         "_placements",
         "delayed",
         "dirty",
+        "gathered",
+        "gathering",
         "joint",
         "journal",
         "now_ms",
@@ -83,6 +87,8 @@ class Placing:
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
         self.journal = journal
         self.joint: Joint | None = None  # where there are partitioned queues
+        self.gathering: Gathering | None = None  # likewise
+        self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
         self.pager = JournalPager(journal)
         self.vhosts = vhosts
         self.traits = TraitsCache()
@@ -121,6 +127,8 @@ class Placing:
             return self._publish_special(route, traits, message)
         outcome = _PLACED
         if traits.persistent and route.durable_ids:
+            if self.gathered:
+                self.write_gathered()
             message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
             outcome = _JOURNALLED
         queue = route.only_queue
@@ -147,13 +155,15 @@ class Placing:
         """
         lane, queue = imprint.lane, imprint.queue
         if lane is None or queue is None:
-            return self.publish(imprint.route, imprint.traits, imprint.header, body)
+            return self.publish_in_read(imprint.route, imprint.traits, imprint.header, body)
         self.seq = seq = self.seq + 1
         message = Message(
             seq, imprint.address, imprint.header, body, self.now_ms, 0, imprint.priority, imprint.persistent
         )
         outcome = _PLACED
         if imprint.durable_ids:
+            if self.gathered:
+                self.write_gathered()
             message.position = self.journal.append(_MESSAGE, encode_message(message, imprint.durable_ids))
             outcome = _JOURNALLED
         lane.inbox.append(message)
@@ -161,6 +171,17 @@ class Placing:
         if not queue.dirty:
             self.touch(queue)
         return outcome
+
+    def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> Outcome:
+        """``publish`` for whoever calls ``write_gathered`` as soon as anything but a publish follows."""
+        if route.streams and self.gathering is not None and self.gathering.take(route, traits, body):
+            return _JOURNALLED
+        return self.publish(route, traits, header, body)
+
+    def write_gathered(self) -> None:
+        """What this read has published to streams becomes true."""
+        if self.gathered and self.gathering is not None:
+            self.gathering.write()
 
     def place(self, message: Message, queues: Sequence[WorkQueue]) -> None:
         """Append to each queue and mark it for this turn."""
@@ -189,6 +210,8 @@ class Placing:
 
     def _publish_special(self, route: Route, traits: Traits, message: Message) -> Outcome:
         """Everything that is not a plain message on a plain route."""
+        if self.gathered:
+            self.write_gathered()  # those came first
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
         # A transaction's routes may be older than the topology it is committed to.
@@ -289,6 +312,7 @@ class Placing:
     def begin(self) -> None:
         """From here to ``commit`` everything journalled is one record."""
         assert self._batch is None
+        self.write_gathered()  # what came before is not part of it
         self._batch = []
 
     def abort(self) -> None:

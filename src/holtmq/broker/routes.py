@@ -7,8 +7,10 @@ version changes. Must not touch: messages in queues.
 import struct
 from typing import Final
 
+from holtmq.broker.envelopes import Envelope
 from holtmq.broker.exchanges import Exchange
 from holtmq.broker.lane import Lane
+from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.traits import Traits
 from holtmq.broker.vhost import VHost
 from holtmq.broker.work_queue import WorkQueue
@@ -22,11 +24,13 @@ class Route:
     __slots__ = (
         "address",
         "durable_ids",
+        "envelopes",
         "exchange",
         "only_queue",
         "queues",
         "routing_key",
         "simple",
+        "streams",
         "vhost",
     )
 
@@ -46,6 +50,11 @@ class Route:
         self.simple = not result.depends_on_message and not any(
             q.refuses_when_full or q.is_stream for q in result.queues
         )
+        # Where every message goes to partitioned queues and nowhere else, a read's messages are gathered.
+        streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))
+        gathered = not result.depends_on_message and len(streams) == len(result.queues)
+        self.streams = streams if gathered else ()
+        self.envelopes: dict[Traits, Envelope] = {}  # of such messages, by their properties
 
 
 class Imprint:

@@ -11,20 +11,19 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
 
-from holtmq.broker.envelopes import body_of, message_of, readable
+from holtmq.broker.envelopes import body_of, message_of, partition_of, readable
 from holtmq.broker.errors import Conflict
 from holtmq.broker.lane import Lane, Pager
 from holtmq.broker.leases import Lease
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION, has_room
+from holtmq.broker.partitioned.pushing import has_room
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.subscriptions import StartMode, StartRequest
 from holtmq.broker.queue_arguments import QueueOptions
 from holtmq.broker.work_queue import Consumer, WorkQueue
-from holtmq.wire.properties import PROPERTIES_AT, raw_headers
 
 _READ_AT_ONCE: Final = 256
 _GROUP_PARTITIONS: Final = 64
@@ -97,11 +96,7 @@ class StreamQueue(WorkQueue):
 
     def item_of(self, message: Message) -> PushItem:
         """A published message as the log takes it."""
-        headers = raw_headers(message.header[PROPERTIES_AT:])
-        wanted = headers.get("x-partition")
-        partition = wanted if isinstance(wanted, str) and wanted else message.routing_key
-        body = body_of(message, self._new_id())
-        return PushItem(self.stored_as, readable(partition) or DEFAULT_PARTITION, body)
+        return PushItem(self.stored_as, partition_of(message), body_of(message, self._new_id()))
 
     def _count(self) -> int:
         log = self.log

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.gathering import Gathering
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.bundle import Part, write_together
 from holtmq.broker.partitioned.events import (
@@ -46,6 +47,7 @@ class Streams:
         self._settled: list[AckRequest] = []  # by consumers, in the batch that is open
         self._last_of_claim: list[AckRequest] = []  # those among them after which nothing is held any more
         self._part: Part | None = None  # of the transaction that the open batch is
+        self.gathering = Gathering(broker.flow.gathered, service, self._now, self._new_id)
         heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
 
         def hear(queue: PartitionedQueue, event: QueueEvent) -> None:

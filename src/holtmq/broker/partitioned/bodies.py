@@ -76,6 +76,8 @@ def encode_bodies(bodies: Sequence[Body], cipher: Cipher | None = None) -> list[
     """The records; sealed when a cipher is given."""
     if cipher is not None:
         return [encode_body(body, cipher) for body in bodies]
+    if bodies and bodies[0].facts is not None:
+        return _encode_published(bodies)
     return [
         _pack(0, len(name := body.transaction_id.encode()), 0, 0) + name + body.payload
         if body.facts is None and body.trace_id is None and body.producer is None
@@ -93,17 +95,38 @@ def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
     flags, facts = 0, b""
     if body.facts is not None:
         flags |= _FROM_AMQP
-        exchange = body.facts.exchange.encode()
-        key = body.facts.routing_key.encode("utf-8", "surrogateescape")  # a publisher's: any bytes
-        header = body.facts.header
-        lengths = _FACTS.pack(len(exchange), len(key), len(header), body.facts.priority)
-        facts = b"".join((lengths, exchange, key, header))
+        facts = _encode_facts(body.facts)
     if cipher is not None:
         flags |= _SEALED
         payload = cipher.seal(payload, name)
     return b"".join(
         (_pack(flags, len(name), len(trace), len(producer)), name, trace, producer, facts, payload)
     )
+
+
+def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
+    """Neighbours that came through exchanges mostly share the object that says how."""
+    records: list[bytes] = []
+    known: AmqpFacts | None = None
+    packed = b""
+    for body in bodies:
+        facts = body.facts
+        if facts is None or body.trace_id is not None or body.producer is not None:
+            records.append(encode_body(body))
+            continue
+        if facts is not known:
+            known, packed = facts, _encode_facts(facts)
+        name = body.transaction_id.encode()
+        records.append(b"".join((_pack(_FROM_AMQP, len(name), 0, 0), name, packed, body.payload)))
+    return records
+
+
+def _encode_facts(facts: AmqpFacts) -> bytes:
+    exchange = facts.exchange.encode()
+    key = facts.routing_key.encode("utf-8", "surrogateescape")  # a publisher's: any bytes
+    header = facts.header
+    lengths = _FACTS.pack(len(exchange), len(key), len(header), facts.priority)
+    return b"".join((lengths, exchange, key, header))
 
 
 def decode_body(record: bytes, cipher: Cipher | None) -> Body:

@@ -4,6 +4,7 @@ Owns: deduplication within and across calls, creation times, the size limit. Mus
 queue applies the event), bodies, clocks.
 """
 
+import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -158,3 +159,11 @@ def has_room(queue: PartitionedQueue, count: int) -> bool:
         # Kept as "the offset up to which pushes fit": pushes since then need no bookkeeping.
         queue.room = (queue.progress, queue.log.next_offset + most - waiting(queue))
     return queue.room[1] >= queue.log.next_offset + count
+
+
+def room_left(queue: PartitionedQueue) -> int:
+    """How many fit for sure; when those are in, ``has_room`` may know of more."""
+    if not queue.config.max_size:
+        return sys.maxsize
+    has_room(queue, 1)
+    return 0 if queue.room is None else queue.room[1] - queue.log.next_offset

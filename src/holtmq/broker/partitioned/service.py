@@ -113,7 +113,8 @@ class PartitionedService:
         bodies: list[Body] = []
         decided = self.decide_pushes(items, now, changes, records, bodies, limited=False)
         ridden = self.store.commit(changes, records, bodies, riders=riders)
-        self.results(items, decided)
+        for name, mine, decision in decided:
+            self._count(name, decision, len(mine), requests=len(mine))  # each was a publish of its own
         return ridden
 
     def _store_all(
@@ -184,13 +185,8 @@ class PartitionedService:
     def _results(self, name: str, items: Sequence[PushItem], decision: PushDecision) -> list[PushResult]:
         queue = self.store.queues[name]
         number, indexes, created = queue.number, queue.indexes, queue.log.created_us
-        duplicates = decision.duplicates
-        tally = self.tally.of(name)
-        tally.push_requests += 1
-        tally.push_messages += len(items) - len(duplicates)
-        event = decision.event
-        if event is not None and event.new_partitions:
-            tally.partitions_created += len(event.new_partitions)
+        duplicates, event = decision.duplicates, decision.event
+        self._count(name, decision, len(items), requests=1)
         if event is not None and not duplicates:  # the hot case: offsets and times are a run
             created_from = event.created_us
             times = range(created_from, created_from + len(items))
@@ -200,6 +196,13 @@ class PartitionedService:
             PushResult(number, indexes[item.partition], offset, created(offset), place in duplicates)
             for place, (item, offset) in enumerate(zip(items, decision.offsets, strict=True))
         ]
+
+    def _count(self, name: str, decision: PushDecision, items: int, requests: int) -> None:
+        tally = self.tally.of(name)
+        tally.push_requests += requests
+        tally.push_messages += items - len(decision.duplicates)
+        if decision.event is not None and decision.event.new_partitions:
+            tally.partitions_created += len(decision.event.new_partitions)
 
     def push_from_amqp(
         self, queue: str, partition: str, transaction_id: str, payload: bytes, facts: AmqpFacts, now: float
