@@ -93,6 +93,15 @@ _ALL: Final = (
         small=False,
     ),
     Workload(
+        "stream-confirms",
+        "persistent, to a stream, confirms with window 5,000, nobody consumes",
+        mode=Mode.PUBLISH,
+        window=5000,
+        durable=True,
+        queue_arguments={"x-queue-type": "stream"},
+        small=False,
+    ),
+    Workload(
         "priority-10",
         "ten priority levels in turn, prefetch 1,000",
         prefetch=1000,
