@@ -81,3 +81,20 @@ def test_a_row_larger_than_the_bound_is_listed_alone(api: Api) -> None:
     api.post("/api/v1/push", {"items": items})
 
     assert pages(api, "/api/v1/messages", "messages") == [["b"], ["a"]]
+
+
+def test_rows_beyond_the_bound_are_refused_before_anything_is_written(api: Api) -> None:
+    for key in "abc":
+        api.http.put(f"/api/v1/kv/ns/{key}", content=json.dumps("x" * 1000))
+    put = {"op": "put", "ns": "ns", "key": "new", "value": 1, "forever": True}
+    few = {"op": "getPrefix", "ns": "ns", "prefix": "a"}
+    many = {"op": "getMany", "ns": "ns", "keys": ["a", "b", "c"]}
+
+    within = api.post("/api/v1/kv", {"operations": [few, many]})
+    beyond = api.post("/api/v1/kv", {"operations": [put, many, many]})
+    in_a_transaction = api.post("/api/v1/transaction", {"operations": [], "kv": [put, many, many]})
+
+    assert (within.status_code, len(within.json()["results"][1]["rows"])) == (200, 3)
+    assert (beyond.status_code, beyond.json()["reason"]) == (413, "answer")
+    assert in_a_transaction.status_code == 413
+    assert api.get("/api/v1/kv/ns/new").json()["found"] is False

@@ -11,6 +11,7 @@ import msgspec
 
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.keyed import FOREVER, KeyDecision, KeyOp, KeyResult, Row, Verb
+from holtmq.http import paging
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.push_api import check_text
 from holtmq.http.wire import iso_ms, raw
@@ -115,6 +116,16 @@ def stores(ops: Sequence[KeyOp]) -> bool:
     return any(op.verb in _STORES for op in ops)
 
 
+def check_answer(decision: KeyDecision) -> None:
+    """Raises KvRefused for more than one answer should hold; asked before anything is written."""
+    found = sum([len(row.value) for result in decision.results for row in result.rows])
+    if found > paging.MOST_BYTES:
+        text = (
+            f"the rows asked for have {found} bytes, more than {paging.MOST_BYTES}: ask for fewer at a time"
+        )
+        raise KvRefused(text, "answer", 413)
+
+
 def _lifetime_us(asked: OperationIn) -> int:
     if bool(asked.forever) == (asked.ttl_seconds is not None):
         raise KvRefused("exactly one of ttlSeconds and forever is required", "expiry")
@@ -185,6 +196,10 @@ async def run_batch(call: Call) -> object:
     decision = call.service.keyed.decide(ops, micros(call.now))
     if decision.failed is not None:
         return lost_out(decision, decision.failed)
+    try:
+        check_answer(decision)
+    except KvRefused as refused:
+        return refused.reply()
     call.service.keyed.commit(decision)
     if decision.writes:
         await call.durable()

@@ -23,7 +23,7 @@ from holtmq.broker.work_queue import WorkQueue
 from holtmq.http.ack_api import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal, invalid_json
-from holtmq.http.keyed_api import KvRefused, lost_out, read_operation, result_out, stores
+from holtmq.http.keyed_api import KvRefused, check_answer, lost_out, read_operation, result_out, stores
 from holtmq.http.keyed_api import OperationIn as KeyOperationIn
 from holtmq.http.protocol import Exchange
 from holtmq.http.push_api import PushItemIn, check_text, explain_items, read_item
@@ -122,6 +122,10 @@ class TransactionApi:
             lost = {"transactionId": own_id, **lost_out(keyed, len(order) + keyed.failed), "results": []}
             exchange.answer(200, msgspec.json.encode(lost))
             return
+        try:
+            check_answer(keyed)
+        except KvRefused as refused:
+            raise Refusal(refused.status, str(refused)) from None
         extras = [*keyed.extras, *self._service.timed.record(riders.change)]
         part = Part(asked.items, asked.acks, now, extras)
         try:
