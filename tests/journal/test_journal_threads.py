@@ -324,3 +324,34 @@ async def test_records_nobody_waits_for_are_committed_after_a_while(tmp_path: Pa
 
     assert journal.stats().commits == 1
     journal.close()
+
+
+async def test_who_waits_in_a_turn_that_fills_a_segment_waits_for_all_of_the_turn(tmp_path: Path) -> None:
+    """The loop's turn ends with records that what was appended before relies on: acks, for instance."""
+    loop = asyncio.get_running_loop()
+    first_synced = threading.Event()
+
+    def notify(collect: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(collect)
+        first_synced.set()
+
+    disk = SlowDisk(tmp_path)
+    journal, recovery = open_journal(tmp_path, OPTIONS, disk=disk, defer=loop.call_soon, notify=notify)
+    recovery.drain()
+    told: list[JournalFailed | None] = []
+    everything = asyncio.Event()
+    journal.append(20, b"in the first segment")
+    journal.on_durable(told.append)
+    journal.append(20, bytes(64 << 10))
+    assert first_synced.wait(20)  # without a turn of the loop
+    disk.gate.clear()
+
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert told == []
+
+    journal.on_durable(lambda _: everything.set())
+    disk.gate.set()
+    await asyncio.wait_for(everything.wait(), 20)
+    assert told == [None]
+    await asyncio.to_thread(journal.close)

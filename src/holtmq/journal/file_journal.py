@@ -234,7 +234,11 @@ class FileJournal:
         return self._end
 
     def _next_segment(self, size: int) -> None:
+        # In the middle of the loop's turn. Who waits goes on waiting for its end: what is appended there,
+        # acks that came before a publish for instance, belongs to what they are told about.
+        waiting, self._callbacks = self._callbacks, []
         self._close_group()
+        self._callbacks = waiting
         capacity = max(self._options.segment_bytes - HEADER_SIZE, SYNC_SIZE + size)
         base = self._start
         current = self._segments[-1]
