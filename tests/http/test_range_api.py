@@ -9,10 +9,13 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from holtmq.broker.message import make_address
 from holtmq.broker.partitioned import staging
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
+from holtmq.node import Node
 from holtmq.testing import TestBroker
+from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 Push = Callable[..., None]
 
@@ -629,3 +632,23 @@ def test_retention_of_completed_messages_waits_for_a_mirrored_reader(
 
     assert kept == 4
     assert ranges(http, names="q")["q"]["firstOffset"] == 10
+
+
+def test_a_routing_key_that_is_no_text_is_spelled_out(broker: TestBroker, http: httpx.Client) -> None:
+    def publish(node: Node) -> None:
+        core = node.broker
+        vhost = core.vhost("/")
+        core.declare_exchange(vhost, "all", "fanout", durable=True)
+        core.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
+        core.bind(vhost, "all", "log", "")
+        for key in ("plain", "a\udcff"):  # the byte 0xFF, as names that are not UTF-8 are kept
+            header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
+            route = core.resolve(vhost, "all", key, make_address("all", key))
+            core.flow.publish(route, core.flow.traits.of(header), header, b"1")
+            core.flow.turn()
+
+    broker.call(publish)
+
+    found = table(http.get("/api/v1/ranges/log/rows", params={"from": 0, "to": 2}))
+    found.validate(full=True)
+    assert found["routing_key"].to_pylist() == ["plain", "a\\xff"]

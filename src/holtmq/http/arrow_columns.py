@@ -187,7 +187,14 @@ class MessageColumns:
     def _routing_key(self) -> pa.Array:
         if not self._any_amqp:
             return pa.nulls(self._rows, pa.string())
-        return self._gather(pa.string(), self._key_at, self._header_at, self._amqp)
+        keys = self._gather(pa.binary(), self._key_at, self._header_at, self._amqp)
+        try:
+            return keys.cast(pa.string())
+        except pa.ArrowInvalid:  # AMQP lets a key be any bytes
+            shown = [
+                None if key is None else key.decode("utf-8", "backslashreplace") for key in keys.to_pylist()
+            ]
+            return pa.array(shown, pa.string())
 
     def _priority(self) -> pa.Array:
         if not self._any_amqp:
