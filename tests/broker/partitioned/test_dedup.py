@@ -1,9 +1,12 @@
 """Transaction ids seen before: within a call, across calls, windows, collisions, restarts."""
 
+from array import array
+
 from partitioned_support import Node, node_with
 
-from holtmq.broker.partitioned.dedup import fingerprint
+from holtmq.broker.partitioned.dedup import DedupIndex, fingerprint
 from holtmq.broker.partitioned.events import QueueConfigured
+from holtmq.broker.partitioned.message_log import MessageLog
 from holtmq.broker.partitioned.pushing import decide_push
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -128,3 +131,17 @@ def test_a_fingerprint_is_stable_and_fits_sixty_bits() -> None:
     assert fingerprint(0, "order-1") == 0xD021B8C0E009925
     assert fingerprint(5, "order-1") == 0xA177B137274F54C
     assert fingerprint(3, "\udcff") == fingerprint(3, "\udcff")
+
+
+def test_when_the_youngest_of_equal_prints_is_forgotten_the_older_is_known_still() -> None:
+    index = DedupIndex(MessageLog())
+    index.add(0, array("Q", [7]))
+    index.add(1, array("Q", [7]))
+    index.add(2, array("Q", [7]))
+
+    index.forget(7, 2)
+    assert list(index.candidates(7)) == [1, 0]
+    index.forget(7, 0)
+    assert list(index.candidates(7)) == [1]
+    index.forget(7, 1)
+    assert index.newest(7) is None

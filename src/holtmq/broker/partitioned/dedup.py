@@ -99,9 +99,13 @@ class DedupIndex:
     def forget(self, print_: int, offset: int) -> None:
         """The id of this message is free again."""
         twins = self._twins.get(print_)
-        if twins and offset in twins:
+        if twins is None:
+            if self._entries.get(print_) == offset:
+                del self._entries[print_]
+            return
+        if self._entries[print_] == offset:
+            self._entries[print_] = twins.pop()
+        elif offset in twins:
             twins.remove(offset)
-            if not twins:
-                del self._twins[print_]
-        elif self._entries.get(print_) == offset:
-            del self._entries[print_]
+        if not twins:
+            del self._twins[print_]
