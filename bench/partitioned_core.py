@@ -37,6 +37,7 @@ def push(queue: PartitionedQueue, items: list[tuple[str, str]], now: float) -> N
     assert decision.event is not None
     encode(queue.number, decision.event)
     queue.apply(decision.event, range(decision.event.first_offset, decision.event.first_offset + len(items)))
+    queue.show(decision.event)
 
 
 def best_rate(work: Callable[[], int], rounds: int = 3) -> float:

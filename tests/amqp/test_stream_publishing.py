@@ -51,11 +51,12 @@ STREAM = {"x-queue-type": "stream"}
 
 
 class NotedJournal(MemoryJournal):
-    """Remembers what was asked of it, in order: the kinds of each batch, and the waiting for durability."""
+    """Remembers what was asked of it: the kinds of each batch, and how many there were at each waiting."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[tuple[int, ...] | str] = []
+        self.asked: list[tuple[int, ...]] = []
+        self.waits: list[int] = []
 
     def append(self, kind: int, payload: bytes) -> int:
         self.asked.append((kind,))
@@ -66,7 +67,7 @@ class NotedJournal(MemoryJournal):
         return [MemoryJournal.append(self, kind, payload) for kind, payload in records]
 
     def on_durable(self, callback: DurableCallback) -> None:
-        self.asked.append("on_durable")
+        self.waits.append(len(self.asked))
         super().on_durable(callback)
 
 
@@ -102,6 +103,7 @@ class Client:
     def read(self, *parts: bytes) -> None:
         """One read of the socket; the turn is not over yet."""
         self.journal.asked.clear()
+        self.journal.waits.clear()
         self.connection.receive(b"".join(parts))
 
     def answers(self) -> list[Method]:
@@ -194,7 +196,8 @@ def test_confirms_wait_for_a_record_that_is_written_before_they_begin_to_wait(cl
 
     client.read(*[publish(body) for body in numbers(5)])
 
-    assert client.journal.asked[-1] == "on_durable"
+    assert client.journal.waits == [1, 1]  # the messages, to come to sight, and their confirms
+    assert len(client.journal.asked) == 1
     assert len(client.bodies()) == 5
     assert client.connection.outbox.take() == b""
     assert verdicts(client.answers()) == ({1, 2, 3, 4, 5}, set())

@@ -75,6 +75,7 @@ class Stream:
             header = encode_header(len(body), encode_properties(Properties(delivery_mode=2)))
             route = self.broker.resolve(vhost, "", "s", make_address("", "s"))
             flow.publish(route, flow.traits.of(header), header, body)
+        self.broker.journal.flush()
         self.turn()
 
     def turn(self) -> None:

@@ -61,6 +61,7 @@ def publish(broker: Broker, exchange: str, key: str) -> None:
     header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
     route = broker.resolve(broker.vhost("/"), exchange, key, make_address(exchange, key))
     broker.flow.publish(route, broker.flow.traits.of(header), header, b"1")
+    broker.journal.flush()
     broker.flow.turn()
 
 
@@ -90,8 +91,23 @@ def test_a_message_with_such_a_key_dies_into_a_stream_and_is_not_lost(broker: Br
 
     broker.flow.reject([Lease(1, broker.vhost("/").queues["dying"], message, reader)])
     broker.flow.turn()
+    broker.journal.flush()
 
     assert [letter.body for letter in consume(broker, "log", **{"x-stream-offset": "first"}).got] == [b"1"]
+
+
+def test_a_consumer_gets_what_is_durable_and_is_woken_when_the_rest_is(broker: Broker) -> None:
+    publish(broker, "all", "k")
+    header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
+    route = broker.resolve(broker.vhost("/"), "all", "k", make_address("all", "k"))
+    broker.flow.publish(route, broker.flow.traits.of(header), header, b"2")
+
+    reader = consume(broker, "log", **{"x-stream-offset": "first"})
+
+    assert [message.body for message in reader.got] == [b"1"]
+    broker.journal.flush()
+    broker.flow.turn()
+    assert [message.body for message in reader.got] == [b"1", b"2"]
 
 
 def test_a_group_whose_name_is_not_utf_8_is_refused(broker: Broker) -> None:

@@ -87,6 +87,7 @@ class ModelPartition:
     ids: list[str] = field(default_factory=list)
     created_us: list[int] = field(default_factory=list)
     first: int = 0  # retention took what is below
+    shown: int = 0  # how many came to sight: the rest is not durable yet
 
 
 def tiny_fingerprint(partition: int, transaction_id: str) -> int:
@@ -117,6 +118,7 @@ class PartitionedMachine(RuleBasedStateMachine):
         self.print = tiny_fingerprint if collide else fingerprint
         self.now = START
         self.journal: list[tuple[bytes, list[int]]] = []
+        self.hidden: list[Pushed] = []
         self.checkpoint: tuple[int, bytes] | None = None
         self.stored: list[str] = []  # by offset
         self.configured = QueueConfigured("q", "", "", self.config, 0)
@@ -159,6 +161,7 @@ class PartitionedMachine(RuleBasedStateMachine):
             for n in range(len(event.partitions))
         ]
         self.journal.append((record, positions))
+        self.hidden += [event for event in events if isinstance(event, Pushed)]
         for event in events:
             if isinstance(event, Subscribed | SubscriptionsForgotten):
                 self.subscriptions.apply(event)
@@ -171,8 +174,16 @@ class PartitionedMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(wishes=st.lists(ITEMS, min_size=1, max_size=8))
-    def somebody_pushes(self, wishes: list[tuple[str, int | None]]) -> None:
+    @rule(pushes=st.integers(1, 3))
+    def the_disk_catches_up(self, pushes: int) -> None:
+        for event in self.hidden[:pushes]:
+            self.queue.show(event)
+            for index in event.partitions:
+                self.model[self.queue.partitions[index].name].shown += 1
+        del self.hidden[:pushes]
+
+    @rule(wishes=st.lists(ITEMS, min_size=1, max_size=8), synced=st.sampled_from([True, True, False]))
+    def somebody_pushes(self, wishes: list[tuple[str, int | None]], synced: bool) -> None:
         items = self.named(wishes)
         decision = decide_push(self.queue, items, self.now)
         expected = self.expect_push(items)
@@ -182,6 +193,8 @@ class PartitionedMachine(RuleBasedStateMachine):
         if decision.event is not None:
             self.store(items, expected, decision.event)
             self.commit(decision.event)
+            if synced:
+                self.the_disk_catches_up(len(self.hidden))
 
     def id_at(self, offset: int, items: list[tuple[str, str]], offsets: list[int]) -> str:
         return self.stored[offset] if offset < len(self.stored) else items[offsets.index(offset)][1]
@@ -290,7 +303,7 @@ class PartitionedMachine(RuleBasedStateMachine):
         lease = self.groups[group].leases.get(name)
         if lease is not None and self.now < lease.expires_at:
             return None
-        cursor, end = self.cursor(group, name), len(self.model[name].ids)
+        cursor, end = self.cursor(group, name), self.model[name].shown
         return (cursor, end) if cursor < end else None
 
     @precondition(lambda self: self.given)
@@ -508,9 +521,14 @@ class PartitionedMachine(RuleBasedStateMachine):
                     subscriptions.apply(event)
                 elif number >= at:
                     queue.apply(event, positions if isinstance(event, Pushed) else ())  # type: ignore[arg-type]
+                    if isinstance(event, Pushed):
+                        queue.show(event)
         assert snapshot(queue) == durable
         assert subscriptions.dump() == self.subscriptions.dump()
         self.queue, self.subscriptions = queue, subscriptions
+        self.hidden.clear()
+        for part in self.model.values():
+            part.shown = len(part.ids)
         for state in self.groups.values():
             state.leases.clear()
 

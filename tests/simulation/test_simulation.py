@@ -19,6 +19,7 @@ from holtmq.broker.flow import Flow
 from holtmq.broker.leases import Ledger
 from holtmq.broker.partitioned import acking, acknowledgment
 from holtmq.broker.partitioned.acknowledgment import Settlement
+from holtmq.broker.partitioned.arrivals import Arrivals
 from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.dedup import DedupIndex
 from holtmq.broker.partitioned.events import Acked, encode
@@ -83,9 +84,22 @@ def test_confirming_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) ->
         callback(None)  # type: ignore[operator]
 
     monkeypatch.setattr(FileJournal, "on_durable", hasty)
+    monkeypatch.setattr(FileJournal, "durable", FileJournal.end)
 
     promise = first_broken_promise()
     assert "lost=['" in promise or "not as promised" in promise
+
+
+def test_a_message_that_shows_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Arrivals, "add", lambda arrivals, *push: arrivals._show(*push))
+
+    assert "claimable was" in first_broken_promise()
+
+
+def test_a_message_that_nobody_is_told_of_when_it_shows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionedStore, "_show", lambda store, queue, event: queue.show(event))
+
+    assert "waits while there is" in first_broken_promise()
 
 
 def test_a_lease_that_is_not_released_on_channel_close_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

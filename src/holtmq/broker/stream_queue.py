@@ -257,10 +257,10 @@ class _Reader:
     def next(self, limit: int) -> list[Message]:
         queue = self._queue
         log = queue.log
-        if log is None or self._offset >= log.log.next_offset:
+        if log is None or self._offset >= log.log.sure:
             return []
-        offsets = list(islice(log.log.live_offsets(self._offset, log.log.next_offset), limit))
-        self._offset = offsets[-1] + 1 if offsets else log.log.next_offset
+        offsets = list(islice(log.log.live_offsets(self._offset, log.log.sure), limit))
+        self._offset = offsets[-1] + 1 if offsets else log.log.sure
         rows = log.log.refs(offsets)
         bodies = queue.service.store.bodies([position for _, position, _ in rows])
         return [

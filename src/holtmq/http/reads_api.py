@@ -4,7 +4,6 @@ Owns: the wire form, and the waiting of a fetch for its first record. Must not t
 """
 
 import asyncio
-from bisect import bisect_left
 from typing import Final
 
 import msgspec
@@ -62,24 +61,11 @@ async def fetch(call: Call) -> object:
         left = deadline - loop.time()
         if size >= wanted or failed or left <= 0:
             return {"entries": answer}
-        if _hides_any(call, asked) or await _pushed(call, queues, left):
-            await call.durable()  # before that the messages do not show
+        await _pushed(call, queues, left)
 
 
-def _hides_any(call: Call, asked: FetchIn) -> bool:
-    """Whether a message is there already and only the disk is missing: no push will tell of it."""
-    for entry in asked.entries:
-        queue = call.service.store.queues.get(entry.queue)
-        index = queue.indexes.get(entry.partition) if queue is not None else None
-        if queue is not None and index is not None:
-            where = queue.partitions[index]
-            if _durable_end(call, queue, where) < where.end:
-                return True
-    return False
-
-
-async def _pushed(call: Call, queues: set[str], seconds: float) -> bool:
-    """Wait for a push to one of the queues; False when the time is up."""
+async def _pushed(call: Call, queues: set[str], seconds: float) -> None:
+    """Wait for a push to one of the queues to show, or until the time is up."""
     arrived = asyncio.Event()
     line = call.service.line
     line.watch(queues, arrived.set)
@@ -87,10 +73,9 @@ async def _pushed(call: Call, queues: set[str], seconds: float) -> bool:
         async with asyncio.timeout(seconds):
             await arrived.wait()
     except TimeoutError:
-        return False
+        pass
     finally:
         line.unwatch(queues, arrived.set)
-    return True
 
 
 def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int, bool]:
@@ -116,24 +101,14 @@ def _read_entry(call: Call, entry: FetchEntry, left: int) -> tuple[dict[str, obj
             return {**empty, "error": "UNKNOWN_TOPIC_OR_PARTITION"}, 0
         return ({**empty, "error": "OFFSET_OUT_OF_RANGE"} if entry.offset else empty), 0
     where = queue.partitions[index]
-    end = _durable_end(call, queue, where)
+    # A reader remembers how far it read. Had it seen a message whose offset a power cut could still give to
+    # another one, it would never see the other.
+    end = where.position_of(queue.log.sure)
     head |= {"highWatermark": end, "logStartOffset": where.first}
     if not where.first <= entry.offset <= end:
         return {**head, "records": [], "error": "OFFSET_OUT_OF_RANGE"}, 0
     records, size = _records(call, queue, where, entry.offset, end, min(entry.max_bytes or left, left))
     return {**head, "records": records}, size
-
-
-def _durable_end(call: Call, queue: PartitionedQueue, where: Partition) -> int:
-    """The first offset that a power cut could still give to another message.
-
-    A reader remembers how far it read: had it seen such a message, it would never see the other one.
-    """
-    durable = call.context.journal.durable
-    at = bisect_left(where.offsets, queue.log.sure_before(durable))
-    while at and queue.log.position(where.offsets[at - 1]) >= durable:
-        at -= 1
-    return where.first + at
 
 
 def _records(

@@ -126,7 +126,7 @@ class FileJournal:
         self._turn_due = False
         self._idle_turn_due = False
         self._in_flight: deque[_InFlight] = deque()
-        self._durable = 0
+        self._durable = SYNC_SIZE
         self._segments: list[_Segment] = []
         self._capacity = options.segment_bytes - HEADER_SIZE
         self._checkpoint_position = 0

@@ -83,6 +83,8 @@ class Node:
         else:
             count = len(event.partitions) if isinstance(event, Pushed) else 0
             known.apply(event, range(known.log.next_offset, known.log.next_offset + count))  # type: ignore[arg-type]
+            if isinstance(event, Pushed):
+                known.show(event)
 
     def restart(self) -> None:
         """Forget everything but the journal, and fold that."""

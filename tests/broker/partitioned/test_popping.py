@@ -1,49 +1,100 @@
-"""When the answer of a pop may go out."""
+"""What a pop may hand out, and when its answer may go out."""
+
+import pytest
 
 from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.requests import PopRequest, PushItem
+from holtmq.broker.partitioned.requests import Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.partitioned.staging import StagedRow, Winner
 from holtmq.journal import MemoryJournal
 
 
-def test_a_pop_waits_for_the_journal_only_if_it_hands_out_what_is_not_durable_yet() -> None:
-    journal = MemoryJournal()  # durable when it is flushed
-    service = PartitionedService(journal, Settings(0, "all"))
-    service.push([PushItem("q", "p", Body(name, b"1")) for name in "ab"], 0.0)
-    assert service.pop(PopRequest("l0", "q", partition="other"), 0.0) is None  # the group's first step
-    journal.flush()
-    service.push([PushItem("q", "p", Body("c", b"1")), PushItem("q", "p2", Body("d", b"1"))], 0.0)
-
-    old = service.pop(PopRequest("l1", "q", limit=2), 0.0)
-    young = service.pop(PopRequest("l2", "q", partition="p2"), 0.0)
-
-    assert old is not None
-    assert (old.count, old.waits) == (2, False)
-    assert young is not None
-    assert (young.count, young.waits) == (1, True)
-
-
-def test_staged_rows_are_waited_for_until_their_commit_is_durable() -> None:
-    journal = MemoryJournal()
-    service = PartitionedService(journal, Settings(0, "all"))
-    service.push([PushItem("q", "p", Body("before", b"1"))], 0.0)
+@pytest.fixture
+def service() -> PartitionedService:
+    """On a journal that is durable when it is flushed; the nameless group has joined queue "q"."""
+    service = PartitionedService(MemoryJournal(), Settings(0, "all"))
+    push(service, "p", "a", "b")
     assert service.pop(PopRequest("l0", "q", partition="other"), 0.0) is None
-    for batch, partition in ((1, "p"), (2, "p2")):
-        rows = [StagedRow("q", partition, Body(f"staged {batch}", b"1"))]
-        service.staging.stage("w", batch, 0, 0, 0, rows, 0.0)
-    journal.flush()  # so the bodies are durable, and what is pushed
-    for batch in (1, 2):
-        list(service.staging.commit("w", batch, [Winner(0, 0, 1)], 0.0))
-    log = service.store.queues["q"].log
+    service.journal.flush()
+    return service
 
-    pushed = service.pop(PopRequest("l1", "q", partition="p", limit=1), 0.0)
-    staged = service.pop(PopRequest("l2", "q", partition="p2"), 0.0)
 
-    assert pushed is not None
-    assert (pushed.count, pushed.waits) == (1, False)
-    assert staged is not None
-    assert (staged.count, staged.waits) == (1, True)
-    assert log.sure_before(journal.durable) == 1
-    journal.flush()
-    assert log.sure_before(journal.durable) == 3
+def push(service: PartitionedService, partition: str, *ids: str) -> None:
+    service.push([PushItem("q", partition, Body(name, b"1")) for name in ids], 0.0)
+
+
+def ids(popped: Popped | None) -> list[str]:
+    return [] if popped is None else [body.transaction_id for run in popped.runs for body in run.bodies]
+
+
+def test_nobody_gets_a_message_that_is_not_durable_yet_and_nobody_waits_for_it(
+    service: PartitionedService,
+) -> None:
+    push(service, "p", "c")
+    push(service, "p2", "d")
+
+    old = service.pop(PopRequest("l1", "q", limit=9, most_partitions=9), 0.0)
+
+    assert ids(old) == ["a", "b"]
+    assert old is not None
+    assert not old.waits
+    assert service.pop(PopRequest("l2", "q", partition="p2"), 0.0) is None
+    service.journal.flush()
+    assert ids(service.pop(PopRequest("l3", "q", limit=9, most_partitions=9), 0.0)) == ["d"]
+
+
+def test_a_waiting_pop_is_served_when_the_message_is_durable(service: PartitionedService) -> None:
+    got: list[Popped] = []
+    service.wait(Waiter(PopRequest("l1", "q", partition="new"), got.append), 0.0)
+    push(service, "new", "c")
+    service.turn(0.0)
+    assert got == []
+
+    service.journal.flush()
+    service.turn(0.0)
+
+    assert [ids(popped) for popped in got] == [["c"]]
+
+
+def test_a_partition_looked_at_too_early_is_offered_again_when_its_messages_show(
+    service: PartitionedService,
+) -> None:
+    held = service.pop(PopRequest("l1", "q", limit=9), 0.0)
+    push(service, "p2", "c")
+    assert service.pop(PopRequest("l2", "q", limit=9), 0.0) is None  # takes p2 out of the line
+
+    service.journal.flush()
+
+    assert ids(held) == ["a", "b"]
+    assert ids(service.pop(PopRequest("l3", "q", limit=9), 0.0)) == ["c"]
+
+
+def test_what_a_failing_disk_took_back_never_shows(service: PartitionedService) -> None:
+    push(service, "p2", "c")
+    assert isinstance(service.journal, MemoryJournal)
+
+    service.journal.fail("the disk is gone")
+
+    assert service.pop(PopRequest("l1", "q", partition="p2"), 0.0) is None
+    assert ids(service.pop(PopRequest("l2", "q", limit=9), 0.0)) == ["a", "b"]
+
+
+def test_staged_rows_show_when_their_commit_is_durable(service: PartitionedService) -> None:
+    rows = [StagedRow("q", "p2", Body("staged", b"1"))]
+    service.staging.stage("w", 1, 0, 0, 0, rows, 0.0)
+    service.journal.flush()  # so the bodies are durable
+    list(service.staging.commit("w", 1, [Winner(0, 0, 1)], 0.0))
+
+    assert service.pop(PopRequest("l1", "q", partition="p2"), 0.0) is None
+    assert service.store.queues["q"].log.sure == 2
+    service.journal.flush()
+    assert service.store.queues["q"].log.sure == 3
+    assert ids(service.pop(PopRequest("l2", "q", partition="p2"), 0.0)) == ["staged"]
+
+
+def test_a_pop_waits_for_the_journal_only_if_it_wrote(service: PartitionedService) -> None:
+    settled = service.pop(PopRequest("l1", "q", auto_ack=True), 0.0)
+    leased = service.pop(PopRequest("l2", "q"), 0.0)
+    joined = service.pop(PopRequest("l3", "q", group="g"), 0.0)
+
+    assert [popped.waits for popped in (settled, leased, joined) if popped is not None] == [True, False, True]

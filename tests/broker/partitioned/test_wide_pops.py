@@ -19,6 +19,7 @@ QUEUES, NAMESPACES, TASKS, GROUPS = ("a", "b", "c", "d"), ("", "x", "y"), ("", "
 
 def push(service: PartitionedService, queue: str, name: str, now: float = 0.0, partition: str = "p") -> None:
     service.push([PushItem(queue, partition, Body(name, b"1"))], now)
+    service.journal.flush()
 
 
 def ids(popped: Popped | None) -> list[str]:
@@ -47,7 +48,7 @@ class History:
 
     def step(self) -> None:
         self.dice.choice(
-            [self.pushes, self.pops, self.acks] * 2
+            [self.pushes, self.pops, self.acks, self.service.journal.flush] * 2
             + [self.pops_one, self.renews, self.waits, self.time_passes, self.changes, self.deletes]
         )()
         self.service.turn(self.now)
@@ -56,7 +57,8 @@ class History:
 
     def pushes(self) -> None:
         self.numbers += 1
-        push(self.service, self.dice.choice(QUEUES), f"i{self.numbers}", self.now, self.dice.choice("pq"))
+        item = PushItem(self.dice.choice(QUEUES), self.dice.choice("pq"), Body(f"i{self.numbers}", b"1"))
+        self.service.push([item], self.now)
 
     def request(self) -> PopRequest:
         self.numbers += 1

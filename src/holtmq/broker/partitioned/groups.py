@@ -197,7 +197,11 @@ class Group:
         where = self._partitions[partition]
         if first is None or first >= where.end:
             return None
-        now_us, end = micros(now), where.end
+        now_us, end, sure = micros(now), where.end, self._log.sure
+        if where.offsets[-1] >= sure:
+            end = where.position_of(sure)
+            if first >= end:
+                return None
         if where.holes is not None:
             first, end = where.live_from(first), where.live_end(end)
             if first >= end:
@@ -212,7 +216,7 @@ class Group:
                 self._look_again(partition, quiet_us)
                 return None
         if config.delayed_processing:
-            end = where.position_of(self._log.offset_at(now_us - config.delay_us + 1))
+            end = min(end, where.position_of(self._log.offset_at(now_us - config.delay_us + 1)))
             if end <= first:
                 head_us = self._log.created_us(where.offsets[first - where.first])
                 self._look_again(partition, head_us + config.delay_us)

@@ -114,12 +114,12 @@ class MessageLog:
         "_base",
         "_chunks",
         "_dead",
-        "_published",
         "_starts",
         "first_offset",
         "last_created_us",
         "live",
         "next_offset",
+        "sure",
     )
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class MessageLog:
         self._chunks: list[Chunk | None] = []
         self._starts: list[int] = []  # creation time of each chunk's first row; outlives the chunk
         self._dead: set[int] = set()  # full chunks without a live row
-        self._published = (-1, 0)  # see ``published``
+        self.sure = 0  # the first offset whose message a crash could still take back, or next_offset
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -301,20 +301,6 @@ class MessageLog:
             if chunk is not None:
                 yield number << CHUNK_SHIFT, chunk.partitions
 
-    # -- what a crash could take back ------------------------------------------------------------
-
-    def published(self, position: int, first: int, durable: int) -> None:
-        """Messages from offset ``first`` on are true once the record at ``position`` is durable; their bodies
-        may have been durable for long."""
-        if self._published[0] >= durable:
-            first = min(first, self._published[1])
-        self._published = position, first
-
-    def sure_before(self, durable: int) -> int:
-        """The first offset whose message was published by a record that is not durable yet."""
-        position, first = self._published
-        return first if position >= durable else self.next_offset
-
     # -- checkpoints -----------------------------------------------------------------------------
 
     def dump(self) -> "LogState":
@@ -334,6 +320,7 @@ class MessageLog:
 
     def load(self, state: "LogState") -> None:
         self._base, self.next_offset, self.last_created_us, self._starts, columns = state
+        self.sure = self.next_offset
         self._chunks = []
         for number, column in enumerate(columns, self._base):
             if not column:

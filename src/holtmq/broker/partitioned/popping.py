@@ -58,17 +58,7 @@ class Popping:
             return None
         self._count(runs, now)
         conflates = request.conflates and any(run.queue.groups[request.group].conflates for run in runs)
-        # Nobody sees a message that a crash could still take back.
-        durable = self._store.journal.durable
-        waits = (
-            wrote
-            or request.auto_ack
-            or any(
-                run.rows[-1][1] >= durable or run.rows[-1][0] >= run.queue.log.sure_before(durable)
-                for run in runs
-            )
-        )
-        return Popped(request, runs, waits, conflates)
+        return Popped(request, runs, wrote or request.auto_ack, conflates)
 
     def _pop_many(self, request: PopRequest, now: float) -> tuple[bool, list[Run]]:
         scope = Scope("", "", request.namespace, request.task)

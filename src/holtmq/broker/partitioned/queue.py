@@ -5,7 +5,7 @@ the neighbouring modules read this state and return events; applying the same ev
 the same queue. Must not touch: bodies, clocks, files, wire names.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
@@ -191,7 +191,8 @@ class PartitionedQueue:
     # -- durable changes -------------------------------------------------------------------------
 
     def apply(self, event: QueueEvent, positions: Sequence[int] = ()) -> None:
-        """Make an event true. ``positions`` are the journal positions of a push's messages."""
+        """Make an event true. ``positions`` are the journal positions of a push's messages, which nobody
+        gets before ``show``."""
         match event:
             case Pushed():
                 self._pushed(event, positions)
@@ -242,14 +243,17 @@ class PartitionedQueue:
         self.dedup.add(first, event.fingerprints)
         self.dedup.expire(event.created_us - self.config.dedup_window_us, 2 * len(indexes) + 64)
         partitions = self.partitions
-        touched: Iterable[int]
         if indexes.count(indexes[0]) == len(indexes):
             partitions[indexes[0]].offsets.extend(range(first, first + len(indexes)))
-            touched = (indexes[0],)
         else:
             for offset, index in enumerate(indexes, first):
                 partitions[index].offsets.append(offset)
-            touched = set(indexes)
+
+    def show(self, event: Pushed) -> None:
+        """What was pushed is there to be claimed."""
+        indexes = event.partitions
+        self.log.sure = event.first_offset + len(indexes)
+        touched = (indexes[0],) if indexes.count(indexes[0]) == len(indexes) else set(indexes)
         for group in self.groups.values():
             if group.lined_up:
                 offer = group.ready.offer

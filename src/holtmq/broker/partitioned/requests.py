@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """What a pop got. ``waits``: for the journal; it wrote, or has what is not durable yet."""
+    """What a pop got. ``waits``: for the journal, because it wrote."""
 
     request: PopRequest
     runs: list[Run]

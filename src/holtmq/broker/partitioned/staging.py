@@ -19,7 +19,7 @@ from holtmq.broker.changes import Kind
 from holtmq.broker.errors import Conflict, LimitReached
 from holtmq.broker.partitioned.addressing import Addresses
 from holtmq.broker.partitioned.bodies import Body, encode_body
-from holtmq.broker.partitioned.events import Pushed, decode_all, encode
+from holtmq.broker.partitioned.events import decode_all, encode
 from holtmq.broker.partitioned.message_log import from_bytes, to_bytes
 from holtmq.broker.partitioned.pushing import decide_push
 from holtmq.broker.partitioned.spool import Spool
@@ -218,11 +218,7 @@ class Staging(Side):
             b"".join([encode(number, event) for number, event in changes]),
             to_bytes(order),
         )
-        store = self._store
-        (position,) = store.commit_extras([(Kind.STAGE_COMMITTED, _encode(publication))])
-        for number, event in changes:
-            if isinstance(event, Pushed):
-                store.by_number[number].log.published(position, event.first_offset, store.journal.durable)
+        self._store.commit_extras([(Kind.STAGE_COMMITTED, _encode(publication))])
         return Committed(len(order), duplicates, False)
 
     def abort(self, writer: str, batch: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.changes import Kind
+from holtmq.broker.partitioned.arrivals import Arrivals
 from holtmq.broker.partitioned.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
@@ -66,7 +67,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class PartitionedStore:
-    """See the module. ``on_event`` hears of every live event, after it was applied."""
+    """See the module. ``on_event`` hears of every event after it was applied, of a push when it shows."""
 
     def __init__(self, journal: Journal, cache_bytes: int = CACHE_BYTES) -> None:
         self.journal = journal
@@ -80,6 +81,7 @@ class PartitionedStore:
         self.next_queue = NO_QUEUE + 1
         self.cache = BodyCache(cache_bytes)
         self.on_event: Callable[[PartitionedQueue, QueueEvent], None] | None = None
+        self._arrivals = Arrivals(journal, self._show)
         self._sides: dict[int, Side] = {}
         self._loose: list[int] = []  # while folding: bodies whose events have not come yet
 
@@ -146,6 +148,8 @@ class PartitionedStore:
                 count = len(event.partitions)
                 queue.apply(event, positions if count == len(positions) else positions[at : at + count])
                 at += count
+                self._arrivals.add(queue, event)
+                continue
             elif isinstance(event, Subscribed | SubscriptionMoved | SubscriptionsForgotten):
                 self.subscriptions.apply(event)
                 continue
@@ -163,6 +167,11 @@ class PartitionedStore:
                     self._note_aging(queue)
             if tell is not None:
                 tell(queue, event)
+
+    def _show(self, queue: PartitionedQueue, event: Pushed) -> None:
+        queue.show(event)
+        if self.on_event is not None and self.by_number.get(queue.number) is queue:
+            self.on_event(queue, event)
 
     def draft(self, name: str, now: float, ahead: int = 0) -> tuple[PartitionedQueue, QueueConfigured]:
         """A queue to decide a first push on, and the event that makes it real."""

@@ -83,20 +83,22 @@ class PartitionedPromises:
             self.becomes(after)
 
     def claimable(self, request: PopRequest, now: float) -> dict[str, tuple[int, int]]:
-        """What a pop may take now, by partition."""
+        """What a pop may take now, by partition: nothing that a crash could take back."""
         queue, group = request.queue, request.group
+        durable = self._versions[self._durable].queues[queue].partitions
         held = {
             lease.partition
             for lease in self.leases
             if lease.queue == queue and lease.group == group and self.is_live(lease, now)
         }
-        return {
-            name: span
-            for name in self.state.queues[queue].partitions
-            if name not in held
-            and (not request.partition or request.partition == name)
-            and (span := self.state.span(queue, group, name, micros(now))) is not None
-        }
+        found: dict[str, tuple[int, int]] = {}
+        for name in [request.partition] if request.partition else durable:
+            span = self.state.span(queue, group, name, micros(now))
+            if name in durable and name not in held and span is not None:
+                end = min(span[1], len(durable[name].ids))
+                if span[0] < end:
+                    found[name] = (span[0], end)
+        return found
 
     def command(self, run: Callable[[], T]) -> T | None:
         """The answer; None when the journal refused, and then nothing may have happened."""
