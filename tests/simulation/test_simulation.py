@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -198,7 +199,11 @@ def test_a_command_applied_before_its_record_is_found(monkeypatch: pytest.Monkey
 
 def test_a_partition_lease_that_is_not_released_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     acked = PartitionedQueue._acked
-    monkeypatch.setattr(PartitionedQueue, "_acked", lambda q, event: acked(q, replace(event, released=False)))
+
+    def forgetful(queue: PartitionedQueue, event: Acked) -> None:
+        acked(queue, msgspec.structs.replace(event, released=False))
+
+    monkeypatch.setattr(PartitionedQueue, "_acked", forgetful)
 
     promise = first_broken_promise()
     assert "under a lease that is over" in promise or "claimable" in promise or " of {" in promise

@@ -121,7 +121,7 @@ def _records(
         stop = min(at + _READ_AT_ONCE, end)
         holes = where.holes_in(at, stop)
         positions = [position for position in range(at, stop) if position not in holes]
-        rows = queue.log.refs(where.offsets[position - where.first] for position in positions)
+        rows = queue.log.refs([where.offsets[position - where.first] for position in positions])
         bodies = call.service.store.bodies([row[1] for row in rows])
         for position, row, body in zip(positions, rows, bodies, strict=True):
             cost = len(body.payload) + _RECORD_COST

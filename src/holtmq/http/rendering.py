@@ -5,6 +5,7 @@ A message's own part is rendered once and kept with its body, so that ten groups
 """
 
 from collections.abc import Mapping, Sequence
+from operator import add
 from typing import Final
 
 import msgspec
@@ -26,6 +27,8 @@ ACK_ERRORS = {
 # specifications for each message: 0.4 µs to 1.2 for a push result, 0.8 to 1.8 for a popped message.
 _HEX: Final = [b"%03x" % number for number in range(4096)]
 _encode: Final = msgspec.json.Encoder().encode
+_NUMBER: Final = '{{"index":{},"transactionId":'
+_NUMBERED: Final = [_NUMBER.format(index) for index in range(1000)]
 # Under a lease an unknown id is a client's mix-up, and newer clients look for this word.
 _NOT_DELIVERED = "Message not found: transaction is unresolvable under this lease"
 
@@ -178,13 +181,16 @@ def ack_answers(
 def clean_answers(runs: Sequence[CleanRun], queue: PartitionedQueue, outcomes: Sequence[AckOutcome]) -> bytes:
     """The array that answers acknowledgments in runs with one outcome each."""
     parts: list[str] = []
-    for run, outcome in zip(runs, outcomes, strict=True):
-        ids = run.transaction_ids
-        tail = _ack_tail(Ack(run.partition, ids[0]), queue, outcome)
-        parts += [
-            f'{{"index":{index},"transactionId":{quoted(id_)},{tail}'
-            for index, id_ in enumerate(ids, len(parts))
-        ]
+    name, last, verdict, at = quoted(queue.name), None, "", 0
+    for (partition, _, ids), outcome in zip(runs, outcomes, strict=True):
+        if outcome is not last:
+            last, verdict = outcome, ack_verdict(outcome, None)
+        where = quoted(queue.partitions[partition].name)
+        tail = f',{verdict},"queueName":{name},"partitionName":{where}}}'
+        end = at + len(ids)
+        heads = _NUMBERED[at:end] if end <= len(_NUMBERED) else map(_NUMBER.format, range(at, end))
+        parts.append(f"{tail},".join([*map(add, heads, map(quoted, ids))]) + tail)
+        at = end
     return f"[{','.join(parts)}]".encode()
 
 

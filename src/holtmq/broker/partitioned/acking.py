@@ -90,7 +90,7 @@ def _decide_partition(
     cursor = group.cursor(partition)
     if cursor is None:
         cursor = queue.partitions[partition].first
-    known: Mapping[str, int] = (lease.transactions or {}) if lease is not None else {}
+    known: Mapping[str, int] = lease.transactions if lease is not None else {}
     mentions: Counter[str] = Counter()  # in this call, of ids that the lease holds more than once
     live_id = lease.id if lease is not None else ""
     named: dict[int, Named] = {}
@@ -124,7 +124,7 @@ def _decide_partition(
     settlement = settle(named, cursor, lease.end if lease is not None else None, budget, release)
     answers = _answer(settlement, accepted, lease, queue.config.files_dead_letters, outcomes)
     error = _head_error(named) if settlement.failed else None
-    return _event(queue, group, partition, settlement, budget, lease, answers, micros(now), error)
+    return _event(queue, group, partition, settlement, budget, answers, micros(now), error)
 
 
 def _head_error(named: Mapping[int, Named]) -> str | None:
@@ -172,7 +172,6 @@ def _event(
     partition: int,
     settlement: Settlement,
     budget: Budget,
-    lease: Lease | None,
     answers: Answers,
     at_us: int,
     error: str | None,
@@ -190,7 +189,6 @@ def _event(
         hold_us,
         settlement.released,
         filed,
-        lease.id if lease is not None else "",
         answers,
         error,
     )

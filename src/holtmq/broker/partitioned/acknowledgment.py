@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+import msgspec
+
 RETRIES_EXHAUSTED: Final = "Retries exhausted"
 ERROR_MAX: Final = 4_000  # characters of a caller's error text kept with a dead letter
 
@@ -86,8 +88,7 @@ class AckOutcome:
         return self.verdict is AckVerdict.FILED
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True, gc=False):
     """What one call was told about a partition, kept for its repeat: usually one answer for a whole span."""
 
     first: int

@@ -185,6 +185,9 @@ class BodyCache:
     def get(self, position: int) -> Body | None:
         return self._bodies.get(position)
 
+    def get_all(self, positions: Sequence[int]) -> list[Body | None]:
+        return [*map(self._bodies.get, positions)]
+
     def add(self, positions: Sequence[int], bodies: Sequence[Body]) -> None:
         # Twice the payload: the edge keeps its rendering beside it.
         size = sum([_COST + 2 * len(body.payload) for body in bodies])

@@ -9,18 +9,15 @@ from typing import Final, NamedTuple
 
 from holtmq.broker.partitioned.acknowledgment import (
     AckOutcome,
-    AckStatus,
     AckVerdict,
     Answers,
-    Budget,
-    Named,
-    settle,
 )
 from holtmq.broker.partitioned.events import Acked
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
-_DONE: Final = Named(AckStatus.COMPLETED, None)
+_RELEASED: Final = AckOutcome(AckVerdict.ACKNOWLEDGED, lease_released=True)
+_HELD_ON: Final = AckOutcome(AckVerdict.ACKNOWLEDGED)
 
 
 class CleanRun(NamedTuple):
@@ -40,36 +37,29 @@ def decide_clean(
         return None
     outcomes: list[AckOutcome] = []
     events: list[Acked] = []
-    at_us = micros(now)
+    at_us, leases = micros(now), reader.leases
     for partition, lease_id, transaction_ids in runs:
-        lease = reader.leases.lease(partition, now)
-        if lease is None or lease.id != lease_id or lease.transactions is None or lease.repeated:
+        lease = leases.lease(partition, now)
+        if lease is None or lease.id != lease_id:
             return None
-        try:
-            positions = [*map(lease.transactions.__getitem__, transaction_ids)]
-        except KeyError:
-            return None
+        if lease.ids == transaction_ids:
+            first, end = lease.positions[0], lease.positions[-1] + 1
+        else:
+            if lease.repeated:
+                return None
+            try:
+                positions = [*map(lease.transactions.__getitem__, transaction_ids)]
+            except KeyError:
+                return None
+            first, end = min(positions), max(positions) + 1
         cursor = reader.cursor(partition)
-        first, last = min(positions), max(positions)
-        if cursor is None or first < cursor or last >= lease.end:
+        if cursor is None or first < cursor or end > lease.end:
             return None
-        # All of them completed: the highest alone says the same as all, by the head rule.
-        budget = Budget(reader.leases.retries.get(partition, 0), queue.config.retry_limit)
-        settlement = settle({last: _DONE}, cursor, lease.end, budget)
-        outcome = AckOutcome(AckVerdict.ACKNOWLEDGED, settlement.released)
+        # All of them completed: the highest settles everything below, by the head rule.
+        released = end == lease.end
+        outcome = _RELEASED if released else _HELD_ON
+        retries = 0 if released else leases.retries.get(partition, 0)
+        answers = Answers(first, end, outcome, {})
         outcomes.append(outcome)
-        events.append(
-            Acked(
-                reader.number,
-                partition,
-                settlement.cursor,
-                settlement.retry_count,
-                at_us,
-                0,
-                settlement.released,
-                (),
-                lease.id,
-                Answers(first, last + 1, outcome, {}),
-            )
-        )
+        events.append(Acked(reader.number, partition, end, retries, at_us, 0, released, (), answers))
     return outcomes, events

@@ -105,6 +105,11 @@ class DeliveryLog:
         attempt = retries + 1
         if lease is not None:
             delivered_us, attempt = round(lease.lent_at * _US), lease.attempt
+        if not event.dead_letters and event.retry_count <= retries:
+            self._add(event, old, event.cursor, attempt, delivered_us, Outcome.ACKED, None)
+            if self._failing and event.cursor > old:
+                self._failing.pop((event.group, event.partition), None)
+            return
         key = (event.group, event.partition)
         at = old
         for number, filed in enumerate(event.dead_letters, next_letter):
@@ -136,7 +141,7 @@ class DeliveryLog:
         if end <= first:
             return
         blocks = self._blocks
-        if not blocks or len(blocks[-1]) == _BLOCK:
+        if not blocks or len(blocks[-1].times) == 2 * _BLOCK:
             blocks.append(_Block(self.next_number))
             if (len(blocks) - 1) * _BLOCK >= self._limit:
                 blocks.popleft()

@@ -60,8 +60,7 @@ class Filed:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(msgspec.Struct, frozen=True, gc=False):
     """A group's progress in one partition, however it came about: ack, nack, auto-ack, eviction."""
 
     group: int
@@ -73,9 +72,8 @@ class Acked:
     released: bool = False
     dead_letters: tuple[Filed, ...] = ()
     # For the live lease only, which no restart survives; never encoded.
-    lease_id: str = field(default="", compare=False)
-    answers: Answers | None = field(default=None, compare=False)
-    error: str | None = field(default=None, compare=False)  # why the head failed that comes again
+    answers: Answers | None = None
+    error: str | None = None  # why the head failed that comes again
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +207,7 @@ _PUSHED, _ACKED, _TRIMMED = 1, 2, 3
 _HEAD: Final = Struct("<IBI")  # length of what follows the head, kind, queue
 _PUSH: Final = Struct("<QQI")  # first offset, created, count; then partitions, fingerprints, new names
 _ACK: Final = Struct("<IIQIQQB")  # group, partition, cursor, retries, at, hold until, released; then letters
+_HEAD_AND_ACK: Final = Struct(_HEAD.format + _ACK.format[1:])
 _names: Final = msgspec.msgpack.Decoder(tuple[str, ...])
 _letters: Final = msgspec.msgpack.Decoder(tuple[Filed, ...])
 _encode_rare: Final = msgspec.msgpack.Encoder().encode
@@ -218,8 +217,10 @@ def encode(queue: int, event: Event) -> bytes:
     """One event as bytes that say their own length; concatenate to make a record of several."""
     if isinstance(event, Acked):
         tail = _encode_rare(event.dead_letters) if event.dead_letters else b""
-        head = _HEAD.pack(_ACK.size + len(tail), _ACKED, queue)
-        fields = _ACK.pack(
+        fields = _HEAD_AND_ACK.pack(
+            _ACK.size + len(tail),
+            _ACKED,
+            queue,
             event.group,
             event.partition,
             event.cursor,
@@ -228,7 +229,7 @@ def encode(queue: int, event: Event) -> bytes:
             event.hold_until_us,
             event.released,
         )
-        return head + fields + tail
+        return fields + tail if tail else fields
     if isinstance(event, Pushed):
         count = len(event.partitions)
         names = _encode_rare(event.new_partitions) if event.new_partitions else b""

@@ -7,9 +7,12 @@ decisions (acks are decided elsewhere and applied here), clocks.
 
 from array import array
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from holtmq.broker.partitioned.acknowledgment import Answers
 from holtmq.broker.partitioned.message_log import MessageLog, Partition
@@ -21,8 +24,7 @@ QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of everybody who names none
 RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack which released their lease
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """What one claim handed out of one partition."""
 
     partition: int
@@ -92,7 +94,7 @@ class Group:
         self._partitions = partitions
         self._log = log
         self._start_offset: int | None = None
-        self._releases: dict[tuple[str, int], Answers] = {}
+        self._releases: OrderedDict[tuple[str, int], Answers] = OrderedDict()
 
     # -- where it stands -------------------------------------------------------------------------
 
@@ -263,7 +265,7 @@ class Group:
     def remember_release(self, lease_id: str, partition: int, answers: Answers) -> None:
         self._releases[lease_id, partition] = answers
         if len(self._releases) > RELEASES_MAX:
-            del self._releases[next(iter(self._releases))]
+            self._releases.popitem(last=False)  # a plain dict would search for its first
 
     def released_answers(self, lease_id: str, partition: int) -> Answers | None:
         """What the ack that released this lease was told, for a client that lost the answer."""

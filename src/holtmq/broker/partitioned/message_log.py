@@ -232,9 +232,18 @@ class MessageLog:
     def fingerprint(self, offset: int) -> int:
         return self._row(offset).fingerprints[offset & _MASK]
 
-    def refs(self, offsets: Iterable[int]) -> list[tuple[int, int, int]]:
-        """(offset, journal position, creation time) of each, for a delivery."""
+    def refs(self, offsets: Sequence[int]) -> list[tuple[int, int, int]]:
+        """(offset, journal position, creation time) of each, for a delivery; the offsets rise."""
+        if not offsets:
+            return []
         chunks, base = self._chunks, self._base
+        first, last = offsets[0], offsets[-1]
+        if last - first == len(offsets) - 1 and first >> CHUNK_SHIFT == last >> CHUNK_SHIFT:
+            # Pushed together, as most are: slices of the columns.
+            whole = chunks[(first >> CHUNK_SHIFT) - base]
+            assert whole is not None
+            run = slice(first & _MASK, (last & _MASK) + 1)
+            return [*zip(range(first, last + 1), whole.positions[run], whole.created[run], strict=True)]
         rows: list[tuple[int, int, int]] = []
         for offset in offsets:
             chunk = chunks[(offset >> CHUNK_SHIFT) - base]

@@ -6,16 +6,19 @@ partition. Must not touch: clocks, files, sockets, wire names. Time comes in as 
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 UNSET: Final = (1 << 64) - 1  # no cursor yet: the group's start decides
 
 
-@dataclass(slots=True)
-class Lease:
-    """Positions ``first`` to ``end - 1`` of one partition in one worker's hands."""
+class Lease(msgspec.Struct, gc=False, eq=False):
+    """Positions ``first`` to ``end - 1`` of one partition in one worker's hands.
+
+    ``ids`` are those of the messages delivered, in order, at ``positions``; none once one was deleted.
+    """
 
     id: str  # chosen by the caller: one pop may lease several partitions under one id
     partition: int
@@ -24,36 +27,54 @@ class Lease:
     expires_at: float
     attempt: int  # how often this head has been handed out, from 1
     conflated: bool = False  # only the last position was delivered, standing for all
-    transactions: dict[str, int] | None = None  # delivered transaction id -> position
     lent_at: float = 0.0
-    repeated: dict[str, list[int]] | None = (
-        None  # where ids occur more than once: all their positions, rising
-    )
+    ids: Sequence[str] = ()
+    positions: Sequence[int] = ()
+    # Made when somebody asks; who acks just what was delivered does not.
+    _known: dict[str, int] | None = None
+    _repeated: dict[str, list[int]] | None = None
 
     @property
     def size(self) -> int:
         return 1 if self.conflated else self.end - self.first
 
     def delivered(self, transaction_ids: Sequence[str], positions: Sequence[int]) -> None:
-        """These are in the worker's hands. Nothing but the dedup window keeps an id from coming twice."""
-        known = self.transactions = dict(zip(transaction_ids, positions, strict=True))
-        if len(known) < len(positions):
+        """These are in the worker's hands."""
+        self.ids, self.positions = transaction_ids, positions
+
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """The position of each delivered id."""
+        return self._known if self._known is not None else self._look_through()
+
+    @property
+    def repeated(self) -> Mapping[str, Sequence[int]]:
+        """All positions, rising, of ids that occur more than once: only the dedup window prevents that."""
+        if self._known is None:
+            self._look_through()
+        return self._repeated or {}
+
+    def _look_through(self) -> dict[str, int]:
+        known = self._known = dict(zip(self.ids, self.positions, strict=True))
+        if len(known) < len(self.ids):
             places: dict[str, list[int]] = {}
-            for transaction_id, position in zip(transaction_ids, positions, strict=True):
+            for transaction_id, position in zip(self.ids, self.positions, strict=True):
                 places.setdefault(transaction_id, []).append(position)
-            self.repeated = {name: where for name, where in places.items() if len(where) > 1}
+            self._repeated = {name: where for name, where in places.items() if len(where) > 1}
+        return known
 
     def mentioned(self, transaction_id: str, cursor: int, before: int) -> int | None:
         """The position that an ack means, the ``before`` + 1st of one call for this id: they go in order."""
-        if self.repeated is not None and (places := self.repeated.get(transaction_id)):
+        if places := self.repeated.get(transaction_id):
             waiting = [position for position in places if position >= cursor] or places
             return waiting[min(before, len(waiting) - 1)]
-        return self.transactions.get(transaction_id) if self.transactions is not None else None
+        return self.transactions.get(transaction_id)
 
     def deleted(self, position: int) -> None:
         """The message at this position is gone."""
-        known = self.transactions or {}
-        for transaction_id, places in (self.repeated or {}).items():
+        known = self._look_through() if self._known is None else self._known
+        self.ids = self.positions = ()
+        for transaction_id, places in (self._repeated or {}).items():
             if position in places:
                 places.remove(position)
                 if not places:
@@ -90,7 +111,8 @@ class PartitionLeases:
 
     def settle(self, partition: int, old: int, new: int, retry_count: int, hold_us: int, at_us: int) -> None:
         """Move the cursor from ``old`` to ``new``."""
-        self.grow(partition)
+        if partition >= len(self.cursors):
+            self.grow(partition)
         self.cursors[partition] = new
         self.settled_at[partition] = at_us
         if new > old:
@@ -100,8 +122,10 @@ class PartitionLeases:
                 self.attempts[partition] = 1  # the rest has been handed out, too
             else:
                 self.attempts.pop(partition, None)
-        _put(self.retries, partition, retry_count)
-        _put(self.holds, partition, hold_us)
+        if retry_count or self.retries:
+            _put(self.retries, partition, retry_count)
+        if hold_us or self.holds:
+            _put(self.holds, partition, hold_us)
 
     def seek(self, partition: int, position: int) -> None:
         """Set the cursor wherever the caller says; whoever held a lease here has lost it."""
@@ -138,9 +162,9 @@ class PartitionLeases:
         lease = self._live.get(partition)
         return lease if lease is not None and now < lease.expires_at else None
 
-    def expired(self, partition: int, now: float) -> bool:
-        lease = self._live.get(partition)
-        return lease is not None and now >= lease.expires_at
+    def held(self, partition: int) -> Lease | None:
+        """The lease on a partition, though it may have expired."""
+        return self._live.get(partition)
 
     def shrink(self, partition: int, cursor: int) -> bool:
         """A partial ack: the lease goes on over the rest. True when nothing was left and it ended."""

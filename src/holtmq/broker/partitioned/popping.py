@@ -6,12 +6,13 @@ waits (the line's), wire names, clocks.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.events import NO_QUEUE
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.groups import Delivery, micros
 from holtmq.broker.partitioned.joining import decide_join, decide_subscription
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PopRequest, Run
@@ -140,26 +141,8 @@ class Popping:
         )
         if not claim.deliveries:
             return []
-        runs: list[Run] = []
-        several = len(claim.deliveries) > 1
         try:
-            for delivery in claim.deliveries:
-                if left <= 0:
-                    queue.leave_out(request.group, delivery)
-                    continue
-                rows = queue.log.refs(delivery.offsets)
-                positions = [position for _, position, _ in rows]
-                # Messages are no longer than the journal from the first to the last: no need to look at each.
-                if positions[-1] - positions[0] <= left:
-                    bodies = self._store.bodies(positions)
-                    if several:
-                        left -= sum([len(body.payload) for body in bodies])
-                else:
-                    bodies, left = self._bodies_within(positions, left)
-                    rows = rows[: len(bodies)]
-                    delivery = delivery.shortened(len(bodies))
-                queue.delivered(delivery, [body.transaction_id for body in bodies])
-                runs.append(Run(queue, delivery, rows, bodies))
+            runs = self._runs(queue, request.group, claim.deliveries, left)
             if claim.events:
                 ends = {run.delivery.partition: run.delivery.end for run in runs}
                 events = [replace(e, cursor=ends[e.partition]) for e in claim.events if e.partition in ends]
@@ -171,6 +154,42 @@ class Popping:
         if not request.auto_ack:
             self._note_home(request.lease_id, queue.number)
         self._line.plan(queue, request.group)
+        return runs
+
+    def _runs(
+        self, queue: PartitionedQueue, group: str, deliveries: Sequence[Delivery], left: int
+    ) -> list[Run]:
+        """The messages of these deliveries, up to ``left`` bytes and the one that goes beyond."""
+        refs = queue.log.refs
+        rows = [row for delivery in deliveries for row in refs(delivery.offsets)]
+        positions = [position for _, position, _ in rows]
+        # Messages are no longer than the journal from the first to the last: no need to look at each.
+        if max(positions) - min(positions) > left:
+            return self._runs_within(queue, group, deliveries, left)
+        bodies = self._store.bodies(positions)
+        runs: list[Run] = []
+        at = 0
+        for delivery in deliveries:
+            end = at + len(delivery.offsets)
+            mine = bodies[at:end]
+            queue.delivered(delivery, [body.transaction_id for body in mine])
+            runs.append(Run(queue, delivery, rows[at:end], mine))
+            at = end
+        return runs
+
+    def _runs_within(
+        self, queue: PartitionedQueue, group: str, deliveries: Sequence[Delivery], left: int
+    ) -> list[Run]:
+        runs: list[Run] = []
+        for delivery in deliveries:
+            if left <= 0:
+                queue.leave_out(group, delivery)
+                continue
+            rows = queue.log.refs(delivery.offsets)
+            bodies, left = self._bodies_within([position for _, position, _ in rows], left)
+            short = delivery.shortened(len(bodies))
+            queue.delivered(short, [body.transaction_id for body in bodies])
+            runs.append(Run(queue, short, rows[: len(bodies)], bodies))
         return runs
 
     def _bodies_within(self, positions: Sequence[int], most: int) -> tuple[list[Body], int]:

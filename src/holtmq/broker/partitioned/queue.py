@@ -185,7 +185,9 @@ class PartitionedQueue:
 
     def take_woken(self) -> set[str]:
         """Groups that may have become claimable by what was applied since the last call."""
-        woken, self._woken = self._woken, set()
+        woken = self._woken
+        if woken:
+            self._woken = set()
         return woken
 
     # -- durable changes -------------------------------------------------------------------------
@@ -265,13 +267,11 @@ class PartitionedQueue:
         group, index = self._numbered[event.group], event.partition
         where = self.partitions[index]
         old = group.cursor(index)
-        self.deliveries.settled(
-            event,
-            where.first if old is None else old,
-            group.leases.retries.get(index, 0),
-            group.leases.lease(index, float("-inf")),
-            self.dead_letters.next_number,
-        )
+        if old is None:
+            old = where.first
+        leases = group.leases
+        retries, held = leases.retries.get(index, 0), leases.held(index)
+        self.deliveries.settled(event, old, retries, held, self.dead_letters.next_number)
         for filed in event.dead_letters:
             offset = where.offsets[filed.position - where.first]
             ((_, journal_position, created_us),) = self.log.refs((offset,))
@@ -289,20 +289,13 @@ class PartitionedQueue:
                     filed.error,
                 )
             )
-        group.leases.settle(
-            index,
-            where.first if old is None else old,
-            event.cursor,
-            event.retry_count,
-            event.hold_until_us,
-            event.at_us,
-        )
+        leases.settle(index, old, event.cursor, event.retry_count, event.hold_until_us, event.at_us)
         if event.released:
-            lease = group.leases.end(index)
-            if lease is not None and event.answers is not None:
-                group.remember_release(lease.id, index, event.answers)
+            leases.end(index)
+            if held is not None and event.answers is not None:
+                group.remember_release(held.id, index, event.answers)
         else:
-            group.leases.shrink(index, event.cursor)
+            leases.shrink(index, event.cursor)
         self.progress += 1
         if event.cursor < where.end:
             self._offer(group, index)

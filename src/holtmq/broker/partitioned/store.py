@@ -203,16 +203,15 @@ class PartitionedStore:
 
     def bodies(self, positions: Sequence[int]) -> list[Body]:
         """The messages at these journal positions; the newest come from memory."""
-        get = self.cache.get
-        found = [get(position) for position in positions]
+        found = self.cache.get_all(positions)
+        if all(found):
+            return found  # type: ignore[return-value]  # just checked
         missing = [position for position, body in zip(positions, found, strict=True) if body is None]
-        if missing:
-            cipher = self.cipher
-            read = [decode_body(record, cipher) for _, record in self.journal.read_many(missing)]
-            self.cache.add(missing, read)
-            fresh = iter(read)
-            return [next(fresh) if body is None else body for body in found]
-        return [body for body in found if body is not None]
+        cipher = self.cipher
+        read = [decode_body(record, cipher) for _, record in self.journal.read_many(missing)]
+        self.cache.add(missing, read)
+        fresh = iter(read)
+        return [next(fresh) if body is None else body for body in found]
 
     def body(self, position: int) -> Body:
         return self.bodies((position,))[0]
