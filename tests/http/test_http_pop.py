@@ -1,5 +1,6 @@
 """Popping over HTTP: claims, leases, long polls, subscriptions."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from http_support import Api, ids
 
+from holtmq.broker.partitioned.requests import Popped, Waiter
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 
@@ -164,6 +166,29 @@ def test_a_waiting_pop_is_woken_by_the_push(
     api.push("q", "a")
 
     assert ids(waiting.result()) == ["a"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ends", ["served", "in vain"])
+def test_a_wait_that_is_over_leaves_nothing_for_the_garbage_collector(
+    broker: TestBroker, api: Api, connect: Callable[..., Api], ends: str
+) -> None:
+    other = connect()
+    gc.collect()
+    gc.disable()
+    try:
+        for name in ("a", "b", "c"):
+            if ends == "in vain":
+                assert other.pop("q", wait="true", timeout=20) == []
+                continue
+            waiting = _in_background(lambda: other.pop("q", wait="true", timeout=60000, autoAck="true"))
+            _until_parked(broker)
+            api.push("q", name)
+            assert ids(waiting.result()) == [name]  # type: ignore[arg-type]
+        left = broker.call(lambda _: [o for o in gc.get_objects() if isinstance(o, Waiter | Popped)])
+    finally:
+        gc.enable()
+
+    assert left == []
 
 
 def test_a_waiting_pop_is_woken_by_a_release_a_seek_and_the_end_of_a_lease(

@@ -101,8 +101,7 @@ class PopApi:
     def stop(self) -> None:
         """Answer everybody who waits, and let nobody wait from now on."""
         self._stopping = True
-        for waiter in self._service.line.drain():
-            waiter.give_up()
+        self._service.line.drain()
 
     def _wait(
         self, exchange: Exchange, asked: Parameters, request: PopRequest, now: float, recorded: bool

@@ -309,6 +309,7 @@ class FastProtocol(HttpToolsProtocol):
             if exchange.on_dropped is not None:
                 exchange.on_dropped()
             return
+        exchange.on_dropped = None  # lets go of what was handed out
         end = b"\r\n\r\n" if exchange.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if status == 204:
             transport.write(_NO_CONTENT + (b"\r\n" if exchange.keep_alive else b"connection: close\r\n\r\n"))

@@ -80,12 +80,26 @@ class Waiter:
         self,
         request: PopRequest,
         deliver: Callable[[Popped], None],
-        give_up: Callable[[], None] = lambda: None,
+        give_up: Callable[[], None] | None = None,
     ) -> None:
         self.request = request
         self.deliver = deliver
-        self.give_up = give_up
+        self.give_up = give_up or _nothing
         self.done = False
+
+    def end(self) -> None:
+        """It was served, or withdrawn. What it would have called mostly holds on to it, and to what was
+        handed out: let go of here, or it all waits for the garbage collector."""
+        self.done = True
+        self.deliver, self.give_up = _ignore, _nothing
+
+
+def _ignore(_popped: Popped) -> None:
+    return None
+
+
+def _nothing() -> None:
+    return None
 
 
 class AckRequest(NamedTuple):

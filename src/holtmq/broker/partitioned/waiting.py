@@ -67,7 +67,7 @@ class WaitingLine:
         """Withdraw; nothing when it was served already."""
         if waiter.done:
             return
-        waiter.done = True
+        waiter.end()
         request = waiter.request
         if not request.queue:
             wide = self._wide.get(_wide_key(request))
@@ -91,15 +91,19 @@ class WaitingLine:
             if not groups:
                 del self._groups[request.queue]
 
-    def drain(self) -> list[Waiter]:
-        """Everybody, for a node that stops."""
+    def drain(self) -> None:
+        """The node stops: everybody gives up."""
         everybody = [w for line in (*self._lines.values(), *self._wide.values()) for w in line]
-        for waiter in everybody:
-            waiter.done = True
         self._lines.clear()
         self._groups.clear()
         self._wide.clear()
-        return everybody
+        for waiter in everybody:
+            self._give_up(waiter)
+
+    def _give_up(self, waiter: Waiter) -> None:
+        give_up = waiter.give_up
+        self.remove(waiter)
+        give_up()
 
     # -- being woken -----------------------------------------------------------------------------
 
@@ -230,8 +234,7 @@ class WaitingLine:
             try:
                 popped = self._pop(waiter.request, now)
             except JournalFailed:  # an auto-ack must be written: this one fails, the others are not held up
-                self.remove(waiter)
-                waiter.give_up()
+                self._give_up(waiter)
                 continue
             if popped is None:
                 queue = self._queues.get(waiter.request.queue)
@@ -239,9 +242,8 @@ class WaitingLine:
                     self.plan(queue, waiter.request.group)
                 return
             del line[waiter]
-            waiter.done = True
             self._left(waiter.request)
-            waiter.deliver(popped)
+            _deliver(waiter, popped)
 
     def _serve_wide(self, key: _Wide, line: _Line, now: float) -> None:
         while line:
@@ -249,17 +251,21 @@ class WaitingLine:
             try:
                 popped = self._pop(waiter.request, now)
             except JournalFailed:
-                self.remove(waiter)
-                waiter.give_up()
+                self._give_up(waiter)
                 continue
             if popped is None:
                 self._plan_wide(key)
                 return
             del line[waiter]
-            waiter.done = True
             if not line:
                 del self._wide[key]
-            waiter.deliver(popped)
+            _deliver(waiter, popped)
+
+
+def _deliver(waiter: Waiter, popped: Popped) -> None:
+    deliver = waiter.deliver
+    waiter.end()
+    deliver(popped)
 
 
 def _key(request: PopRequest) -> _Key:
