@@ -1,5 +1,7 @@
 """What a pop may hand out, and when its answer may go out."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from holtmq.broker.partitioned.bodies import Body
@@ -98,3 +100,22 @@ def test_a_pop_waits_for_the_journal_only_if_it_wrote(service: PartitionedServic
     joined = service.pop(PopRequest("l3", "q", group="g"), 0.0)
 
     assert [popped.waits for popped in (settled, leased, joined) if popped is not None] == [True, False, True]
+
+
+@pytest.mark.parametrize("auto_ack", [False, True])
+def test_a_pop_that_fails_leaves_its_partition_to_the_next(
+    service: PartitionedService, monkeypatch: pytest.MonkeyPatch, auto_ack: bool
+) -> None:
+    def unreadable(_positions: Sequence[int]) -> list[Body]:
+        raise OSError("the file could not be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.store, "bodies", unreadable)
+        with pytest.raises(OSError, match="could not be read"):
+            service.pop(PopRequest("l1", "q", auto_ack=auto_ack), 0.0)
+
+    again = service.pop(PopRequest("l2", "q", limit=9), 0.0)
+
+    assert ids(again) == ["a", "b"]
+    assert again is not None
+    assert again.runs[0].delivery.attempt == 1

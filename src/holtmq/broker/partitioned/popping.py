@@ -149,7 +149,7 @@ class Popping:
                 self._store.commit([(queue.number, event) for event in events])
         except BaseException:
             for delivery in claim.deliveries:  # nobody gets them: do not make the next worker wait
-                queue.release(request.group, delivery.partition, request.lease_id)
+                queue.leave_out(request.group, delivery)
             raise
         if not request.auto_ack:
             self._note_home(request.lease_id, queue.number)
