@@ -17,11 +17,11 @@ BROKEN = Path(__file__).with_name("broken_subject.py")
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
 
-async def judge(tmp_path: Path, rounds: int, fault: str = "", **options: object) -> Report:
+async def judge(tmp_path: Path, rounds: int, fault: str = "", seed: int = 11, **options: object) -> Report:
     command = (sys.executable, str(BROKEN), fault) if fault else Options().command
     chosen = Options(
         rounds=rounds,
-        seed=11,
+        seed=seed,
         folder=tmp_path,
         round_seconds=0.2,
         command=command,
@@ -82,10 +82,15 @@ async def test_a_broker_that_forgets_how_far_a_group_came_is_caught(tmp_path: Pa
 
 
 async def test_a_broker_that_tears_http_transactions_is_caught(tmp_path: Path) -> None:
-    report = await judge(tmp_path, rounds=60, fault="http-torn", stop_at_failure=True)
+    examples: list[str] = []
+    for seed in (11, 12, 13):  # what is torn may be found first by what it left behind
+        report = await judge(tmp_path, rounds=60, fault="http-torn", seed=seed, stop_at_failure=True)
+        assert not report.passed
+        if report.http.torn_transactions:
+            return
+        examples += report.examples
 
-    assert not report.passed
-    assert report.http.torn_transactions > 0, report.examples
+    pytest.fail(f"nothing was found torn, but: {examples}")
 
 
 async def test_a_journal_that_never_syncs_fails_at_a_power_cut(tmp_path: Path) -> None:
