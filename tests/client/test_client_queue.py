@@ -24,6 +24,7 @@ from holtmq.client import (
     Status,
     TransactionFailed,
 )
+from holtmq.http import paging
 from holtmq.testing import TestBroker
 
 
@@ -340,6 +341,18 @@ async def test_traces_are_noted_and_found_and_never_raise(client: Client, name: 
     ]
     named = await client.traces_named(name)
     assert {trace.transaction_id for trace in named} == {message.transaction_id}
+
+
+async def test_traces_that_do_not_fit_into_one_answer_are_asked_for_page_by_page(
+    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "MOST_BYTES", 20)
+    await client.queue(name).push(1)
+    (message,) = await client.queue(name).pop()
+    for number in range(7):
+        assert await message.trace([number, "0123456789"])
+
+    assert [trace.data[0] for trace in await client.traces(message)] == [*range(7)]
 
 
 async def test_words_do_not_change_what_they_were_said_to(client: Client, name: str) -> None:

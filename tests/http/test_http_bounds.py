@@ -62,6 +62,38 @@ def test_a_list_of_traces_ends_at_the_bound_and_goes_on_by_offset(api: Api) -> N
     assert [len(page) for page in found] == [5, 2]
 
 
+def traced(api: Api, count: int) -> str:
+    """The path of a message's traces, after so many of about a thousand bytes were left with it."""
+    api.push("q", "m")
+    (message,) = api.pop("q")
+    address = {"partitionId": message["partitionId"], "transactionId": "m"}
+    for number in range(count):
+        trace = {**address, "eventType": str(number), "data": "x" * 1000}
+        assert api.post("/api/v1/traces", trace).status_code == 201
+    return f"/api/v1/traces/{message['partitionId']}/m"
+
+
+def test_a_message_s_traces_end_at_the_bound_and_go_on_by_offset(api: Api) -> None:
+    path = traced(api, 7)
+
+    first = api.get(path).json()
+    second = api.get(path, offset=5).json()
+
+    assert [row["event_type"] for row in first["traces"]] == ["0", "1", "2", "3", "4"]
+    assert (first["total"], first["pagination"]) == (7, {"limit": 10_000, "offset": 0, "truncated": True})
+    assert [row["event_type"] for row in second["traces"]] == ["5", "6"]
+    assert (second["total"], second["pagination"]) == (7, {"limit": 10_000, "offset": 5})
+
+
+def test_a_message_s_traces_are_listed_by_limit_and_offset_oldest_first(api: Api) -> None:
+    path = traced(api, 4)
+
+    page = api.get(path, limit=2, offset=1).json()
+
+    assert [row["event_type"] for row in page["traces"]] == ["1", "2"]
+    assert (page["total"], page["pagination"]) == (4, {"limit": 2, "offset": 1})
+
+
 def test_a_list_of_timers_ends_at_the_bound_and_goes_on_after_a_key(api: Api) -> None:
     payload = base64.b64encode(json.dumps("x" * 1000).encode()).decode()
     timer = {"op": "schedule", "queue": "q", "delayMs": 1e6, "payload": payload}
@@ -98,3 +130,32 @@ def test_rows_beyond_the_bound_are_refused_before_anything_is_written(api: Api) 
     assert (beyond.status_code, beyond.json()["reason"]) == (413, "answer")
     assert in_a_transaction.status_code == 413
     assert api.get("/api/v1/kv/ns/new").json()["found"] is False
+
+
+def test_state_beyond_the_bound_is_refused_with_what_is_right(api: Api) -> None:
+    api.push("q", "m")
+    (message,) = api.pop("q")
+    query = {"name": "n", "source_queue": "q", "config_hash": "h"}
+    query_id = api.post("/streams/v1/queries", query).json()["query_id"]
+    here = {"query_id": query_id, "partition_id": message["partitionId"]}
+    ops = [
+        {"type": "upsert", "key": f"{kind}{n}", "value": {"windowEnd": n, "x": "x" * 1000}}
+        for kind in "ab"
+        for n in range(4)
+    ]
+    assert api.post("/streams/v1/cycle", {**here, "state_ops": ops}).json()["success"] is True
+
+    def read(**asked: object) -> tuple[int, list[str]]:
+        answer = api.post("/streams/v1/state/get", {**here, **asked})
+        return answer.status_code, [row["key"] for row in answer.json().get("rows", ())]
+
+    refused = api.post("/streams/v1/state/get", here)
+    assert (refused.status_code, refused.json()["code"]) == (413, "payload_too_large")
+    size = sum(len(json.dumps(op["value"], separators=(",", ":"))) + 2 for op in ops)
+    assert refused.json()["error"] == (
+        f"the 8 rows asked for have {size} bytes, more than 5000: ask for fewer, by keys or key_prefix"
+    )
+    assert read(keys=[op["key"] for op in ops]) == (413, [])
+    assert read(key_prefix="a") == (200, ["a0", "a1", "a2", "a3"])
+    assert read(keys=["b3", "a0"]) == (200, ["a0", "b3"])
+    assert read(ripe_at_or_before=1) == (200, ["a0", "a1", "b0", "b1"])

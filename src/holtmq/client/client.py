@@ -47,6 +47,7 @@ class _Traced(msgspec.Struct):
 
 class _Traces(msgspec.Struct):
     traces: list[TraceEvent] = []
+    total: int = 0
 
 
 class Client:
@@ -192,7 +193,12 @@ class Client:
     async def traces(self, message: MessageKey) -> list[TraceEvent]:
         """What was noted about a message, oldest first."""
         path = f"/api/v1/traces/{segment(message.partition_id)}/{segment(message.transaction_id)}"
-        return (await self.api.get(path, _Traces)).traces
+        found: list[TraceEvent] = []
+        while True:
+            page = await self.api.get(path, _Traces, {"offset": len(found)})
+            found += page.traces
+            if not page.traces or len(found) >= page.total:
+                return found
 
     async def traces_named(self, name: str, *, limit: int = 100, offset: int = 0) -> list[TraceEvent]:
         """What was noted under a name, about any message."""

@@ -16,6 +16,7 @@ from holtmq.broker.partitioned.groups import QUEUE_MODE
 from holtmq.broker.partitioned.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import PushItem, PushResult
 from holtmq.broker.partitioned.stream_state import ConfigMismatch, StateOp
+from holtmq.http import paging
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.push_api import PushItemIn, check_text, read_item
@@ -100,6 +101,14 @@ async def read_state(call: Call) -> object:
         asked.key_prefix or "",
         asked.ripe_at_or_before,
     )
+    size = sum([len(row.key) + len(row.value) for row in rows])
+    if size > paging.MOST_BYTES:
+        # Not a page of it: a processor takes a row that is not in the answer for one that does not exist.
+        raise Refusal(
+            413,
+            f"the {len(rows)} rows asked for have {size} bytes, more than {paging.MOST_BYTES}: "
+            "ask for fewer, by keys or key_prefix",
+        )
     return {
         "success": True,
         "rows": [{"key": r.key, "value": raw(r.value), "updated_at": iso_ms(r.updated_us)} for r in rows],
@@ -186,7 +195,16 @@ ENDPOINTS: Final = (
         body=QueryIn,
         statuses=(200, 400, 409),
     ),
-    Endpoint("POST", "/streams/v1/state/get", READ, "streams", "Read state rows", read_state, body=StateIn),
+    Endpoint(
+        "POST",
+        "/streams/v1/state/get",
+        READ,
+        "streams",
+        "Read state rows",
+        read_state,
+        body=StateIn,
+        statuses=(200, 400, 413),
+    ),
     Endpoint(
         "POST",
         "/streams/v1/cycle",

@@ -76,8 +76,15 @@ def _event_out(event: Traced) -> dict[str, object]:
 
 async def message_traces(call: Call) -> object:
     where = partition_of(call.path["partition"]) or (0, 0)
-    events = call.service.store.traces.of_message(*where, call.path["transaction"])
-    return {"traces": [_event_out(event) for event in events]}
+    # Clients that know of no pages want all of them: the default is the most there is.
+    limit, skip = call.query.number("limit", 10_000, 0, 10_000), call.query.number("offset", 0)
+    events, total = call.service.store.traces.of_message(*where, call.path["transaction"], limit, skip)
+    rows = within_bytes(_event_out(event) for event in events)
+    return {
+        "traces": rows,
+        "total": total,
+        "pagination": page_out(limit, skip, len(rows) < len(events)),
+    }
 
 
 async def named_traces(call: Call) -> object:
@@ -163,5 +170,6 @@ ENDPOINTS: Final = (
         "traces",
         "Events of a message, oldest first",
         message_traces,
+        query=("limit", "offset"),
     ),
 )

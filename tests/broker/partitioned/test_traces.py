@@ -12,8 +12,10 @@ def test_a_messages_events_come_oldest_first() -> None:
     for number in (1, 2, 3):
         store.apply(event(number, "t" if number != 2 else "other"))
 
-    assert [x.number for x in store.of_message(1, 0, "t")] == [1, 3]
-    assert store.of_message(1, 9, "t") == []
+    assert store.of_message(1, 0, "t", 9, 0) == ([event(1), event(3)], 2)
+    assert store.of_message(1, 0, "t", 9, 1) == ([event(3)], 2)
+    assert store.of_message(1, 0, "t", 1, 0) == ([event(1)], 2)
+    assert store.of_message(1, 9, "t", 9, 0) == ([], 0)
 
 
 def test_events_of_a_name_come_newest_first_in_pages() -> None:
@@ -44,7 +46,7 @@ def test_beyond_the_bound_the_oldest_leave_every_index() -> None:
         store.apply(event(number, f"t{number}", (f"n{number}", "all")))
 
     assert len(store) == 2
-    assert store.of_message(1, 0, "t1") == []
+    assert store.of_message(1, 0, "t1", 9, 0) == ([], 0)
     assert store.named("n1", 10, 0) == ([], 0)
     assert [x.number for x in store.named("all", 10, 0)[0]] == [4, 3]
 

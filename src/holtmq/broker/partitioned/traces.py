@@ -7,6 +7,7 @@ meaning (``data`` is the client's JSON as it came), clocks.
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 EVENTS_MAX: Final = 100_000
@@ -64,9 +65,12 @@ class TraceStore:
         while len(self._events) > self._limit:
             self._drop(self._events.popleft())
 
-    def of_message(self, queue: int, partition: int, transaction_id: str) -> list[Traced]:
-        """Oldest first."""
-        return list(self._by_message.get((queue, partition, transaction_id), ()))
+    def of_message(
+        self, queue: int, partition: int, transaction_id: str, limit: int, skip: int
+    ) -> tuple[list[Traced], int]:
+        """A page, oldest first, and how many there are."""
+        events = self._by_message.get((queue, partition, transaction_id), ())
+        return list(islice(events, skip, skip + limit)), len(events)
 
     def named(self, name: str, limit: int, skip: int) -> tuple[list[Traced], int]:
         """A page, newest first, and how many there are."""
