@@ -5,6 +5,7 @@ Owns: the translation both ways, without loss. Must not touch: queues, offsets' 
 
 import base64
 import binascii
+from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from holtmq.wire.properties import (
     Properties,
     encode_header,
     encode_properties,
+    header_end,
     raw_headers,
     with_headers,
 )
@@ -27,6 +29,8 @@ _BASE64: Final = b'{"$base64":'
 _JSON_STARTS: Final = frozenset(b' \t\n\r{["-0123456789tfn')
 _PARTITION: Final = "x-partition"
 _PARTITION_BYTES: Final = _PARTITION.encode()
+_OFFSET: Final = "x-stream-offset"
+_INT: Final = Struct(">cI")  # a header's value: its type, and a number of 31 bits
 _json = msgspec.json
 
 
@@ -102,7 +106,7 @@ def body_of(message: Message, transaction_id: str) -> Body:
 
 def message_of(queue: str, partition: str, offset: int, created_us: int, stored: Body) -> Message:
     """A stored message as an AMQP consumer gets it; header ``x-stream-offset`` says where it is."""
-    extra: FieldTable = {"x-stream-offset": offset, "x-partition": partition}
+    extra: FieldTable = {_OFFSET: offset, _PARTITION: partition}
     if stored.facts is None:
         body = stored.payload
         address = make_address("", queue)
@@ -124,3 +128,44 @@ def message_of(queue: str, partition: str, offset: int, created_us: int, stored:
     return Message(
         offset, address, encode_header(len(body), properties), body, created_us // 1000, 0, priority, True
     )
+
+
+class Showing:
+    """Messages of one queue, one after the other, as ``message_of`` makes them.
+
+    Neighbours mostly were published alike. Of such only body and offset differ, and only those are worked
+    out: a tenth of the time.
+    """
+
+    __slots__ = ("_address", "_after", "_before", "_facts", "_partition", "_queue")
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._facts: AmqpFacts | None = None
+        self._partition = ""
+        self._before: bytes | None = None  # property bytes up to the offset; None: not worked out
+        self._after = b""
+        self._address = b""
+
+    def message(self, partition: str, offset: int, created_us: int, stored: Body) -> Message:
+        facts = stored.facts
+        alike = facts is not None and facts is self._facts and partition == self._partition
+        if facts is None or not alike or self._before is None or offset > 0x7FFF_FFFF:
+            message = message_of(self._queue, partition, offset, created_us, stored)
+            self._before = self._up_to_offset(message) if alike else None
+            self._facts, self._partition = facts, partition
+            return message
+        body = to_body(stored.payload)
+        properties = self._before + _INT.pack(b"I", offset) + self._after
+        header = encode_header(len(body), properties)
+        return Message(offset, self._address, header, body, created_us // 1000, 0, facts.priority, True)
+
+    def _up_to_offset(self, message: Message) -> bytes | None:
+        """Keep what the next one will have in common with it; None when the offset is written otherwise."""
+        properties = message.header[PROPERTIES_AT:]
+        end = header_end(properties, _OFFSET)
+        start = end - _INT.size
+        if message.seq > 0x7FFF_FFFF or properties[start:end] != _INT.pack(b"I", message.seq):
+            return None
+        self._after, self._address = properties[end:], message.address
+        return properties[:start]

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
 
-from holtmq.broker.envelopes import body_of, message_of, partition_of, readable
+from holtmq.broker.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.errors import Conflict
 from holtmq.broker.lane import Lane, Pager
 from holtmq.broker.leases import Lease
@@ -253,6 +253,7 @@ class _Reader:
     def __init__(self, queue: StreamQueue, offset: int) -> None:
         self._queue = queue
         self._offset = offset
+        self._showing = Showing(queue.name)
 
     def next(self, limit: int) -> list[Message]:
         queue = self._queue
@@ -263,8 +264,9 @@ class _Reader:
         self._offset = offsets[-1] + 1 if offsets else log.log.sure
         rows = log.log.refs(offsets)
         bodies = queue.service.store.bodies([position for _, position, _ in rows])
+        show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
         return [
-            message_of(queue.name, log.partitions[log.log.partition(offset)].name, offset, created_us, body)
+            show(partitions[partition_of(offset)].name, offset, created_us, body)
             for (offset, _, created_us), body in zip(rows, bodies, strict=True)
         ]
 
@@ -290,6 +292,7 @@ class _Member:
         self._group = group
         self._start = start
         self._name = name
+        self._showing = Showing(queue.name)
         self._claims = 0
         self._claimed: dict[int, _Claimed] = {}
 
@@ -314,7 +317,7 @@ class _Member:
             partition = run.delivery.partition
             claimed = self._claimed[partition] = _Claimed(lease_id, run.delivery.attempt)
             for (offset, _, created_us), body in zip(run.rows, run.bodies, strict=True):
-                message = message_of(queue.name, run.delivery.name, offset, created_us, body)
+                message = self._showing.message(run.delivery.name, offset, created_us, body)
                 claimed.waiting.append(offset)
                 claimed.transactions[offset] = body.transaction_id
                 queue.hold(self, partition, message)

@@ -200,6 +200,11 @@ def raw_headers(property_bytes: bytes) -> FieldTable:
     return decode_table(property_bytes, span[0], span[1])[0] if span else {}
 
 
+def header_end(property_bytes: bytes, name: str) -> int:
+    """Where the value of a header ends, which must be there."""
+    return entry_spans(property_bytes, _spans(property_bytes)[_HEADERS][0])[name][2]
+
+
 def with_headers(
     property_bytes: bytes, new_headers: Mapping[str, FieldValue] | None, drop_expiration: bool
 ) -> bytes:

@@ -6,6 +6,7 @@ touch: queues, clocks. The payload is the client's JSON as it came and goes out 
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -140,22 +141,29 @@ def decode_body(record: bytes, cipher: Cipher | None) -> Body:
     at += producer_size
     facts: AmqpFacts | None = None
     if flags & _FROM_AMQP:
-        exchange_size, key_size, header_size, priority = _FACTS.unpack_from(record, at)
-        at += _FACTS.size
-        ends = (at + exchange_size, at + exchange_size + key_size)
-        facts = AmqpFacts(
-            record[at : ends[0]].decode(),
-            record[ends[0] : ends[1]].decode("utf-8", "surrogateescape"),
-            record[ends[1] : ends[1] + header_size],
-            priority,
-        )
-        at = ends[1] + header_size
+        exchange_size, key_size, header_size, _ = _FACTS.unpack_from(record, at)
+        end = at + _FACTS.size + exchange_size + key_size + header_size
+        facts = _decode_facts(record[at:end])
+        at = end
     payload = record[at:]
     if flags & _SEALED:
         if cipher is None:
             raise UnreadableBody("the message is sealed and this node has no queue.encryption_key")
         payload = cipher.open(payload, name)
     return Body(name.decode(), payload, trace, producer, facts)
+
+
+@lru_cache(64)
+def _decode_facts(packed: bytes) -> AmqpFacts:
+    """Remembered, because neighbours mostly share them."""
+    exchange_size, key_size, _, priority = _FACTS.unpack_from(packed)
+    key_at = _FACTS.size + exchange_size
+    return AmqpFacts(
+        packed[_FACTS.size : key_at].decode(),
+        packed[key_at : key_at + key_size].decode("utf-8", "surrogateescape"),
+        packed[key_at + key_size :],
+        priority,
+    )
 
 
 def transaction_id_of(record: bytes) -> str:
