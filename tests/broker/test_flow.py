@@ -7,7 +7,7 @@ from core_support import START_MS, Bench, Taker, content_header, drain, headers_
 
 from holtmq.broker.changes import Kind
 from holtmq.broker.flow import Outcome
-from holtmq.broker.message import Message, make_address
+from holtmq.broker.message import Message, make_address, placed
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal import JournalFailed
 from holtmq.wire.properties import encode_header
@@ -58,6 +58,22 @@ def test_a_body_on_many_queues_is_written_once(bench: Bench) -> None:
     bench.sync()
     bench.crash()
     assert [bench.bodies(name) for name in ("a", "b", "c")] == [[b"x" * 100]] * 3
+
+
+def test_one_publish_to_more_queues_than_a_short_number_counts_is_in_all_of_them(bench: Bench) -> None:
+    names = [f"q{n}" for n in range(65_536)]
+    for name in names:
+        bench.declare(name)
+        bench.broker.bind(bench.vhost, "amq.fanout", name, "")
+
+    outcome = bench.publish("", b"m", exchange="amq.fanout", turn=False)
+    again = bench.publish("", b"m", exchange="amq.fanout", headers={"CC": ["nobody"]})
+
+    assert (outcome, again) == (Outcome.JOURNALLED, Outcome.JOURNALLED)
+    assert {len(bench.queue(name)) for name in names} == {2}
+    records = [payload for kind, payload in bench.journal._records.values() if kind == Kind.MESSAGE]
+    ids = {bench.queue(name).id for name in names}
+    assert [set(placed(payload)[3]) for payload in records] == [ids, ids]  # what a restart goes by
 
 
 def test_extra_keys_reach_each_queue_once(bench: Bench) -> None:

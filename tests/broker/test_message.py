@@ -2,6 +2,7 @@
 
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,19 @@ def test_what_is_encoded_comes_back(
     assert (back.priority, back.persistent, back.position) == (priority, persistent, 77)
     assert back_ids == ids
     assert found == (seq, expires, priority, tuple(queues), len(body))
+
+
+@pytest.mark.parametrize("queues", [65_535, 65_536, 200_000])
+def test_a_message_may_be_on_more_queues_than_its_head_can_count(queues: int) -> None:
+    message = Message(1, make_address("x", "key"), b"header", b"body", 2, 3, 4, True)
+    ids = struct.pack(f">{queues}I", *range(queues))
+
+    payload = encode_message(message, ids)
+    back, back_ids = decode_message(payload, 77)
+
+    assert (back.exchange, back.routing_key, back.header, back.body) == ("x", "key", b"header", b"body")
+    assert (back.persistent, back_ids) == (True, ids)
+    assert placed(payload) == (1, 3, 4, tuple(range(queues)), 4)
 
 
 def test_messages_are_equal_only_to_themselves() -> None:

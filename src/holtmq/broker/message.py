@@ -11,6 +11,9 @@ import msgspec
 
 _HEAD: Final = struct.Struct(">QQQBBHI")  # seq, arrived_ms, expires_ms, priority, flags, queues, header size
 _PERSISTENT: Final = 1
+_MANY: Final = 2  # more queues than the head can count: it says 0, and a u32 before the ids has the number
+_COUNTED_IN_HEAD: Final = 0xFFFF
+_U32: Final = struct.Struct(">I")
 
 TRANSIENT: Final = 1 << 63  # tag on the position of a message that a restart forgets
 
@@ -56,6 +59,12 @@ def make_address(exchange: str, routing_key: str) -> bytes:
 def encode_message(message: Message, queue_ids: bytes) -> bytes:
     """A message with the queues it was placed on (``queue_ids``: big-endian u32 each)."""
     header = message.header
+    flags = _PERSISTENT if message.persistent else 0
+    queues = len(queue_ids) >> 2
+    if queues > _COUNTED_IN_HEAD:
+        queue_ids = _U32.pack(queues) + queue_ids
+        flags |= _MANY
+        queues = 0
     return b"".join(
         (
             _HEAD.pack(
@@ -63,8 +72,8 @@ def encode_message(message: Message, queue_ids: bytes) -> bytes:
                 message.arrived_ms,
                 message.expires_ms,
                 message.priority,
-                _PERSISTENT if message.persistent else 0,
-                len(queue_ids) >> 2,
+                flags,
+                queues,
                 len(header),
             ),
             queue_ids,
@@ -78,8 +87,12 @@ def encode_message(message: Message, queue_ids: bytes) -> bytes:
 def decode_message(payload: bytes, position: int) -> tuple[Message, bytes]:
     """The message and its queue ids, from what ``encode_message`` wrote."""
     seq, arrived_ms, expires_ms, priority, flags, queues, header_size = _HEAD.unpack_from(payload)
-    at = _HEAD.size + 4 * queues
-    queue_ids = payload[_HEAD.size : at]
+    ids_at = _HEAD.size
+    if flags & _MANY:
+        (queues,) = _U32.unpack_from(payload, ids_at)
+        ids_at += _U32.size
+    at = ids_at + 4 * queues
+    queue_ids = payload[ids_at:at]
     key_at = at + 1 + payload[at]
     header_at = key_at + 1 + payload[key_at]
     body_at = header_at + header_size
@@ -97,17 +110,18 @@ def decode_message(payload: bytes, position: int) -> tuple[Message, bytes]:
     return message, queue_ids
 
 
-_ONE_ID: Final = struct.Struct(">I")
-
-
 def placed(payload: bytes) -> tuple[int, int, int, tuple[int, ...], int]:
     """What recovery needs of a journalled message: seq, expiry, priority, queue ids, body size."""
-    seq, _, expires_ms, priority, _, queues, header_size = _HEAD.unpack_from(payload)
-    at = _HEAD.size + 4 * queues
+    seq, _, expires_ms, priority, flags, queues, header_size = _HEAD.unpack_from(payload)
+    ids_at = _HEAD.size
+    if flags & _MANY:
+        (queues,) = _U32.unpack_from(payload, ids_at)
+        ids_at += _U32.size
     ids = (
-        _ONE_ID.unpack_from(payload, _HEAD.size)
+        _U32.unpack_from(payload, ids_at)
         if queues == 1
-        else struct.unpack_from(f">{queues}I", payload, _HEAD.size)
+        else struct.unpack_from(f">{queues}I", payload, ids_at)
     )
+    at = ids_at + 4 * queues
     key_at = at + 1 + payload[at]
     return seq, expires_ms, priority, ids, len(payload) - (key_at + 1 + payload[key_at]) - header_size

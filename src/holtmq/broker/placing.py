@@ -232,9 +232,11 @@ class Placing:
             self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
-        accepted = [queue for queue in queues.values() if not self._refuses(queue, message)]
+        accepted: list[WorkQueue] = []
         for queue in queues.values():
-            if queue not in accepted and queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+            if not self._refuses(queue, message):
+                accepted.append(queue)
+            elif queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 queue.outcasts.append((Reason.MAXLEN, _unplaced(message)))
                 self.touch(queue)
         journalled = self._record_and_place(message, accepted)
@@ -284,8 +286,11 @@ class Placing:
         self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
     ) -> bool:
         """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
-        full = [queue for queue in queues if queue is not origin and self._refuses(queue, message)]
-        accepted = [queue for queue in queues if queue not in full]
+        full: list[WorkQueue] = []
+        accepted: list[WorkQueue] = []
+        for queue in queues:
+            refused = queue is not origin and self._refuses(queue, message)
+            (full if refused else accepted).append(queue)
         if accepted:
             self._record_and_place(message, accepted)
         for queue in full:
