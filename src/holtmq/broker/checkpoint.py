@@ -96,6 +96,9 @@ def _outstanding(broker: Broker) -> dict[int, list[Message]]:
     for queue in broker.queues_by_id.values():
         for batch in queue.held_back.values():
             found.setdefault(queue.id, []).extend(batch)
+        if queue.outcasts:  # they could not be written; some (``reject-publish-dlx``) never were in the queue
+            outcasts = [message for _, message in queue.outcasts if message.position]
+            found.setdefault(queue.id, []).extend(outcasts)
     return found
 
 

@@ -22,11 +22,12 @@ from holtmq.broker.message import Message, make_address
 from holtmq.broker.placing import Outcome, Placing
 from holtmq.broker.vhost import VHost
 from holtmq.broker.work_queue import Reason, WorkQueue
-from holtmq.journal.interface import Journal
+from holtmq.journal.interface import Journal, JournalFailed
 
 __all__ = ["Flow", "Outcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
+_CAST_OUT_BYTES: Final = 16 << 20  # of bodies, in one record: it has a limit, what a queue sheds has none
 _MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
 
@@ -41,12 +42,19 @@ class Flow(Placing):
 
     def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
         """Write the batch, with what has left these queues; then place its messages. True if journalled."""
-        assert self._batch is not None
         for queue in settled:
-            if queue.outcasts:
-                self._bury(queue)
-            if queue.settled:
-                self._batch.append((Kind.SETTLED, _take_settled(queue)))
+            outcasts, queue.outcasts = queue.outcasts, []
+            self._record_leaving(queue, outcasts)
+        return self._write_batch()
+
+    def _record_leaving(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+        assert self._batch is not None
+        if outcasts:
+            self._bury(queue, outcasts)
+        if queue.settled:
+            self._batch.append((Kind.SETTLED, _take_settled(queue)))
+
+    def _write_batch(self) -> bool:
         for letter in self._passed_on:  # it grows; a letter passes no queue twice, so it ends
             if letter[2] in letter[0].exchanges:
                 self._dead_letter(*letter)
@@ -189,25 +197,54 @@ class Flow(Placing):
 
     def tick(self) -> None:
         """Do what is due at ``now_ms``."""
-        for timer in self.timers.advance(self.now_ms / 1000):
-            timer.payload()
+        due = self.timers.advance(self.now_ms / 1000)
+        done = 0
+        try:
+            for timer in due:
+                done += 1
+                timer.payload()
+        finally:
+            for timer in due[done:]:  # one timer's trouble must not cost the others their time
+                self.timers.schedule(timer.at, timer.payload)
 
     # -- dead letters ----------------------------------------------------------------------------
 
     def cast_out(self, queue: WorkQueue) -> None:
-        """Messages leave without an ack: to the dead-letter exchange, or for good, in one record."""
-        if self.journal.failed:
-            queue.outcasts = []  # a restart brings them back
-            return
-        self.begin()
+        """Messages leave without an ack: to the dead-letter exchange, or for good, each in one record.
+
+        Those that could not be written are still to go. After a failure of the journal only those go that
+        need no record; a restart brings the others back.
+        """
+        leaving, queue.outcasts = queue.outcasts, []
+        gone = 0
         try:
-            self.commit((queue,))
+            while gone < len(leaving):
+                failed = self.journal.failed is not None
+                count = 1 if failed else _fit_a_record(leaving, gone)
+                try:
+                    self._cast_out(queue, leaving[gone : gone + count])
+                except JournalFailed:
+                    if not failed:
+                        continue  # once more, one by one
+                gone += count
+        finally:
+            queue.outcasts[:0] = leaving[gone:]
+
+    def _cast_out(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+        if self.journal.failed:
+            queue.settled.clear()  # as at the end of the turn: a restart brings these back
+            queue.settled_bytes = 0
+        settled, settled_bytes = queue.settled[:], queue.settled_bytes
+        try:
+            self.begin()
+            self._record_leaving(queue, outcasts)
+            self._write_batch()
         except BaseException:
             self.abort()
+            queue.settled, queue.settled_bytes = settled, settled_bytes
             raise
 
-    def _bury(self, queue: WorkQueue) -> None:
-        outcasts, queue.outcasts = queue.outcasts, []
+    def _bury(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
         vhost = self.vhosts[queue.vhost]
         name = queue.options.dead_letter_exchange
         exchange = vhost.exchanges.get(name) if name is not None else None
@@ -260,6 +297,16 @@ class Flow(Placing):
         self.dead_lettered += 1 if placed or delays else 0
         for waits_at, delay_ms in delays.items():
             self._delay(moved, vhost.name, waits_at, self.now_ms + delay_ms)
+
+
+def _fit_a_record(outcasts: list[tuple[Reason, Message]], start: int) -> int:
+    """How many from here on: at least one."""
+    size = 0
+    for count in range(len(outcasts) - start):
+        size += len(outcasts[start + count][1].body)
+        if count and size > _CAST_OUT_BYTES:
+            return count
+    return len(outcasts) - start
 
 
 def _take_settled(queue: WorkQueue) -> bytes:

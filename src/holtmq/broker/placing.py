@@ -372,7 +372,14 @@ class Placing:
         waiting = self.delayed.pop(position, None)
         if waiting is None or self.journal.failed:
             return
-        persistent, _ = waiting
+        try:
+            self._place_delayed(position, waiting[0])
+        except BaseException:
+            self.abort()
+            self.delayed[position] = waiting  # so that a checkpoint keeps it: a restart tries again
+            raise
+
+    def _place_delayed(self, position: int, persistent: bool) -> None:
         _, vhost_name, exchange_name, message = decode_delayed(self.journal.read(position)[1])
         vhost = self.vhosts.get(vhost_name)
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
