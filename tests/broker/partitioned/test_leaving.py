@@ -352,6 +352,26 @@ def test_its_name_starts_anew_with_another_id_and_all_groups_read_it() -> None:
         assert node.queue.groups[QUEUE_MODE].members() == 0
 
 
+def test_a_groups_record_for_a_single_partition_outlives_it_and_holds_for_its_successor() -> None:
+    for restart in (lambda _: None, Node.restart, reload):
+        node = node_with(dedup_window_seconds=60)
+        assert node.pop("g", partition="p", mode="new") == []  # of a group that asks for nothing else
+        node.push("p", "a")
+        node.ack(node.pop("g", partition="p", mode="new"), group="g")
+        event, _ = decide_clear(node.queue)
+        assert event is not None
+        node.commit(1, event)
+        node.now += 31 * 86_400
+        assert sweep(node) == 1
+        restart(node)
+
+        node.push("p", "b", "c")
+        assert node.queue.groups["g"].lag(node.queue.indexes["p"]) == 2  # retention must wait for it
+        node.now += 3_600
+
+        assert ids(node.pop("g", 10, partition="p", mode="new")) == ["b", "c"]
+
+
 def test_a_dead_letter_a_lease_or_recent_work_keeps_a_partition() -> None:
     node = node_with(retry_limit=0, lease_seconds=90 * 86_400.0)
     node.push("letter", "a")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from holtmq.broker.partitioned import popping
 from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.requests import Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
@@ -119,3 +120,17 @@ def test_a_pop_that_fails_leaves_its_partition_to_the_next(
     assert ids(again) == ["a", "b"]
     assert again is not None
     assert again.runs[0].delivery.attempt == 1
+
+
+def test_names_of_partitions_that_were_popped_once_do_not_pile_up(
+    service: PartitionedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popping, "_JOINED_MAX", 8)
+
+    for number in range(50):
+        assert service.pop(PopRequest("l", "q", partition=f"never-{number}"), 0.0) is None
+    written = service.journal.end
+    assert ids(service.pop(PopRequest("l1", "q", partition="p", limit=9), 0.0)) == ["a", "b"]
+
+    assert len(service._popping._joined) <= 8
+    assert service.journal.end == written

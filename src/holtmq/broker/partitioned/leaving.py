@@ -82,7 +82,11 @@ def let_go_under_lease(group: Group, index: int, position: int, where: Partition
 def forget_partitions(
     event: PartitionsDeleted, partitions: list[Partition], indexes: dict[str, int], groups: Iterable[Group]
 ) -> None:
-    """Free what empty partitions take, but for one slot each."""
+    """Free what empty partitions take, but for one slot each.
+
+    ``partition_starts`` stay, as do the records they come from (see ``subscriptions``): where a partition
+    comes back under its name, a group that asked for it counts as its reader before it asks again.
+    """
     for index in event.partitions:
         del indexes[partitions[index].name]
         partitions[index] = NO_PARTITION

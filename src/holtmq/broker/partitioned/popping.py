@@ -23,6 +23,7 @@ from holtmq.broker.partitioned.waiting import WaitingLine
 from holtmq.broker.partitioned.wide_pops import WideLines, matches
 
 _SWEEP: Final = 4_096
+_JOINED_MAX: Final = 100_000  # of 180 bytes: partitions come and go, and pops may name any that never were
 _PIECE: Final = 256  # messages read at a time when there may be too many bytes
 
 
@@ -118,6 +119,8 @@ class Popping:
             if start is not None:
                 changes.append((queue.number, start))
                 store.commit(changes)
+            if len(self._joined) >= _JOINED_MAX:
+                self._joined.clear()
             self._joined.add(key)
         return made is not None or bool(changes)
 

@@ -2,6 +2,10 @@
 
 Owns: the records by (group, queue, partition, namespace, task), blank meaning "any", and which of them
 wins. Must not touch: cursors, queues, clocks. A start is a time; a queue turns it into an offset.
+
+A record goes with its group or its queue and not before: not with its partition, since one that comes back
+under the same name starts where the record says. Without it a pop in mode ``new`` would skip what was pushed
+before it looked. So (group, partition) pairs that were popped by name cost half a kilobyte each, for ever.
 """
 
 from collections.abc import Iterator
