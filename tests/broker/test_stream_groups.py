@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from array import array
+from math import ceil
 
 import pytest
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.partitioned.admin import delete_message, seek
+from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.admin import configure, delete_message, delete_queue, seek
 from holtmq.broker.partitioned.events import Trimmed
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.work_queue import WorkQueue
@@ -152,3 +155,115 @@ def test_a_member_that_leaves_takes_nothing_from_the_one_that_holds_its_partitio
     third = stream.join()
 
     assert bodies(third) == []
+
+
+# -- what is no event of the queue, and must be told all the same ------------------------------------
+
+
+class Quiet(Stream):
+    """A stream that is looked at only when somebody says so, with a clock."""
+
+    def __init__(self, **options: float) -> None:
+        super().__init__()
+        flow, line = self.broker.flow, self.service.line
+        line.at = lambda at, action: flow.at(ceil(at * 1000), action)
+        configure(self.service, "s", None, None, options, NOW_MS / 1000)
+
+    def turn(self) -> None:
+        self.broker.flow.turn()
+
+    def join(self, room: int = 100) -> Member:
+        self.broker.flow.touch(self.queue)  # as the broker does
+        return super().join(room)
+
+    def worker_pops(self) -> Popped:
+        """Somebody else of the group, over HTTP."""
+        popped = self.service.pop(PopRequest("lease", "s", group="g", limit=9), self.queue.now())
+        assert popped is not None
+        return popped
+
+    def passes(self, milliseconds: int) -> None:
+        self.broker.flow.now_ms += milliseconds
+        self.broker.flow.tick()
+        self.turn()
+
+
+@pytest.mark.parametrize("option", ["delayed_processing", "window_buffer"])
+def test_a_member_gets_what_was_held_back_when_its_time_has_come(option: str) -> None:
+    stream = Quiet(**{option: 5})
+    member = stream.join()
+    stream.publish(b"1")
+    stream.passes(4_000)
+    assert bodies(member) == []
+
+    stream.passes(1_001)
+
+    assert bodies(member) == [b"1"]
+
+
+def test_a_member_gets_what_another_worker_let_expire() -> None:
+    stream = Quiet(lease_seconds=5)
+    stream.publish(b"1")
+    stream.worker_pops()
+    member = stream.join()
+    stream.passes(4_000)
+    assert bodies(member) == []
+
+    stream.passes(1_001)
+
+    assert bodies(member) == [b"1"]
+
+
+def test_a_member_gets_a_failed_message_after_its_delay() -> None:
+    stream = Quiet(retry_delay_ms=3_000)
+    stream.publish(b"1")
+    popped = stream.worker_pops()
+    name = popped.runs[0].bodies[0].transaction_id
+    stream.service.ack([AckRequest(stream.log.number, 0, "g", name, AckStatus.FAILED)], stream.queue.now())
+    member = stream.join()
+    assert bodies(member) == []
+
+    stream.passes(3_001)
+
+    assert bodies(member) == [b"1"]
+
+
+def test_a_member_gets_what_another_worker_gives_back() -> None:
+    stream = Quiet()
+    stream.publish(b"1")
+    stream.worker_pops()
+    member = stream.join()
+    assert bodies(member) == []
+
+    stream.service.give_back(stream.log, "g", 0, "lease")
+    stream.turn()
+
+    assert bodies(member) == [b"1"]
+
+
+def test_a_member_goes_on_when_pops_are_paused_no_more() -> None:
+    stream = Quiet()
+    member = stream.join()
+    stream.service.spool.switch(pops_paused=True)
+    stream.publish(b"1")
+    assert bodies(member) == []
+
+    stream.service.spool.switch(pops_paused=False)
+    stream.service.line.wake_all()
+    stream.turn()
+
+    assert bodies(member) == [b"1"]
+
+
+@pytest.mark.parametrize("how", ["leaves", "queue goes"])
+def test_nobody_is_told_who_is_no_member_any_more(how: str) -> None:
+    stream = Quiet()
+    member = stream.join()
+    assert stream.service.line._members
+
+    if how == "leaves":
+        stream.queue.remove_consumer(member)
+    else:
+        delete_queue(stream.service, "s")
+
+    assert not stream.service.line._members

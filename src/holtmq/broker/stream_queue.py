@@ -60,7 +60,7 @@ class _Store(Lane):
 class StreamQueue(WorkQueue):
     """See the module."""
 
-    __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "settle_log", "stored_as")
+    __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "settle_log", "stored_as", "touch")
 
     is_stream = True
 
@@ -74,6 +74,7 @@ class StreamQueue(WorkQueue):
         now: Callable[[], float],
         new_id: Callable[[], str],
         settle_log: Callable[[Sequence[AckRequest], bool], None],
+        touch: Callable[[WorkQueue], None],
         arguments: dict[str, object] | None = None,
     ) -> None:
         super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
@@ -84,6 +85,7 @@ class StreamQueue(WorkQueue):
         self._now = now
         self._new_id = new_id
         self.settle_log = settle_log  # now, or with the batch that is open; and whether the claim is over
+        self.touch = touch  # have it dispatch, before the turn ends
         self._readers: dict[StreamConsumer, _Reader | _Member] = {}
         self._held: dict[int, tuple[_Member, int, int]] = {}  # id of a message -> member, partition, offset
 
@@ -210,6 +212,13 @@ class StreamQueue(WorkQueue):
         if not self.consumers:
             self.exclusive_consumer = False
 
+    def end(self) -> None:
+        """The queue is gone, and its consumers with it, which were told."""
+        for reader in self._readers.values():
+            if isinstance(reader, _Member):
+                reader.leave()
+        self._readers.clear()
+
     def hold(self, member: "_Member", partition: int, message: Message) -> None:
         """A member has this message until a verdict."""
         self._held[id(message)] = (member, partition, message.seq)
@@ -295,9 +304,14 @@ class _Member:
         self._showing = Showing(queue.name)
         self._claims = 0
         self._claimed: dict[int, _Claimed] = {}
+        queue.service.line.enlist(queue.stored_as, group, self._told)
+
+    def _told(self) -> None:
+        self._queue.touch(self._queue)
 
     def next(self, limit: int) -> list[Message]:
         queue = self._queue
+        now = queue.now()
         self._claims += 1
         lease_id = f"{self._name}-{self._claims}"
         popped = queue.service.pop(
@@ -310,8 +324,12 @@ class _Member:
                 lease_seconds=_FOR_EVER,
                 start=self._start,
             ),
-            queue.now(),
+            now,
         )
+        log = queue.log
+        if popped is None and log is not None:
+            # Whole milliseconds are its clock: a deadline within this one has come in the next.
+            queue.service.line.plan(log, self._group, now + 0.001)
         messages: list[Message] = []
         for run in popped.runs if popped is not None else ():
             partition = run.delivery.partition
@@ -356,6 +374,7 @@ class _Member:
         log = self._queue.log
         claimed, self._claimed = self._claimed, {}
         self._queue.forget(self)
+        self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
         if log is not None:
             for partition, claim in claimed.items():
                 self._queue.service.give_back(log, self._group, partition, claim.lease_id)

@@ -62,7 +62,16 @@ class Streams:
     ) -> StreamQueue:
         """The AMQP face of a partitioned queue, which need not exist yet."""
         queue = StreamQueue(
-            name, vhost, queue_id, options, self._service, self._now, self._new_id, self._settle, arguments
+            name,
+            vhost,
+            queue_id,
+            options,
+            self._service,
+            self._now,
+            self._new_id,
+            self._settle,
+            self._broker.flow.touch,
+            arguments,
         )
         self._by_stored_name[queue.stored_as] = queue
         return queue
@@ -70,6 +79,7 @@ class Streams:
     def delete(self, queue: StreamQueue) -> None:
         """The name is gone from its vhost: so is the log behind it."""
         self._by_stored_name.pop(queue.stored_as, None)
+        queue.end()
         log = queue.log
         if log is not None:
             forgotten = [

@@ -41,6 +41,7 @@ class WaitingLine:
         self._planned: dict[tuple[str, str], float] = {}
         self._planned_wide: dict[_Wide, float] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}  # readers without a group
+        self._members: dict[tuple[str, str], list[Callable[[], None]]] = {}  # queue, group: see ``enlist``
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values())) + sum(map(len, self._wide.values()))
@@ -131,6 +132,8 @@ class WaitingLine:
         woken = queue.take_woken()
         self._wide_lines.hear(queue, woken)
         self._mark_woken(queue, woken, None)
+        for group in woken:
+            self._tell_members((queue.name, group))
 
     def _mark_woken(self, queue: PartitionedQueue, woken: set[str], partitions: set[str] | None) -> None:
         for group in self._groups.get(queue.name, ()):
@@ -151,8 +154,24 @@ class WaitingLine:
             if not self._watchers[name]:
                 del self._watchers[name]
 
+    def enlist(self, queue: str, group: str, tell: Callable[[], None]) -> None:
+        """A member of a group that pops by itself, at every event of its queue: ``tell`` it what is no event,
+        that a lease was given back, a deadline it had ``plan``ned has come or pops are paused no more."""
+        self._members.setdefault((queue, group), []).append(tell)
+
+    def discharge(self, queue: str, group: str, tell: Callable[[], None]) -> None:
+        self._members[queue, group].remove(tell)
+        if not self._members[queue, group]:
+            del self._members[queue, group]
+
+    def _tell_members(self, key: tuple[str, str]) -> None:
+        for tell in self._members.get(key, ()):
+            tell()
+
     def wake_all(self) -> None:
         """Pops were paused and no longer are."""
+        for member in self._members:
+            self._tell_members(member)
         for key in self._lines:
             self._dirty[key] = None
         for wide in self._wide:
@@ -178,15 +197,16 @@ class WaitingLine:
             self.on_dirty()
         self._dirty_wide[key] = None
 
-    def plan(self, queue: PartitionedQueue, group: str) -> None:
+    def plan(self, queue: PartitionedQueue, group: str, not_before: float = 0.0) -> None:
         """Wake the group's waiters when the next lease, delay or window of theirs ends."""
-        if group not in self._groups.get(queue.name, ()):
+        key = (queue.name, group)
+        if group not in self._groups.get(queue.name, ()) and key not in self._members:
             return
         reader = queue.groups.get(group)
         due = reader.ready.next_deadline() if reader is not None else None
         if due is None:
             return
-        key = (queue.name, group)
+        due = max(due, not_before)
         planned = self._planned.get(key)
         if planned is None or due < planned:
             self._planned[key] = due
@@ -198,6 +218,7 @@ class WaitingLine:
         name, group = key
         if group in self._groups.get(name, ()):
             self._mark(name, group, None)
+        self._tell_members(key)
 
     def _plan_wide(self, key: _Wide) -> None:
         due = self._wide_lines.line(*key).next_deadline()
