@@ -6,10 +6,13 @@ is the state before the step or the one after it. No process, no socket, no cloc
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -31,8 +34,14 @@ from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.recovery import recover
 from holtmq.broker.work_door import WorkAck, WorkDoor, WorkMessage, WorkPush
+from holtmq.config import Config
+from holtmq.http.context import Context
+from holtmq.http.protocol import Exchange
+from holtmq.http.push_api import PushApi
+from holtmq.http.work_api import WorkApi
 from holtmq.journal import JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk
+from holtmq.journal.interface import Journal
 from holtmq.testing.simulation.amqp_client import SimClient
 from holtmq.testing.views import raw_messages
 from holtmq.wire.properties import Properties, encode_header, encode_properties
@@ -349,6 +358,84 @@ def test_while_pushes_are_spooled_the_transaction_s_go_there_with_its_acks(machi
     assert now.cursors["parts", ack.group, 0] == 1
     assert (now.work["jobs"], now.work["dead"]) == ([b'"two"'], [b'"x"'])
     assert now.logs["parts"] == was.logs["parts"]
+
+
+# -- HTTP pushes -----------------------------------------------------------------------------------
+
+
+class Asked:
+    """A push as the HTTP side gets it, and the answer."""
+
+    subject = None
+
+    def __init__(self, *items: tuple[str, str]) -> None:
+        rows = [{"queue": queue, "partition": "p", "payload": n, "transactionId": n} for queue, n in items]
+        self.body = json.dumps({"items": rows}).encode()
+        self.answers: list[tuple[str, str]] = []
+
+    def answer_when_durable(self, _journal: Journal, _status: int, body: bytes) -> None:
+        self.answers = [(row["queueName"], row["status"]) for row in json.loads(body)]
+
+
+def push(machine: Machine, asked: Asked) -> None:
+    """By the handler of the real route, on this machine."""
+    context = SimpleNamespace(
+        service=machine.service,
+        broker=machine.broker,
+        journal=machine.journal,
+        clock=lambda: machine.now,
+        config=Config(),
+        check_alarm=lambda: None,
+    )
+    PushApi(cast(Context, context), WorkApi(cast(Context, context))).push(cast(Exchange, asked))
+
+
+def test_a_push_to_both_kinds_of_queue_is_one_record(machine: Machine) -> None:
+    asked = Asked(("jobs", "a"), ("parts", "b"), ("parts", "first"), ("dead", "c"), ("fresh", "d"))
+
+    was, now = check_every_cut(machine, lambda: push(machine, asked))
+
+    assert now.work["jobs"] == [*was.work["jobs"], b'"a"']
+    assert now.work["dead"] == [b'"c"']
+    assert now.logs["parts"] == [*was.logs["parts"], b'"b"']
+    assert now.logs["fresh"] == [b'"d"']
+    assert asked.answers == [
+        ("jobs", "queued"),
+        ("parts", "queued"),
+        ("parts", "duplicate"),
+        ("dead", "queued"),
+        ("fresh", "queued"),
+    ]
+
+
+def test_while_pushes_are_spooled_those_beside_work_queues_go_there_in_the_same_record(
+    machine: Machine,
+) -> None:
+    machine.service.spool.switch(pushes_spooled=True)
+    asked = Asked(("parts", "b"), ("jobs", "a"))
+
+    was, now = check_every_cut(machine, lambda: push(machine, asked))
+
+    assert now.work["jobs"] == [*was.work["jobs"], b'"a"']
+    assert (now.spooled, now.logs["parts"]) == (1, was.logs["parts"])
+    assert asked.answers == [("parts", "buffered"), ("jobs", "queued")]
+
+
+def test_what_a_full_work_queue_sheds_comes_after_what_the_same_push_gave_to_the_stream(
+    machine: Machine,
+) -> None:
+    broker = machine.broker
+    arguments = {"x-max-length": 1, "x-dead-letter-exchange": "both"}
+    broker.declare_queue(broker.vhost("/"), "short", durable=True, arguments=arguments)
+    asked = Asked(("short", "a"), ("log", "b"), ("short", "c"))
+
+    push(machine, asked)
+    machine.settle()
+
+    held = Machine(machine.disk.copy()).held()
+    assert held == machine.held()
+    assert held.work["short"] == [b'"c"']
+    assert (held.logs["log"], held.work["dead"]) == ([b'"b"', b'"a"'], [b'"a"'])
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One transaction over both kinds of queue: acks and pushes, in one journal record or not at all.
+"""One transaction or push over both kinds of queue: all of it in one journal record, or nothing.
 
 Owns: the order of it: whoever may refuse is asked first, then everything is written together. Must not touch:
 the rules of either kind, wire names, clocks.

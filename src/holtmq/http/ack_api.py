@@ -4,6 +4,7 @@ Owns: reading these requests and the texts of what is wrong with them. Must not 
 ack is an answer (200, ``success: false``), not an error.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -92,14 +93,20 @@ class AckApi:
         if self._settle_clean(exchange, incoming, group, now):
             return
         if any(map(self._work.owns, [ack.partition_id for ack in incoming])):
-            self._settle_work(exchange, incoming)
-            return
+            answers = self._settle_both(incoming, group, now)
+        else:
+            answers = self._settle_partitioned(range(len(incoming)), incoming, group, now)
+        exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+
+    def _settle_partitioned(
+        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
+    ) -> list[str]:
+        """Messages of partitioned queues; the answer of each, with its place in the request."""
         known: dict[str, tuple[int, int]] = {}
         together: list[Ack] = []
         home: tuple[int, str] | None = None
-        parts: list[str] = []
+        answers: list[str] = []
         status_of = AckStatus.named
-        count = 0
         for ack in incoming:
             where = known.get(ack.partition_id)
             if where is None:
@@ -107,8 +114,7 @@ class AckApi:
             named = group or ack.consumer_group or QUEUE_MODE
             if home is None or where[0] != home[0] or named != home[1]:
                 if home is not None:  # another queue or group: what came before is a call of its own
-                    parts.append(self._settle_run(home, together, now, count))
-                    count += len(together)
+                    answers += self._settle_run(places, len(answers), home, together, now)
                     together = []
                 home = (where[0], named)
             status = ack.status
@@ -122,8 +128,8 @@ class AckApi:
                 )
             )
         assert home is not None
-        parts.append(self._settle_run(home, together, now, count))
-        exchange.answer_when_durable(self._journal, 200, f"[{','.join(parts)}]".encode())
+        answers += self._settle_run(places, len(answers), home, together, now)
+        return answers
 
     def _settle_clean(self, exchange: Exchange, incoming: list[AckIn], group: str | None, now: float) -> bool:
         """The usual call: everything popped, or a part, is completed; no object for each message."""
@@ -150,20 +156,30 @@ class AckApi:
         exchange.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
         return True
 
-    def _settle_work(self, exchange: Exchange, incoming: list[AckIn]) -> None:
-        """Messages of work queues: each has its own lease and place, so each is settled by itself."""
-        if not all(map(self._work.owns, [ack.partition_id for ack in incoming])):
-            raise Refusal(
-                400,
-                "one call acknowledges messages of work queues and partitioned queues: send two",
-                "mixed_queues",
-            )
-        answers = self._work.settle(incoming)
-        exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+    def _settle_both(self, incoming: Sequence[AckIn], group: str | None, now: float) -> list[str]:
+        """Messages of work queues, and of partitioned ones perhaps: each kind by its rules, in one answer.
 
-    def _settle_run(self, home: tuple[int, str], acks: list[Ack], now: float, first: int) -> str:
+        A message of a work queue has its own lease and place, so each is settled by itself.
+        """
+        answers = [""] * len(incoming)
+        work: list[int] = []
+        others: list[int] = []
+        for place, ack in enumerate(incoming):
+            (work if self._work.owns(ack.partition_id) else others).append(place)
+        if others:
+            found = self._settle_partitioned(others, [incoming[place] for place in others], group, now)
+            for place, answer in zip(others, found, strict=True):
+                answers[place] = answer
+        for place, answer in self._work.settle([(place, incoming[place]) for place in work]):
+            answers[place] = answer
+        return answers
+
+    def _settle_run(
+        self, places: Sequence[int], first: int, home: tuple[int, str], acks: list[Ack], now: float
+    ) -> list[str]:
+        """Acknowledgments of one queue and group, which have these places from ``first`` on."""
         queue, outcomes = self._service.settle(*home, acks, now)
-        return ack_answers(acks, queue, outcomes, first)
+        return ack_answers(places[first : first + len(acks)], acks, queue, outcomes)
 
     # -- leases ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.partitioned.bodies import ID_MAX, Body
+from holtmq.broker.partitioned.bundle import Part
 from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.work_queue import WorkQueue
@@ -17,7 +18,7 @@ from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.minting import mint
 from holtmq.http.protocol import Exchange
-from holtmq.http.rendering import buffered_results, push_results
+from holtmq.http.rendering import buffered_elements, buffered_results, push_elements, push_results
 from holtmq.http.wire import is_uuid
 from holtmq.http.work_api import WorkApi
 
@@ -161,11 +162,26 @@ class PushApi:
 
     def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:
         """Some of the names are work queues: each kind takes its own, the answer keeps the order."""
-        if any(item.queue not in work for item in items):
-            raise Refusal(400, "one push names work queues and partitioned queues: send two", "mixed_queues")
-        results: list[tuple[int, str]] = []
-        for name, queue in work.items():
-            mine = [(index, item) for index, item in enumerate(items) if item.queue == name]
-            results += self._work.push(queue, mine)
-        answer = f"[{','.join(element for _, element in sorted(results))}]"
-        exchange.answer_when_durable(self._journal, 201, answer.encode())
+        others = [place for place, item in enumerate(items) if item.queue not in work]
+        if others:
+            results = self._push_to_both(others, items, work)
+        else:
+            results = []
+            for name, queue in work.items():
+                mine = [(place, item) for place, item in enumerate(items) if item.queue == name]
+                results += self._work.push(queue, mine)
+        answer = b"[%b]" % b",".join([element for _, element in sorted(results)])
+        exchange.answer_when_durable(self._journal, 201, answer)
+
+    def _push_to_both(
+        self, others: Sequence[int], items: Sequence[PushItem], work: Mapping[str, WorkQueue]
+    ) -> list[tuple[int, bytes]]:
+        """Some are not: then all are stored, in one record, or a full queue of either kind refuses all."""
+        part = Part([items[place] for place in others], (), self._clock(), is_push=True)
+        mine = [(place, item, work[item.queue]) for place, item in enumerate(items) if item.queue in work]
+        results = self._work.push_to_both(part, mine)
+        if part.results is None:
+            elements = buffered_elements(others, part.items)
+        else:
+            elements = push_elements(others, part.items, part.results, self._service.store.by_number)
+        return [*results, *zip(others, elements, strict=True)]

@@ -4,7 +4,7 @@ Owns: the JSON of push results, popped messages and acknowledgments. Must not to
 A message's own part is rendered once and kept with its body, so that ten groups cost one rendering.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 from typing import Final
 
@@ -37,11 +37,21 @@ def push_results(
     items: Sequence[PushItem], results: Sequence[PushResult], queues: Mapping[int, PartitionedQueue]
 ) -> bytes:
     """The array that answers a push."""
+    return b"[%b]" % b",".join(push_elements(range(len(items)), items, results, queues))
+
+
+def push_elements(
+    places: Iterable[int],
+    items: Sequence[PushItem],
+    results: Sequence[PushResult],
+    queues: Mapping[int, PartitionedQueue],
+) -> list[bytes]:
+    """One by one, with the places that the items have in their request."""
     parts: list[bytes] = []
     number = ms = page = -1
     base = 0
     row = queue = b""
-    for index, (item, result) in enumerate(zip(items, results, strict=True)):
+    for index, item, result in zip(places, items, results, strict=True):
         offset, created_us = result[2], result[3]
         if created_us // 1000 != ms or offset >> 12 != page or result[0] != number:
             if result[0] != number:
@@ -67,7 +77,7 @@ def push_results(
         if result[4] and (promised := queues[number].given_ids.get(offset)) is not None:
             part = part.replace(message_id(number, offset, created_us).encode(), promised.encode())
         parts.append(part)
-    return b"[%b]" % b",".join(parts)
+    return parts
 
 
 def _id(queue: int, ms: int, page: int) -> bytes:
@@ -87,14 +97,18 @@ def _literal(text: str) -> bytes:
 
 def buffered_results(items: Sequence[PushItem]) -> bytes:
     """The answer while maintenance spools pushes."""
-    parts = [
+    return b"[%b]" % b",".join(buffered_elements(range(len(items)), items))
+
+
+def buffered_elements(places: Iterable[int], items: Sequence[PushItem]) -> list[bytes]:
+    """One by one, with the places that the items have in their request."""
+    return [
         f'{{"index":{index},"status":"buffered","queue":{quoted(item.queue)},'
         f'"partition":{quoted(item.partition)},"queueName":{quoted(item.queue)},'
         f'"transactionId":{quoted(item.body.transaction_id)},'
-        f'"transaction_id":{quoted(item.body.transaction_id)}}}'
-        for index, item in enumerate(items)
+        f'"transaction_id":{quoted(item.body.transaction_id)}}}'.encode()
+        for index, item in zip(places, items, strict=True)
     ]
-    return f"[{','.join(parts)}]".encode()
 
 
 def popped_messages(popped: Popped, extra: str = "") -> bytes:
@@ -163,19 +177,22 @@ def _fragments(run: Run) -> list[bytes]:
 
 
 def ack_answers(
-    acks: Sequence[Ack], queue: PartitionedQueue | None, outcomes: Sequence[AckOutcome], first: int = 0
-) -> str:
-    """Elements of the array that answers acknowledgments of one queue, numbered from ``first``."""
+    places: Iterable[int],
+    acks: Sequence[Ack],
+    queue: PartitionedQueue | None,
+    outcomes: Sequence[AckOutcome],
+) -> list[str]:
+    """Elements of the array that answers acknowledgments, for those of one queue; and their places in it."""
     parts: list[str] = []
     last: tuple[AckOutcome | None, int] = (None, -1)
     tail = ""
-    for index, (ack, outcome) in enumerate(zip(acks, outcomes, strict=True), first):
+    for index, ack, outcome in zip(places, acks, outcomes, strict=True):
         partition = ack[0]
         if outcome is not last[0] or partition != last[1] or outcome.verdict is AckVerdict.NOT_FOUND:
             last = (outcome, partition)
             tail = _ack_tail(ack, queue, outcome)
         parts.append(f'{{"index":{index},"transactionId":{quoted(ack[1])},{tail}')
-    return ",".join(parts)
+    return parts
 
 
 def clean_answers(runs: Sequence[CleanRun], queue: PartitionedQueue, outcomes: Sequence[AckOutcome]) -> bytes:

@@ -58,23 +58,23 @@ class WorkApi:
         """Whether a partition id is a work queue's."""
         return partition_id.startswith(_PREFIX)
 
-    def push(self, queue: WorkQueue, items: Sequence[tuple[int, PushItem]]) -> list[tuple[int, str]]:
+    def push(self, queue: WorkQueue, items: Sequence[tuple[int, PushItem]]) -> list[tuple[int, bytes]]:
         """Publish items; (place, result element) of each."""
         self._tick()
         taken = self._door.push(queue, [(item.body.transaction_id, item.body.payload) for _, item in items])
-        results = []
-        for (index, item), accepted in zip(items, taken, strict=True):
-            name = quoted(item.body.transaction_id)
-            fate = '"status":"queued"' if accepted else f'"status":"failed","error":{quoted(_FULL)}'
-            results.append(
-                (
-                    index,
-                    f'{{"index":{index},{fate},"transaction_id":{name},"message_id":{name},'
-                    f'"partition_id":"{_PREFIX}{queue.id}","trace_id":{quoted_or_null(item.body.trace_id)},'
-                    f'"queueName":{quoted(queue.name)}}}',
-                )
-            )
-        return results
+        return [
+            (index, _pushed(index, queue, item, accepted))
+            for (index, item), accepted in zip(items, taken, strict=True)
+        ]
+
+    def push_to_both(
+        self, part: Part, items: Sequence[tuple[int, PushItem, WorkQueue]]
+    ) -> list[tuple[int, bytes]]:
+        """Publish items, and push the part's to partitioned queues, or raise and do neither; (place, result
+        element) of the former."""
+        pushes = [WorkPush(queue, item.body.transaction_id, item.body.payload) for _, item, queue in items]
+        self.transact(part, pushes, ())
+        return [(index, _pushed(index, queue, item, accepted=True)) for index, item, queue in items]
 
     def pop(self, exchange: Exchange, asked: "Parameters", queue: WorkQueue) -> None:
         """Answer with what waits, or wait for it."""
@@ -118,10 +118,10 @@ class WorkApi:
         exchange.on_lost = lost
         waiting = self._door.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
 
-    def settle(self, acks: Sequence["AckIn"]) -> list[str]:
-        """Acknowledgments of work queues' messages; the answer element of each."""
+    def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
+        """Acknowledgments of work queues' messages, with their places; the same with their answers."""
         self._tick()
-        answers = [self._settle(index, ack) for index, ack in enumerate(acks)]
+        answers = [(index, self._settle(index, ack)) for index, ack in acks]
         self._door.write_down()
         return answers
 
@@ -171,6 +171,16 @@ class WorkApi:
 
     def _tick(self) -> None:
         self._broker.flow.now_ms = int(self._clock() * 1000)
+
+
+def _pushed(index: int, queue: WorkQueue, item: PushItem, accepted: bool) -> bytes:
+    name = quoted(item.body.transaction_id)
+    fate = '"status":"queued"' if accepted else f'"status":"failed","error":{quoted(_FULL)}'
+    return (
+        f'{{"index":{index},{fate},"transaction_id":{name},"message_id":{name},'
+        f'"partition_id":"{_PREFIX}{queue.id}","trace_id":{quoted_or_null(item.body.trace_id)},'
+        f'"queueName":{quoted(queue.name)}}}'
+    ).encode()
 
 
 def _popped(messages: list[WorkMessage], lease_id: str, group: str) -> bytes:

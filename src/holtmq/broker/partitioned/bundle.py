@@ -26,12 +26,14 @@ from holtmq.broker.partitioned.transaction import (
 
 @dataclass(slots=True)
 class Part:
-    """What a transaction wants of partitioned queues, and once it is written, what came of it."""
+    """What a transaction, or a push to both kinds of queue, wants of partitioned queues; and once it is
+    written, what came of it."""
 
     items: Sequence[PushItem]
     acks: Sequence[AckRequest]
     now: float
     extras: Sequence[Extra] = ()
+    is_push: bool = False  # counted as such
     results: list[PushResult] | None = None  # None: the pushes are in the spool
     answers: list[AckAnswer] = field(default_factory=list)
 
@@ -128,8 +130,11 @@ def _write(
     if changes or extras or riders:
         ridden = store.commit(changes, records, bodies, extras, riders)
     own = operations[: len(part.acks)]
-    for name in {item.queue for item in items} | {operation.queue.name for operation in own}:
-        service.tally.of(name).transactions += 1
+    if part.is_push:
+        _count_push(service, decision, len(items))
+    else:
+        for name in {item.queue for item in items} | {operation.queue.name for operation in own}:
+            service.tally.of(name).transactions += 1
     if not spooled:
         part.results = [
             _result(store.queues[item.queue], item, pushed.offset, pushed.duplicate)
@@ -139,6 +144,18 @@ def _write(
         AckAnswer(outcome, operation.queue) for outcome, operation in zip(decision.acked, own, strict=False)
     ]
     return ridden
+
+
+def _count_push(service: PartitionedService, decision: TransactionDecision, own: int) -> None:
+    """The first ``own`` items were one request; in the spool they are not counted before they leave it."""
+    for queue, decided, places in decision.pushes:
+        mine = [place for place in places if place < own]
+        if mine:
+            tally = service.tally.of(queue.name)
+            tally.push_requests += 1
+            tally.push_messages += sum([not decision.pushed[place].duplicate for place in mine])
+            if decided.event is not None:
+                tally.partitions_created += len(decided.event.new_partitions)
 
 
 @dataclass(frozen=True, slots=True)
