@@ -50,8 +50,9 @@ class AckTimeout:
         timeout_ms = self._timeout_ms()
         if oldest is None or not timeout_ms:  # the next delivery asks again
             notes.clear()
-            if channel.get_timeouts.get(self._queue) is self:  # a consumer of the same queue is not
-                del channel.get_timeouts[self._queue]
+            gets = channel.consuming.get_timeouts
+            if gets.get(self._queue) is self:  # a consumer of the same queue is not
+                del gets[self._queue]
             return
         while notes and notes[0][1] < oldest:
             notes.popleft()
@@ -79,7 +80,7 @@ class AckTimeout:
     def _oldest(self) -> int | None:
         """The number of the oldest lease."""
         held = self._holder.held
-        if self._holder is self._channel.gets:  # from any queue
+        if self._holder is self._channel.consuming.gets:  # from any queue
             return min((number for number, lease in held.items() if lease.queue is self._queue), default=None)
         # Numbers rise in the order of insertion, but a rollback puts back old ones at the end.
         return next(iter(held), None) if self._channel.transaction is None else min(held, default=None)

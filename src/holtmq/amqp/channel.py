@@ -1,18 +1,16 @@
 """One AMQP channel, sans-IO: methods in, broker calls and frames out.
 
-Owns: the channel's consumers, leases, prefetch, confirms and transaction. Must not touch: sockets,
-the connection's handshake, bytes of frames it is not asked to build.
+Owns: the way of the hot three (publish, settle, confirm), the channel's leases and prefetch, which method is
+whose, the end. Must not touch: sockets, the connection's handshake, bytes of frames it is not asked to build.
 """
 
-import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from holtmq.amqp.ack_timeout import AckTimeout
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.confirms import Confirms
 from holtmq.amqp.consumer import Consumer, content_frames
+from holtmq.amqp.consuming import Consuming
 from holtmq.amqp.errors import ChannelFault, ConnectionFault
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
 from holtmq.amqp.methods import (
@@ -20,10 +18,7 @@ from holtmq.amqp.methods import (
     BasicCancel,
     BasicCancelOk,
     BasicConsume,
-    BasicConsumeOk,
     BasicGet,
-    BasicGetEmpty,
-    BasicGetOk,
     BasicNack,
     BasicQos,
     BasicQosOk,
@@ -45,33 +40,18 @@ from holtmq.amqp.methods import (
     TxSelectOk,
 )
 from holtmq.amqp.topology import Topology
-from holtmq.auth.permissions import Action
-from holtmq.broker.equivalence import type_name
+from holtmq.amqp.transaction import Settle, Transaction
 from holtmq.broker.flow import Outcome
 from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import Message
-from holtmq.broker.queue_arguments import queue_text
 from holtmq.broker.routes import Imprint, Route
-from holtmq.broker.traits import DIRECT_REPLY_TO, Traits
+from holtmq.broker.traits import Traits
 from holtmq.broker.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
-from holtmq.wire.properties import PROPERTIES_AT, raw_headers, with_headers, with_reply_to
-from holtmq.wire.tables import Long
+from holtmq.wire.properties import PROPERTIES_AT, with_reply_to
 
 if TYPE_CHECKING:
     from holtmq.amqp.connection import Connection
-
-_LOW_PRIORITY: Final = 0
-
-
-class Transaction:
-    """What a transactional channel has done since its last commit."""
-
-    __slots__ = ("publishes", "settlements")
-
-    def __init__(self) -> None:
-        self.publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
-        self.settlements: list[tuple[Callable[[list[Lease]], None], list[Lease]]] = []
 
 
 class Channel:
@@ -86,8 +66,6 @@ class Channel:
         self.max_payload = connection.max_payload
         self.ledger = Ledger()
         self.broker.sessions.add(self.ledger)
-        self.gets = Holder()  # basic.get leases: the empty consumer
-        self.get_timeouts: dict[WorkQueue, AckTimeout] = {}
         self.consumers: dict[str, Consumer] = {}
         self.flowing = True  # the client lets deliveries come
         self.prefetch = 0
@@ -96,9 +74,8 @@ class Channel:
         self.owes_confirms = False  # published with confirms in this read
         self._traits = self.flow.traits.by_header
         self.transaction: Transaction | None = None
-        self.reply_queue: WorkQueue | None = None
-        self.notices: list[BasicCancel] | None = None  # held until the answer to a delete has gone out
         self.topology = Topology(self)
+        self.consuming = Consuming(self)
         self.closing = False  # we sent channel.close and wait for the client's close-ok
         # A message whose frames have not all arrived: route, mandatory, header, body so far, body size.
         self.partial_route: tuple[Route, bool] | None = None
@@ -114,7 +91,7 @@ class Channel:
         if not traits.plain:
             header, traits = self._check_special(traits, header)
         if self.transaction is not None:
-            self.transaction.publishes.append((route, traits, header, body, mandatory))
+            self.transaction.publish(route, traits, header, body, mandatory)
             return
         try:
             if route.streams:
@@ -189,9 +166,10 @@ class Channel:
                 f"user_id property set to '{traits.user_id}' but authenticated user was '{user}'",
             )
         if traits.direct_reply:
-            if self.reply_queue is None:
+            reply_queue = self.consuming.reply_queue
+            if reply_queue is None:
                 raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
-            changed = with_reply_to(header[PROPERTIES_AT:], self.reply_queue.name)
+            changed = with_reply_to(header[PROPERTIES_AT:], reply_queue.name)
             header = header[:PROPERTIES_AT] + changed
             traits = self.flow.traits.of(header)
         return header, traits
@@ -255,10 +233,9 @@ class Channel:
                 self.flow.settle(queue, done)
             self._make_room()
 
-    def _settle(self, how: Callable[[list[Lease]], None], leases: list[Lease]) -> None:
+    def _settle(self, how: Settle, leases: list[Lease]) -> None:
         if self.transaction is not None:
-            self.transaction.settlements.append((how, leases))
-            self.ledger.set_aside(leases)  # a checkpoint before the commit must still see them
+            self.transaction.settle(how, leases)
         else:
             how(leases)
             self._make_room()
@@ -279,12 +256,16 @@ class Channel:
     def _make_room(self) -> None:
         """With a channel-wide limit, one settlement makes room for every consumer of the channel."""
         if self.global_prefetch:
-            for consumer in self.consumers.values():
-                self.flow.touch(consumer.queue)
+            self.wake_consumers()
+
+    def wake_consumers(self) -> None:
+        """There may be room again."""
+        for consumer in self.consumers.values():
+            self.flow.touch(consumer.queue)
 
     def consumer_leases(self) -> int:
         """Unacked deliveries that count against the channel-wide prefetch."""
-        return len(self.ledger) - len(self.gets.held)
+        return len(self.ledger) - len(self.consuming.gets.held)
 
     # -- methods ---------------------------------------------------------------------------------
 
@@ -300,13 +281,13 @@ class Channel:
             case BasicQos():
                 self._qos(method)
             case BasicConsume():
-                self._consume(method)
+                self.consuming.consume(method)
             case BasicCancel(tag, no_wait):
-                self._cancel(tag)
+                self.consuming.cancel(tag)
                 if not no_wait:
                     self.send(BasicCancelOk(tag))
             case BasicGet(queue, no_ack):
-                self._get(queue, no_ack)
+                self.consuming.get(queue, no_ack)
             case BasicRecover(requeue) | BasicRecoverAsync(requeue):
                 if not requeue:
                     raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
@@ -327,7 +308,7 @@ class Channel:
             case TxSelect():
                 if self.confirms is not None:
                     raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-                self.transaction = self.transaction or Transaction()
+                self.transaction = self.transaction or Transaction(self.flow, self.ledger)
                 self.send(TxSelectOk())
             case TxCommit():
                 self._tx_commit()
@@ -356,152 +337,21 @@ class Channel:
         if not no_wait:
             self.send(ConfirmSelectOk())
 
-    # -- consumers -------------------------------------------------------------------------------
-
-    def _consume(self, method: BasicConsume) -> None:
-        if method.queue == DIRECT_REPLY_TO:
-            self._consume_replies(method)
-            return
-        queue = self.topology.queue(method.queue)
-        self.connection.check(Action.READ, queue.name)
-        tag = method.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(16)
-        if tag in self.consumers:
-            raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
-        priority = method.arguments.get("x-priority", _LOW_PRIORITY)
-        if not isinstance(priority, int) or isinstance(priority, bool):
-            raise ChannelFault(
-                ReplyCode.PRECONDITION_FAILED,
-                f"invalid arg 'x-priority' for {queue_text(queue.name, queue.vhost)}: "
-                f'"expected integer, got {type_name(priority)}"',
-            )
-        consumer = Consumer(
-            self,
-            tag,
-            queue,
-            no_ack=method.no_ack,
-            exclusive=method.exclusive,
-            prefetch=self.prefetch,
-            priority=priority,
-            arguments=method.arguments,
-        )
-        self.broker.consume(queue, consumer, method.exclusive)
-        self.consumers[tag] = consumer
-        if not method.no_wait:
-            self.send(BasicConsumeOk(tag))
-
-    def _consume_replies(self, method: BasicConsume) -> None:
-        """Direct reply-to: a queue nobody declares, for as long as this channel lives."""
-        if self.reply_queue is not None:
-            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
-        if not method.no_ack:
-            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
-        tag = method.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(16)
-        if tag in self.consumers:
-            raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
-        queue = self.broker.add_reply_queue(
-            self.connection.vhost, f"{DIRECT_REPLY_TO}.{secrets.token_urlsafe(24)}"
-        )
-        consumer = Consumer(self, tag, queue, no_ack=True, exclusive=True, prefetch=0, priority=_LOW_PRIORITY)
-        self.broker.consume(queue, consumer)
-        self.reply_queue = queue
-        self.consumers[tag] = consumer
-        if not method.no_wait:
-            self.send(BasicConsumeOk(tag))
-
-    def _cancel(self, tag: str) -> None:
-        consumer = self.consumers.pop(tag, None)
-        if consumer is None:
-            return
-        queue = consumer.queue
-        setting = queue.options.cancel_requeue
-        if self.broker.cancel_requeue if setting is None else setting:
-            self.flow.release(self.ledger.revoke(consumer))
-        if queue is self.reply_queue:
-            self.reply_queue = None
-        self.broker.cancel(queue, consumer)
-
-    def consumer_lost(self, consumer: Consumer) -> None:
-        """The consumer's queue was deleted."""
-        self.consumers.pop(consumer.tag, None)
-        if not self.connection.wants_cancel_notify or self.closing:
-            return
-        if self.notices is not None:
-            self.notices.append(BasicCancel(consumer.tag, True))
-        else:
-            self.send(BasicCancel(consumer.tag, True))
-
-    def wake_consumers(self) -> None:
-        """There may be room again."""
-        for consumer in self.consumers.values():
-            self.flow.touch(consumer.queue)
-
-    def _get(self, name: str, no_ack: bool) -> None:
-        queue = self.topology.queue(name)
-        self.connection.check(Action.READ, queue.name)
-        message = self.broker.get(queue)
-        if message is None:
-            self.send(BasicGetEmpty())
-            return
-        redelivered = queue.is_redelivered(message)
-        header = message.header
-        if redelivered and queue.counts_deliveries:
-            header = self.with_delivery_count(header, queue.returned.get(message.seq, 1))
-        if no_ack:
-            self.ledger.last += 1
-            queue.settle(message)
-        else:
-            self.ledger.grant(queue, message, self.gets)
-            if queue not in self.get_timeouts:
-                self.get_timeouts[queue] = AckTimeout(self, self.gets, queue)
-            self.get_timeouts[queue].delivered()
-        self.send(
-            BasicGetOk(self.ledger.last, redelivered, message.exchange, message.routing_key, len(queue))
-        )
-        for frame in content_frames(self.number, header, message.body, self.max_payload):
-            self.outbox.append(frame)
-
-    def with_delivery_count(self, header: bytes, count: int) -> bytes:
-        """A header that says how often the message came back, as quorum queues do."""
-        properties = header[PROPERTIES_AT:]
-        headers = {**raw_headers(properties), "x-delivery-count": Long(count)}
-        return header[:PROPERTIES_AT] + with_headers(properties, headers, drop_expiration=False)
-
     # -- transactions ----------------------------------------------------------------------------
 
     def _tx_commit(self) -> None:
-        transaction = self.transaction
-        if transaction is None:
+        if self.transaction is None:
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-        self.flow.turn()  # what came before is not part of this record
-        self.flow.begin()
-        returned = []
-        settled: dict[int, WorkQueue] = {}
-        try:
-            for route, traits, header, body, mandatory in transaction.publishes:
-                outcome = self.flow.publish(route, traits, header, body)
-                if outcome is Outcome.UNROUTED and mandatory:
-                    returned.append((route, header, body))
-        except BaseException:
-            self.flow.abort()
-            raise
-        self.transaction = Transaction()
-        for how, leases in transaction.settlements:
-            how(leases)
-            settled.update((lease.queue.id, lease.queue) for lease in leases)
-        journalled = self.flow.commit([queue for queue in settled.values() if not queue.deleted])
-        self.ledger.commit()
-        for unrouted in returned:
-            self._return(*unrouted)
+        journalled, unrouted = self.transaction.commit()
+        for message in unrouted:
+            self._return(*message)
         self._make_room()
         self.connection.reply_when_durable(self, TxCommitOk(), journalled)
 
     def _tx_rollback(self) -> None:
-        transaction = self.transaction
-        if transaction is None:
+        if self.transaction is None:
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-        self.transaction = Transaction()
-        for _, leases in transaction.settlements:
-            self.ledger.restore(leases)
+        self.transaction.rollback()
         self.send(TxRollbackOk())
 
     # -- ending ----------------------------------------------------------------------------------
@@ -510,8 +360,7 @@ class Channel:
         """The channel ends: its consumers leave, what they hold goes back."""
         self.closing = True
         if self.transaction is not None:
-            for _, leases in self.transaction.settlements:
-                self.ledger.restore(leases)
+            self.transaction.rollback()
         consumers, self.consumers = list(self.consumers.values()), {}
         released = self.ledger.end_all()
         for consumer in consumers:

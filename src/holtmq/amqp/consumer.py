@@ -12,7 +12,8 @@ from holtmq.amqp.ack_timeout import AckTimeout
 from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message
 from holtmq.broker.work_queue import WorkQueue
-from holtmq.wire.tables import FieldTable
+from holtmq.wire.properties import PROPERTIES_AT, raw_headers, with_headers
+from holtmq.wire.tables import FieldTable, Long
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
@@ -116,7 +117,7 @@ class Consumer(Holder):
                 if not fresh:
                     redelivered = int(queue.is_redelivered(message))
                     if redelivered and queue.counts_deliveries:
-                        header = channel.with_delivery_count(header, queue.returned.get(message.seq, 1))
+                        header = with_delivery_count(header, queue.returned.get(message.seq, 1))
                 head = self._heads.get(address) or self._head(address)
                 if len(body) > max_body:
                     chunks.append(head.start + _TAG(number, redelivered) + address + b"\xce")
@@ -137,7 +138,7 @@ class Consumer(Holder):
 
     def cancelled(self, queue: WorkQueue) -> None:
         """The queue is gone: tell the client."""
-        self.channel.consumer_lost(self)
+        self.channel.consuming.lost(self)
 
     def _head(self, address: bytes) -> "_Head":
         if len(self._heads) >= _HEADS_MAX:
@@ -177,3 +178,10 @@ def content_frames(channel_number: int, header: bytes, body: bytes, max_body: in
         part = body[start : start + max_body]
         frames += (_FRAME(3, channel_number, len(part)), part, b"\xce")
     return frames
+
+
+def with_delivery_count(header: bytes, count: int) -> bytes:
+    """A header that says how often the message came back, as quorum queues do."""
+    properties = header[PROPERTIES_AT:]
+    headers = {**raw_headers(properties), "x-delivery-count": Long(count)}
+    return header[:PROPERTIES_AT] + with_headers(properties, headers, drop_expiration=False)

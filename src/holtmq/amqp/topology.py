@@ -183,13 +183,13 @@ class Topology:
     def _queue_delete(self, name: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
         """As in RabbitMQ the answer comes first: clients that wait for it take a notice for an error."""
         channel = self._channel
-        notices = channel.notices = []
+        notices = channel.consuming.notices = []
         try:
             count, lasting = self._broker.delete_queue(
                 self._connection.vhost, name, if_unused=if_unused, if_empty=if_empty, owner=self._connection
             )
         finally:
-            channel.notices = None
+            channel.consuming.notices = None
         self._answer(QueueDeleteOk(count), lasting, no_wait)
         for notice in notices:
             self._answer(notice, lasting, False)

@@ -1,0 +1,152 @@
+"""How messages come to a client: consumers that are pushed to, and single gets, for one channel.
+
+Owns: the methods consume, cancel and get, direct reply-to, and how long a single get may stay unsettled. Must
+not touch: how deliveries are settled (``channel.py``), the frames of those that are pushed (``consumer.py``).
+"""
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from holtmq.amqp.ack_timeout import AckTimeout
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.consumer import Consumer, content_frames, with_delivery_count
+from holtmq.amqp.errors import ChannelFault, ConnectionFault
+from holtmq.amqp.methods import (
+    BasicCancel,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGetEmpty,
+    BasicGetOk,
+)
+from holtmq.auth.permissions import Action
+from holtmq.broker.equivalence import type_name
+from holtmq.broker.leases import Holder
+from holtmq.broker.queue_arguments import queue_text
+from holtmq.broker.traits import DIRECT_REPLY_TO
+from holtmq.broker.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from holtmq.amqp.channel import Channel
+
+_LOW_PRIORITY: Final = 0
+
+
+class Consuming:
+    """See the module. The consumers themselves are the channel's: whatever it settles makes room for them."""
+
+    def __init__(self, channel: "Channel") -> None:
+        self._channel = channel
+        self._broker = channel.broker
+        self._connection = channel.connection
+        self.gets = Holder()  # the leases of basic.get: the empty consumer
+        self.get_timeouts: dict[WorkQueue, AckTimeout] = {}
+        self.reply_queue: WorkQueue | None = None
+        self.notices: list[BasicCancel] | None = None  # held until the answer to a delete has gone out
+
+    def consume(self, method: BasicConsume) -> None:
+        """basic.consume."""
+        if method.queue == DIRECT_REPLY_TO:
+            self._consume_replies(method)
+            return
+        channel = self._channel
+        queue = channel.topology.queue(method.queue)
+        self._connection.check(Action.READ, queue.name)
+        tag = self._new_tag(method)
+        priority = method.arguments.get("x-priority", _LOW_PRIORITY)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise ChannelFault(
+                ReplyCode.PRECONDITION_FAILED,
+                f"invalid arg 'x-priority' for {queue_text(queue.name, queue.vhost)}: "
+                f'"expected integer, got {type_name(priority)}"',
+            )
+        consumer = Consumer(
+            channel,
+            tag,
+            queue,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            prefetch=channel.prefetch,
+            priority=priority,
+            arguments=method.arguments,
+        )
+        self._broker.consume(queue, consumer, method.exclusive)
+        self._begin(consumer, method)
+
+    def _consume_replies(self, method: BasicConsume) -> None:
+        """Direct reply-to: a queue nobody declares, for as long as this channel lives."""
+        if self.reply_queue is not None:
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+        if not method.no_ack:
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        tag = self._new_tag(method)
+        queue = self._broker.add_reply_queue(
+            self._connection.vhost, f"{DIRECT_REPLY_TO}.{secrets.token_urlsafe(24)}"
+        )
+        consumer = Consumer(
+            self._channel, tag, queue, no_ack=True, exclusive=True, prefetch=0, priority=_LOW_PRIORITY
+        )
+        self._broker.consume(queue, consumer)
+        self.reply_queue = queue
+        self._begin(consumer, method)
+
+    def _new_tag(self, method: BasicConsume) -> str:
+        tag = method.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(16)
+        if tag in self._channel.consumers:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        return tag
+
+    def _begin(self, consumer: Consumer, method: BasicConsume) -> None:
+        self._channel.consumers[consumer.tag] = consumer
+        if not method.no_wait:
+            self._channel.send(BasicConsumeOk(consumer.tag))
+
+    def cancel(self, tag: str) -> None:
+        """basic.cancel; what the consumer holds goes back, unless queue or node say otherwise."""
+        channel = self._channel
+        consumer = channel.consumers.pop(tag, None)
+        if consumer is None:
+            return
+        queue = consumer.queue
+        setting = queue.options.cancel_requeue
+        if self._broker.cancel_requeue if setting is None else setting:
+            channel.flow.release(channel.ledger.revoke(consumer))
+        if queue is self.reply_queue:
+            self.reply_queue = None
+        self._broker.cancel(queue, consumer)
+
+    def lost(self, consumer: Consumer) -> None:
+        """The consumer's queue was deleted."""
+        channel = self._channel
+        channel.consumers.pop(consumer.tag, None)
+        if not self._connection.wants_cancel_notify or channel.closing:
+            return
+        if self.notices is not None:
+            self.notices.append(BasicCancel(consumer.tag, True))
+        else:
+            channel.send(BasicCancel(consumer.tag, True))
+
+    def get(self, name: str, no_ack: bool) -> None:
+        """basic.get."""
+        channel = self._channel
+        queue = channel.topology.queue(name)
+        self._connection.check(Action.READ, queue.name)
+        message = self._broker.get(queue)
+        if message is None:
+            channel.send(BasicGetEmpty())
+            return
+        redelivered = queue.is_redelivered(message)
+        header = message.header
+        if redelivered and queue.counts_deliveries:
+            header = with_delivery_count(header, queue.returned.get(message.seq, 1))
+        ledger = channel.ledger
+        if no_ack:
+            ledger.last += 1
+            queue.settle(message)
+        else:
+            ledger.grant(queue, message, self.gets)
+            if queue not in self.get_timeouts:
+                self.get_timeouts[queue] = AckTimeout(channel, self.gets, queue)
+            self.get_timeouts[queue].delivered()
+        channel.send(BasicGetOk(ledger.last, redelivered, message.exchange, message.routing_key, len(queue)))
+        for frame in content_frames(channel.number, header, message.body, channel.max_payload):
+            channel.outbox.append(frame)

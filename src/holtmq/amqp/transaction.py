@@ -1,0 +1,70 @@
+"""What a transactional channel has done since its last commit.
+
+Owns: the publishes and settlements that wait for ``tx.commit`` and in which order a commit makes
+them true. Must not touch: frames; the channel answers, and returns what nobody wanted.
+"""
+
+from collections.abc import Callable
+
+from holtmq.broker.flow import Flow, Outcome
+from holtmq.broker.leases import Lease, Ledger
+from holtmq.broker.routes import Route
+from holtmq.broker.traits import Traits
+from holtmq.broker.work_queue import WorkQueue
+
+Settle = Callable[[list[Lease]], None]
+
+
+class Transaction:
+    """Starts anew with each commit and rollback."""
+
+    __slots__ = ("_flow", "_ledger", "_publishes", "_settlements")
+
+    def __init__(self, flow: Flow, ledger: Ledger) -> None:
+        self._flow = flow
+        self._ledger = ledger
+        self._publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
+        self._settlements: list[tuple[Settle, list[Lease]]] = []
+
+    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes, mandatory: bool) -> None:
+        """Take a message in; it is routed when it is committed."""
+        self._publishes.append((route, traits, header, body, mandatory))
+
+    def settle(self, how: Settle, leases: list[Lease]) -> None:
+        """Leases end with the commit; until then the client has done with them."""
+        self._settlements.append((how, leases))
+        self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
+
+    def commit(self) -> tuple[bool, list[tuple[Route, bytes, bytes]]]:
+        """Make it all true in one record. Whether there is one, and the mandatory messages nobody wanted."""
+        flow = self._flow
+        flow.turn()  # what came before is not part of this record
+        flow.begin()
+        unrouted: list[tuple[Route, bytes, bytes]] = []
+        try:
+            for route, traits, header, body, mandatory in self._publishes:
+                outcome = flow.publish(route, traits, header, body)
+                if outcome is Outcome.UNROUTED and mandatory:
+                    unrouted.append((route, header, body))
+        except BaseException:
+            flow.abort()
+            raise
+        settlements = self._settlements
+        self._start_anew()
+        settled: dict[int, WorkQueue] = {}
+        for how, leases in settlements:
+            how(leases)
+            settled.update((lease.queue.id, lease.queue) for lease in leases)
+        journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
+        self._ledger.commit()
+        return journalled, unrouted
+
+    def rollback(self) -> None:
+        """Forget it all: the client has its leases again."""
+        settlements = self._settlements
+        self._start_anew()
+        for _, leases in settlements:
+            self._ledger.restore(leases)
+
+    def _start_anew(self) -> None:
+        self._publishes, self._settlements = [], []
