@@ -2,11 +2,15 @@
 
 import base64
 import json
+from collections.abc import Sequence
 
 import pytest
 from http_support import Api
 
-from holtmq.http import paging
+from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.http import paging, reads_api
+from holtmq.testing import TestBroker
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +110,72 @@ def test_a_list_of_timers_ends_at_the_bound_and_goes_on_after_a_key(api: Api) ->
     assert (first["truncated"], first["nextAfter"]) == (True, "t4")
     assert [row["timerKey"] for row in second["rows"]] == ["t5", "t6"]
     assert (second["truncated"], second["nextAfter"]) == (False, None)
+
+
+def test_a_fetch_gives_each_entry_a_record_until_the_bound(api: Api) -> None:
+    for name in "abcd":
+        api.push("q", name, partition=name, payload="x" * 2000)
+    entries = [{"queue": "q", "partition": name, "offset": 0} for name in "abcd"]
+
+    def fetch(*asked: object) -> list[list[str]]:
+        answer = api.post("/api/v1/fetch", {"entries": asked, "maxBytes": 1}).json()["entries"]
+        assert all(entry["highWatermark"] == 1 and "error" not in entry for entry in answer)
+        return [[record["transactionId"] for record in entry["records"]] for entry in answer]
+
+    assert fetch(*entries) == [["a"], ["b"], ["c"], []]
+    assert fetch(*entries[3:], *entries[:3]) == [["d"], ["a"], ["b"], []]
+
+
+def test_a_fetch_reads_no_more_messages_than_it_may_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    bodies = PartitionedStore.bodies
+
+    def counted(store: PartitionedStore, positions: Sequence[int]) -> list[Body]:
+        read.append(len(positions))
+        return bodies(store, positions)
+
+    with TestBroker(durable=True) as broker:
+        api = Api(broker.http_url)
+        api.push("q", *[f"m{number}" for number in range(50)], payload="x" * 1000)
+        monkeypatch.setattr(PartitionedStore, "bodies", counted)
+
+        entry = {"queue": "q", "offset": 0, "maxBytes": 5000}
+        (found,) = api.post("/api/v1/fetch", {"entries": [entry]}).json()["entries"]
+        (rest,) = api.post("/api/v1/fetch", {"entries": [{**entry, "maxBytes": 1 << 20}]}).json()["entries"]
+        api.http.close()
+
+    assert [record["offset"] for record in found["records"]] == [0, 1, 2, 3]
+    assert read[0] <= 6
+    assert [record["offset"] for record in rest["records"]] == [*range(50)]
+
+
+def test_one_call_looks_at_so_many_partitions_and_goes_on_by_next(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads_api, "_MOST_LOOKED_AT", 5)
+    monkeypatch.setattr(reads_api, "_LEAST_LOOKED_AT", 2)
+    items = [{"queue": "q", "partition": f"p{number}", "payload": 1} for number in range(8)]
+    api.post("/api/v1/push", {"items": items})
+
+    def passes(**asked: object) -> list[tuple[list[str], str | None]]:
+        entry: dict[str, object] = {"queue": "q", **asked}
+        found: list[tuple[list[str], str | None]] = []
+        while True:
+            answer = api.post("/api/v1/partitions/changed", {"entries": [entry, entry]}).json()["entries"]
+            second = answer[1]
+            found.append(([row["name"] for row in second["partitions"]], second["next"]))
+            if second["next"] is None:
+                return found
+            entry["after"] = second["next"]
+
+    assert passes() == [(["p0", "p1"], "1"), (["p2", "p3"], "3"), (["p4", "p5"], "5"), (["p6", "p7"], None)]
+    assert passes(limit=1)[:2] == [(["p0"], "0"), (["p1"], "1")]
+    assert passes(since="2100-01-01T00:00:00Z") == [([], "1"), ([], "3"), ([], "5"), ([], None)]
+    alone = api.post("/api/v1/partitions/changed", {"entries": [{"queue": "q"}]}).json()["entries"][0]
+    assert ([row["name"] for row in alone["partitions"]], alone["next"]) == (
+        ["p0", "p1", "p2", "p3", "p4"],
+        "4",
+    )
 
 
 def test_a_row_larger_than_the_bound_is_listed_alone(api: Api) -> None:

@@ -4,6 +4,7 @@ Owns: the wire form, and the waiting of a fetch for its first record. Must not t
 """
 
 import asyncio
+from bisect import bisect_right
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.identifiers import partition_id
 from holtmq.broker.partitioned.message_log import NO_PARTITION, Partition
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.http import paging
 from holtmq.http.endpoints import WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.wire import iso_ms, moment_us, raw
@@ -21,6 +23,8 @@ _PAGE: Final = 1000
 _MAX_BYTES: Final = 8 << 20
 _RECORD_COST: Final = 150  # bytes of JSON around a payload
 _READ_AT_ONCE: Final = 256
+_MOST_LOOKED_AT: Final = 100_000  # partitions in one call, which all others wait for
+_LEAST_LOOKED_AT: Final = 100  # for each entry, so that every one gets on
 
 
 class FetchEntry(msgspec.Struct, rename="camel"):
@@ -83,7 +87,8 @@ def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int,
     answer: list[dict[str, object]] = []
     total, failed = 0, False
     for entry in asked.entries:
-        row, size = _read_entry(call, entry, left)
+        # One record at least for each, whatever its size: but not a thousand times the largest there is.
+        row, size = _read_entry(call, entry, left, full=total >= paging.MOST_BYTES)
         left -= size
         total += size
         failed = failed or "error" in row
@@ -91,7 +96,7 @@ def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int,
     return answer, total, failed
 
 
-def _read_entry(call: Call, entry: FetchEntry, left: int) -> tuple[dict[str, object], int]:
+def _read_entry(call: Call, entry: FetchEntry, left: int, *, full: bool) -> tuple[dict[str, object], int]:
     queue = call.service.store.queues.get(entry.queue)
     head: dict[str, object] = {"queue": entry.queue, "partition": entry.partition}
     index = queue.indexes.get(entry.partition) if queue is not None else None
@@ -107,6 +112,8 @@ def _read_entry(call: Call, entry: FetchEntry, left: int) -> tuple[dict[str, obj
     head |= {"highWatermark": end, "logStartOffset": where.first}
     if not where.first <= entry.offset <= end:
         return {**head, "records": [], "error": "OFFSET_OUT_OF_RANGE"}, 0
+    if full:
+        return {**head, "records": []}, 0
     records, size = _records(call, queue, where, entry.offset, end, min(entry.max_bytes or left, left))
     return {**head, "records": records}, size
 
@@ -122,8 +129,15 @@ def _records(
         holes = where.holes_in(at, stop)
         positions = [position for position in range(at, stop) if position not in holes]
         rows = queue.log.refs([where.offsets[position - where.first] for position in positions])
-        bodies = call.service.store.bodies([row[1] for row in rows])
-        for position, row, body in zip(positions, rows, bodies, strict=True):
+        places = [row[1] for row in rows]
+        if places and places[-1] - places[0] > most_bytes - size:
+            # Messages are no longer than the journal from the first to the last: no more than those that fit
+            # are read, and one.
+            fitting = bisect_right(places, places[0] + max(most_bytes - size, 0))
+            if fitting < len(places):
+                stop = positions[fitting]
+                del places[fitting:]
+        for position, row, body in zip(positions, rows, call.service.store.bodies(places), strict=False):
             cost = len(body.payload) + _RECORD_COST
             if records and size + cost > most_bytes:
                 return records, size
@@ -146,19 +160,28 @@ async def changed(call: Call) -> object:
         raise Refusal(400, f"more than {_MOST} entries")
     # Creation times rise strictly, and this loop writes them: what was written is counted.
     safe_us = micros(call.now)
-    return {"safeTime": iso_ms(safe_us), "entries": [_changed(call, entry) for entry in asked.entries]}
+    left = _MOST_LOOKED_AT
+    entries: list[dict[str, object]] = []
+    for entry in asked.entries:
+        row, looked_at = _changed(call, entry, max(left, _LEAST_LOOKED_AT))
+        left -= looked_at
+        entries.append(row)
+    return {"safeTime": iso_ms(safe_us), "entries": entries}
 
 
-def _changed(call: Call, entry: ChangedEntry) -> dict[str, object]:
+def _changed(call: Call, entry: ChangedEntry, most: int) -> tuple[dict[str, object], int]:
+    """The entry's answer, and how many partitions that took; beyond ``most`` the pass goes on by ``next``."""
+    head: dict[str, object] = {"queue": entry.queue}
     queue = call.service.store.queues.get(entry.queue)
     if queue is None:
-        return {"queue": entry.queue, "partitions": [], "next": None, "error": "UNKNOWN_TOPIC_OR_PARTITION"}
+        return {**head, "partitions": [], "next": None, "error": "UNKNOWN_TOPIC_OR_PARTITION"}, 0
     since_us = moment_us(entry.since, "since") if entry.since else 0
     limit = min(max(entry.limit or _PAGE, 1), _PAGE)
     start = int(entry.after) + 1 if entry.after and entry.after.isdigit() and len(entry.after) < 12 else 0
     rows: list[dict[str, object]] = []
     last = start
-    for index in range(start, len(queue.partitions)):
+    stop = min(len(queue.partitions), start + most)
+    for index in range(start, stop):
         where = queue.partitions[index]
         if where is NO_PARTITION:
             continue
@@ -166,7 +189,7 @@ def _changed(call: Call, entry: ChangedEntry) -> dict[str, object]:
         if written_us < since_us:
             continue
         if len(rows) == limit:
-            return {"queue": entry.queue, "partitions": rows, "next": str(last)}
+            return {**head, "partitions": rows, "next": str(last)}, index - start
         last = index
         rows.append(
             {
@@ -177,7 +200,8 @@ def _changed(call: Call, entry: ChangedEntry) -> dict[str, object]:
                 "lastWriteAt": iso_ms(written_us),
             }
         )
-    return {"queue": entry.queue, "partitions": rows, "next": None}
+    further = str(stop - 1) if stop < len(queue.partitions) else None
+    return {**head, "partitions": rows, "next": further}, max(stop - start, 0)
 
 
 ENDPOINTS: Final = (
