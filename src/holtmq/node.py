@@ -242,12 +242,16 @@ class Node:
     def _pulse(self) -> None:
         self._pulse_due = False
         self.refresh_clock()  # what woke us need not have read it
-        self.broker.flow.turn()
-        self.amqp.flush()
-        self.partitioned.turn(self.clock())
-        if self.partitioned.store.aging and not self._retention_planned:
-            self._plan_retention()
-        self._arm_timer()
+        try:
+            self.broker.flow.turn()
+        finally:  # one half's trouble must not leave the other waiting for ever: it has asked for this turn
+            try:
+                self.amqp.flush()
+                self.partitioned.turn(self.clock())
+            finally:
+                if self.partitioned.store.aging and not self._retention_planned:
+                    self._plan_retention()
+                self._arm_timer()
 
     def _defer_commit(self, hand_over: Callable[[], None]) -> None:
         self._loop.call_soon(self._commit, hand_over)

@@ -221,6 +221,33 @@ def test_a_waiting_pop_is_woken_by_a_release_a_seek_and_the_end_of_a_lease(
     assert second["transactionId"] == third["transactionId"] == "a"
 
 
+class _BrokenConsumer:
+    """What a bug in the other half of the broker looks like from here."""
+
+    priority = 0
+
+    def __init__(self) -> None:
+        self.arguments: dict[str, object] = {}
+
+    def room(self) -> int:
+        raise RuntimeError("this consumer is broken")
+
+
+def test_a_consumer_that_breaks_the_turn_of_amqp_does_not_keep_a_waiting_pop_from_its_message(
+    broker: TestBroker, api: Api, connect: Callable[..., Api]
+) -> None:
+    api.configure("broken")
+    other = connect()
+    waiting = _in_background(lambda: other.pop("q", wait="true", timeout=60000))
+    _until_parked(broker)
+    broker.call(lambda node: node.broker.vhosts["/"].queues["broken"].add_consumer(_BrokenConsumer()))  # type: ignore[arg-type]
+
+    items = [{"queue": name, "payload": 1, "transactionId": name} for name in ("broken", "q")]
+    assert api.post("/api/v1/push", {"items": items}).status_code == 201
+
+    assert ids(waiting.result()) == ["q"]  # type: ignore[arg-type]
+
+
 def test_a_waiting_pop_over_a_namespace_is_woken(
     broker: TestBroker, api: Api, connect: Callable[..., Api]
 ) -> None:

@@ -9,7 +9,7 @@ from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.requests import Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.partitioned.staging import StagedRow, Winner
-from holtmq.journal import MemoryJournal
+from holtmq.journal import JournalCorrupt, MemoryJournal
 
 
 @pytest.fixture
@@ -120,6 +120,43 @@ def test_a_pop_that_fails_leaves_its_partition_to_the_next(
     assert ids(again) == ["a", "b"]
     assert again is not None
     assert again.runs[0].delivery.attempt == 1
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_waiting_pop_that_fails_gives_up_and_holds_nobody_else_up(
+    service: PartitionedService, monkeypatch: pytest.MonkeyPatch, wide: bool
+) -> None:
+    told: list[str] = []
+    turns: list[None] = []
+    service.line.on_dirty = lambda: turns.append(None)
+    first = PopRequest("l1", namespace="ns") if wide else PopRequest("l1", "ns.broken")
+    for request in (first, PopRequest("l2", "ns.whole", group="g")):
+        waiter = Waiter(request, lambda popped: told.extend(ids(popped)), lambda: told.append("gave up"))
+        service.wait(waiter, 0.0)
+    read = service.store.bodies
+
+    def read_badly(positions: Sequence[int]) -> list[Body]:
+        bodies = read(positions)
+        if any(body.transaction_id == "damaged" for body in bodies):
+            raise JournalCorrupt("a bit fell over")
+        return bodies
+
+    monkeypatch.setattr(service.store, "bodies", read_badly)
+    service.push([PushItem("ns.broken", "p", Body("damaged", b"1"))], 0.0)
+    service.push([PushItem("ns.whole", "p", Body("fine", b"1"))], 0.0)
+    service.journal.flush()
+
+    failures = 0
+    while turns:
+        turns.pop()
+        try:
+            service.turn(0.0)
+        except JournalCorrupt:
+            failures += 1
+
+    assert failures == 1
+    assert sorted(told) == ["fine", "gave up"]
+    assert len(service.line) == 0
 
 
 def test_names_of_partitions_that_were_popped_once_do_not_pile_up(

@@ -240,22 +240,28 @@ class WaitingLine:
         while self._dirty or self._dirty_wide:
             dirty, self._dirty = self._dirty, {}
             wide, self._dirty_wide = self._dirty_wide, {}
-            for key in dirty:
-                line = self._lines.get(key)
-                if line:
-                    self._serve_line(line, now)
-            for wide_key in wide:
-                line = self._wide.get(wide_key)
-                if line:
-                    self._serve_wide(wide_key, line, now)
+            try:
+                while dirty:
+                    key = next(iter(dirty))
+                    del dirty[key]
+                    if line := self._lines.get(key):
+                        self._serve_line(line, now)
+                while wide:
+                    wide_key = next(iter(wide))
+                    del wide[wide_key]
+                    if line := self._wide.get(wide_key):
+                        self._serve_wide(wide_key, line, now)
+            finally:
+                if dirty or wide:  # one queue's trouble must not leave the others waiting for ever
+                    self._dirty.update(dirty)
+                    self._dirty_wide.update(wide)
+                    self.on_dirty()
 
     def _serve_line(self, line: _Line, now: float) -> None:
         while line:
             waiter = next(iter(line))
-            try:
-                popped = self._pop(waiter.request, now)
-            except JournalFailed:  # an auto-ack must be written: this one fails, the others are not held up
-                self._give_up(waiter)
+            popped = self._try(waiter, now)
+            if waiter.done:
                 continue
             if popped is None:
                 queue = self._queues.get(waiter.request.queue)
@@ -269,10 +275,8 @@ class WaitingLine:
     def _serve_wide(self, key: _Wide, line: _Line, now: float) -> None:
         while line:
             waiter = next(iter(line))
-            try:
-                popped = self._pop(waiter.request, now)
-            except JournalFailed:
-                self._give_up(waiter)
+            popped = self._try(waiter, now)
+            if waiter.done:
                 continue
             if popped is None:
                 self._plan_wide(key)
@@ -281,6 +285,17 @@ class WaitingLine:
             if not line:
                 del self._wide[key]
             _deliver(waiter, popped)
+
+    def _try(self, waiter: Waiter, now: float) -> Popped | None:
+        """Whoever cannot be served gives up: the others are not held up."""
+        try:
+            return self._pop(waiter.request, now)
+        except JournalFailed:  # an auto-ack must be written
+            self._give_up(waiter)
+            return None
+        except BaseException:
+            self._give_up(waiter)
+            raise
 
 
 def _deliver(waiter: Waiter, popped: Popped) -> None:
