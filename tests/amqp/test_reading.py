@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
+from amqp_support import Client, frame, new_broker, numbers, publish
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holtmq.amqp.codec import decode_method, encode_method
 from holtmq.amqp.codes import ReplyCode
-from holtmq.amqp.connection import Connection
-from holtmq.amqp.errors import AmqpError
-from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameReader, encode_frame
-from holtmq.amqp.handshake import Settings
+from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FrameReader
 from holtmq.amqp.methods import (
     BasicAck,
     BasicCancel,
@@ -24,80 +21,20 @@ from holtmq.amqp.methods import (
     ChannelCloseOk,
     ChannelOpen,
     ConfirmSelect,
-    Method,
     QueueDeclare,
     QueueDelete,
     QueuePurge,
     TxCommit,
     TxSelect,
 )
-from holtmq.auth.permissions import FULL_ACCESS, Permissions
-from holtmq.auth.users import User
+from holtmq.auth.permissions import Permissions
 from holtmq.broker.broker import Broker
-from holtmq.broker.work_queue import WorkQueue
-from holtmq.journal import MemoryJournal
-from holtmq.wire.properties import Properties, encode_properties
-
-
-class Client:
-    """A connection without a socket, channel 1 open; implements the connection's ``Hooks``."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.failure: AmqpError | None = None
-        self.replies = FrameReader(0)
-        self.connection = Connection(broker, Settings("HoltMQ", "0"), self, from_loopback=True)
-        self.connection.opened(broker.vhost("/"), "guest", broker.users.access("guest", "/"))
-        self.call(ChannelOpen())
-
-    def call(self, *methods: Method, channel: int = 1) -> list[Method]:
-        return self.feed(b"".join(frame(method, channel) for method in methods))
-
-    def feed(self, data: bytes, size: int = 1 << 20) -> list[Method]:
-        """Bytes arrive, so many in a read; the methods that were answered."""
-        out: list[Method] = []
-        for at in range(0, len(data), size):
-            self.connection.receive(data[at : at + size])
-            self.broker.flow.turn()
-            while answer := self.connection.outbox.take():
-                out += [decode_method(p) for kind, _, p in self.replies.feed(answer) if kind == FRAME_METHOD]
-                self.connection.wake_consumers()
-                self.broker.flow.turn()
-        return out
-
-    def queue(self, name: str = "q") -> WorkQueue:
-        return self.broker.vhosts["/"].queues[name]
-
-    def bodies(self, name: str = "q") -> list[bytes]:
-        """What waits in a queue, in the order in which it would leave."""
-        return [m.body for run in self.queue(name).store.drain(self.broker.flow.pager) for m in run]
-
-    def has_output(self) -> None: ...
-    def check_password(self, name: str, password: str) -> None: ...
-    def certified_name(self) -> str | None: ...
-    def certified_user(self) -> str | None: ...
-    def opened(self) -> None: ...
-    def channel_failed(self, number: int, error: AmqpError) -> None:
-        self.failure = error
-
-    def failed(self, error: AmqpError) -> None:
-        self.failure = error
-
-    def ended(self) -> None: ...
+from holtmq.wire.properties import Properties
 
 
 @pytest.fixture
 def broker() -> Broker:
     return new_broker()
-
-
-def new_broker() -> Broker:
-    broker = Broker(MemoryJournal())
-    broker.put_vhost("/")
-    broker.put_user(User("guest", "unused"))
-    broker.set_permissions("guest", "/", FULL_ACCESS)
-    broker.flow.now_ms = 1_700_000_000_000
-    return broker
 
 
 @pytest.fixture
@@ -107,31 +44,8 @@ def client(broker: Broker) -> Client:
     return client
 
 
-def frame(method: Method, channel: int = 1) -> bytes:
-    return encode_frame(FRAME_METHOD, channel, encode_method(method))
-
-
-def publish(
-    body: bytes,
-    key: str = "q",
-    properties: Properties | None = None,
-    *,
-    channel: int = 1,
-    mandatory: bool = False,
-) -> bytes:
-    header = (
-        b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + encode_properties(properties or Properties())
-    )
-    data = frame(BasicPublish("", key, mandatory), channel) + encode_frame(FRAME_HEADER, channel, header)
-    return data + encode_frame(FRAME_BODY, channel, body) if body else data
-
-
 def publishes(count: int, first: int = 0, channel: int = 1) -> bytes:
     return b"".join(publish(b"%03d" % n, channel=channel) for n in range(first, first + count))
-
-
-def numbers(count: int, first: int = 0) -> list[bytes]:
-    return [b"%03d" % n for n in range(first, first + count)]
 
 
 # -- publishes that repeat ------------------------------------------------------------------------

@@ -8,19 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from amqp_support import NOW_MS, Peer, frame, new_broker, numbers
+from amqp_support import publish as frames_of
 
-from holtmq.amqp.codec import decode_method, encode_method
-from holtmq.amqp.connection import Connection
-from holtmq.amqp.errors import AmqpError
-from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameReader, encode_frame
-from holtmq.amqp.handshake import Settings
 from holtmq.amqp.methods import (
     BasicAck,
     BasicConsume,
     BasicConsumeOk,
     BasicDeliver,
     BasicNack,
-    BasicPublish,
     BasicQos,
     ChannelOpen,
     ConfirmSelect,
@@ -30,9 +26,6 @@ from holtmq.amqp.methods import (
     QueueDeclareOk,
     QueueDelete,
 )
-from holtmq.auth.permissions import FULL_ACCESS
-from holtmq.auth.users import User
-from holtmq.broker.broker import Broker
 from holtmq.broker.changes import Kind
 from holtmq.broker.envelopes import to_body
 from holtmq.broker.flow import Outcome
@@ -46,7 +39,6 @@ from holtmq.journal import MemoryJournal
 from holtmq.journal.interface import DurableCallback
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
-NOW_MS = 1_700_000_000_000
 STREAM = {"x-queue-type": "stream"}
 
 
@@ -71,24 +63,14 @@ class NotedJournal(MemoryJournal):
         super().on_durable(callback)
 
 
-class Client:
-    """A connection without a socket, channel 1 open; implements the connection's ``Hooks``."""
+class Client(Peer):
+    """Has channel 1 open, and streams to publish to."""
 
     def __init__(self, default_config: QueueConfig | None = None) -> None:
         self.journal = NotedJournal()
-        self.broker = Broker(self.journal)
         self.service = PartitionedService(self.journal)
         self.service.store.default_config = default_config or QueueConfig()
-        streams = self.broker.attach(self.service)
-        self.broker.put_vhost("/")
-        self.broker.put_user(User("guest", "unused"))
-        self.broker.set_permissions("guest", "/", FULL_ACCESS)
-        self.broker.flow.now_ms = NOW_MS
-        streams.follow()
-        self.failure: AmqpError | None = None
-        self._replies = FrameReader(0)
-        self.connection = Connection(self.broker, Settings("HoltMQ", "0"), self, from_loopback=True)
-        self.connection.opened(self.broker.vhost("/"), "guest", self.broker.users.access("guest", "/"))
+        super().__init__(new_broker(self.journal, self.service))
         vhost = self.broker.vhost("/")
         self.broker.declare_queue(vhost, "work", durable=True)
         for name in ("s", "t"):
@@ -112,8 +94,7 @@ class Client:
         for _ in range(2):
             self.broker.flow.turn()
             self.journal.flush()
-            answer = self.connection.outbox.take()
-            out += [decode_method(p) for kind, _, p in self._replies.feed(answer) if kind == FRAME_METHOD]
+            out += self.told()
         return out
 
     def stored(self, name: str = "s") -> list[Body]:
@@ -129,19 +110,6 @@ class Client:
         queue = self.service.store.queues[name]
         return [queue.partitions[queue.log.partition(at)].name for at in range(queue.log.next_offset)]
 
-    def has_output(self) -> None: ...
-    def check_password(self, name: str, password: str) -> None: ...
-    def certified_name(self) -> str | None: ...
-    def certified_user(self) -> str | None: ...
-    def opened(self) -> None: ...
-    def channel_failed(self, number: int, error: AmqpError) -> None:
-        self.failure = error
-
-    def failed(self, error: AmqpError) -> None:
-        self.failure = error
-
-    def ended(self) -> None: ...
-
 
 @pytest.fixture
 def client() -> Client:
@@ -154,18 +122,8 @@ def confirming(client: Client) -> Client:
     return client
 
 
-def frame(method: Method) -> bytes:
-    return encode_frame(FRAME_METHOD, 1, encode_method(method))
-
-
 def publish(body: bytes, key: str = "s", exchange: str = "", properties: Properties | None = None) -> bytes:
-    header = encode_header(len(body), encode_properties(properties or Properties(delivery_mode=2)))
-    content = encode_frame(FRAME_HEADER, 1, header) + encode_frame(FRAME_BODY, 1, body)
-    return frame(BasicPublish(exchange, key)) + content
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%03d" % number for number in range(count)]
+    return frames_of(body, key, properties or Properties(delivery_mode=2), exchange=exchange)
 
 
 def verdicts(answers: Sequence[Method]) -> tuple[set[int], set[int]]:
