@@ -98,6 +98,30 @@ def test_a_message_s_traces_are_listed_by_limit_and_offset_oldest_first(api: Api
     assert (page["total"], page["pagination"]) == (4, {"limit": 2, "offset": 1})
 
 
+def test_a_trace_with_too_many_or_too_long_names_is_refused(api: Api) -> None:
+    path = traced(api, 0)
+    partition = path.split("/")[-2]
+    trace = {"partitionId": partition, "transactionId": "m", "data": 1}
+    most = [str(number) for number in range(100)]
+
+    answers = [
+        api.post("/api/v1/traces", {**trace, **more})
+        for more in (
+            {"traceNames": [*most, "one more"]},
+            {"traceNames": ["x" * 1025]},
+            {"traceNames": "x" * 1025},
+            {"eventType": "x" * 1025},
+            {"consumerGroup": "x" * 1025},
+        )
+    ]
+
+    assert [answer.status_code for answer in answers] == [400] * 5
+    assert answers[0].json()["error"] == "more than 100 traceNames"
+    assert answers[1].json()["error"] == "a name is longer than 1024 characters"
+    assert api.get(path).json()["total"] == 0
+    assert api.post("/api/v1/traces", {**trace, "traceNames": most}).status_code == 201
+
+
 def test_a_list_of_timers_ends_at_the_bound_and_goes_on_after_a_key(api: Api) -> None:
     payload = base64.b64encode(json.dumps("x" * 1000).encode()).decode()
     timer = {"op": "schedule", "queue": "q", "delayMs": 1e6, "payload": payload}

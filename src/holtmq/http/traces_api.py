@@ -15,10 +15,11 @@ from holtmq.broker.partitioned.traces import Traced
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.paging import page_out, within_bytes
-from holtmq.http.push_api import check_text
+from holtmq.http.push_api import NAME_MAX, check_text
 from holtmq.http.wire import iso_ms, raw
 
 _DATA_MAX: Final = 1 << 20
+_NAMES_MAX: Final = 100  # of one event
 
 
 class TraceIn(msgspec.Struct, rename="camel"):
@@ -42,16 +43,21 @@ async def add_trace(call: Call) -> object:
         raise Refusal(400, "data is required")
     if len(data) > _DATA_MAX:
         raise Refusal(413, f"data is larger than {_DATA_MAX} bytes")
-    call.context.check_alarm()
     names = (asked.trace_names,) if isinstance(asked.trace_names, str) else tuple(asked.trace_names or ())
+    group, event_type = asked.consumer_group or QUEUE_MODE, asked.event_type or "info"
+    if len(names) > _NAMES_MAX:
+        raise Refusal(400, f"more than {_NAMES_MAX} traceNames")
+    if max(map(len, (group, event_type, *names))) > NAME_MAX:
+        raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
+    call.context.check_alarm()
     where = partition_of(asked.partition_id) or (0, 0)
     try:
         event = trace(
             call.service,
             *where,
             asked.transaction_id,
-            asked.consumer_group or QUEUE_MODE,
-            asked.event_type or "info",
+            group,
+            event_type,
             names,
             data,
             call.now,
@@ -149,7 +155,7 @@ ENDPOINTS: Final = (
         "Leave a trace event with a message",
         add_trace,
         body=TraceIn,
-        statuses=(201, 400, 404, 503),
+        statuses=(201, 400, 404, 413, 503),
     ),
     Endpoint(
         "GET", "/api/v1/traces/names", READ, "traces", "Names in use", trace_names, query=("limit", "offset")

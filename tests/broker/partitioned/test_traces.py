@@ -1,5 +1,7 @@
 """Trace events: by message, by name, within a bound."""
 
+from dataclasses import replace
+
 from holtmq.broker.partitioned.traces import Traced, TraceStore
 
 
@@ -49,6 +51,30 @@ def test_beyond_the_bound_the_oldest_leave_every_index() -> None:
     assert store.of_message(1, 0, "t1", 9, 0) == ([], 0)
     assert store.named("n1", 10, 0) == ([], 0)
     assert [x.number for x in store.named("all", 10, 0)[0]] == [4, 3]
+
+
+def test_beyond_the_bound_of_bytes_the_oldest_leave_and_the_newest_stays() -> None:
+    store = TraceStore(most_bytes=25_000)
+    for number in range(1, 5):
+        store.apply(replace(event(number, names=("n",)), data=b"x" * 8_000))
+    kept = [x.number for x in store]
+    store.forget_queue(9)  # counts anew
+    store.apply(replace(event(5, names=("n",)), data=b"x" * 8_000))
+    after = [x.number for x in store]
+    store.apply(replace(event(6, names=("n",)), data=b"x" * 80_000))
+
+    assert (kept, after) == ([3, 4], [4, 5])
+    assert [x.number for x in store] == [6]
+    assert [x.number for x in store.named("n", 9, 0)[0]] == [6]
+
+
+def test_names_count_by_what_they_take_in_memory() -> None:
+    store = TraceStore(most_bytes=150_000)
+    for number in range(1, 4):
+        store.apply(event(number, names=tuple(f"{number}-{n}" for n in range(100))))
+
+    assert [x.number for x in store] == [3]
+    assert store.names(1, 0)[1] == 100
 
 
 def test_a_deleted_queues_events_leave_and_numbers_go_on() -> None:

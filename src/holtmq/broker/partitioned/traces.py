@@ -11,6 +11,9 @@ from itertools import islice
 from typing import Final
 
 EVENTS_MAX: Final = 100_000
+BYTES_MAX: Final = 256 << 20
+_EVENT_COST: Final = 1_000  # bytes of memory beside its texts
+_NAME_COST: Final = 1_000  # of a name that only one event has
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,15 @@ class TraceName:
 
 
 class TraceStore:
-    """The newest ``limit`` events; the oldest leave first."""
+    """The newest ``limit`` events, fewer when they have ``most_bytes``; the oldest leave first."""
 
-    __slots__ = ("_by_message", "_by_name", "_events", "_limit", "next_number")
+    __slots__ = ("_by_message", "_by_name", "_bytes", "_events", "_limit", "_most_bytes", "next_number")
 
-    def __init__(self, limit: int = EVENTS_MAX) -> None:
+    def __init__(self, limit: int = EVENTS_MAX, most_bytes: int = BYTES_MAX) -> None:
         self.next_number = 1
         self._limit = limit
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._events: deque[Traced] = deque()
         self._by_message: dict[tuple[int, int, str], deque[Traced]] = {}
         self._by_name: dict[str, deque[Traced]] = {}
@@ -62,7 +67,8 @@ class TraceStore:
         self._by_message.setdefault(_key(event), deque()).append(event)
         for name in set(event.names):
             self._by_name.setdefault(name, deque()).append(event)
-        while len(self._events) > self._limit:
+        self._bytes += _size(event)
+        while len(self._events) > self._limit or (self._bytes > self._most_bytes and len(self._events) > 1):
             self._drop(self._events.popleft())
 
     def of_message(
@@ -93,12 +99,14 @@ class TraceStore:
         self._events.clear()
         self._by_message.clear()
         self._by_name.clear()
+        self._bytes = 0
         for event in kept:
             self.apply(event)
         self.next_number = number
 
     def _drop(self, event: Traced) -> None:
         # Events leave in the order they came, so each is the first of every list it is in.
+        self._bytes -= _size(event)
         for name in set(event.names):
             self._by_name[name].popleft()
             if not self._by_name[name]:
@@ -107,6 +115,10 @@ class TraceStore:
         mine.popleft()
         if not mine:
             del self._by_message[_key(event)]
+
+
+def _size(event: Traced) -> int:
+    return _EVENT_COST + len(event.data) + sum([_NAME_COST + len(name) for name in event.names])
 
 
 def _key(event: Traced) -> tuple[int, int, str]:
