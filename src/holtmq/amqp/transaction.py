@@ -1,11 +1,13 @@
 """What a transactional channel has done since its last commit.
 
-Owns: the publishes and settlements that wait for ``tx.commit`` and in which order a commit makes
-them true. Must not touch: frames; the channel answers, and returns what nobody wanted.
+Owns: the publishes and settlements that wait for ``tx.commit``, how much that may be, and in which order a
+commit makes them true. Must not touch: frames; the channel answers, and returns what nobody wanted.
 """
 
 from collections.abc import Callable
+from typing import Final
 
+from holtmq.broker.errors import Conflict
 from holtmq.broker.flow import Flow, Outcome
 from holtmq.broker.leases import Lease, Ledger
 from holtmq.broker.routes import Route
@@ -14,26 +16,33 @@ from holtmq.broker.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
 
+# A commit is one record of the journal, of a gibibyte at most. Half of that leaves room for headers.
+_BYTES_MAX: Final = 512 << 20
+
 
 class Transaction:
     """Starts anew with each commit and rollback."""
 
-    __slots__ = ("_flow", "_ledger", "_publishes", "_settlements")
+    __slots__ = ("_bytes", "_flow", "_ledger", "_publishes", "_settlements")
 
     def __init__(self, flow: Flow, ledger: Ledger) -> None:
         self._flow = flow
         self._ledger = ledger
         self._publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
+        self._bytes = 0
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes, mandatory: bool) -> None:
         """Take a message in; it is routed when it is committed."""
+        self._grow(len(header) + len(body))
         self._publishes.append((route, traits, header, body, mandatory))
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
         """Leases end with the commit; until then the client has done with them."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
+        if how != self._flow.ack:  # whatever is not acked may be dead-lettered, and so be written again
+            self._grow(sum([len(lease.message.body) for lease in leases]))
 
     def commit(self) -> tuple[bool, list[tuple[Route, bytes, bytes]]]:
         """Make it all true in one record. Whether there is one, and the mandatory messages nobody wanted."""
@@ -67,4 +76,9 @@ class Transaction:
             self._ledger.restore(leases)
 
     def _start_anew(self) -> None:
-        self._publishes, self._settlements = [], []
+        self._publishes, self._settlements, self._bytes = [], [], 0
+
+    def _grow(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > _BYTES_MAX:
+            raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")
