@@ -397,6 +397,47 @@ def test_a_conflating_group_gets_the_newest_and_its_ack_settles_all(api: Api) ->
     assert api.get("/api/v1/pop/queue/q", conflation="true").status_code == 400
 
 
+def test_the_policy_a_group_was_made_with_beats_what_a_pop_declares(api: Api) -> None:
+    api.push("q", "a", "b")
+    newest = api.get("/api/v1/pop/queue/q", consumerGroup="newest", conflation="true").json()
+    every = api.get("/api/v1/pop/queue/q", consumerGroup="every", conflation="false", batch=9).json()
+    for message in newest["messages"] + every["messages"]:
+        assert api.ack(message)["success"]
+    api.push("q", "c", "d")
+
+    folded = api.get("/api/v1/pop/queue/q", consumerGroup="newest", conflation="false", batch=9).json()
+    whole = api.get("/api/v1/pop/queue/q", consumerGroup="every", conflation="true", batch=9).json()
+
+    assert "conflationConflict" not in newest
+    assert "conflation" not in every
+    assert ids(folded["messages"]) == ["d"]
+    assert (folded["conflation"], folded["conflationConflict"]) == (True, True)
+    assert ids(whole["messages"]) == ["c", "d"]
+    assert "conflation" not in whole
+    assert whole["conflationConflict"] is True
+
+
+def test_a_pop_that_finds_nothing_says_that_its_group_conflates_otherwise(api: Api) -> None:
+    api.configure("q")
+    url = "/api/v1/pop/queue/q"
+    first = api.get(url, consumerGroup="newest", conflation="true")
+    api.pop("q", consumerGroup="every")
+
+    folded = api.get(url, consumerGroup="newest", conflation="false")
+    whole = api.get(url, consumerGroup="every", conflation="true")
+
+    assert first.json() == {"success": True, "conflation": True, "messages": []}
+    assert folded.json() == {
+        "success": True,
+        "conflation": True,
+        "conflationConflict": True,
+        "messages": [],
+    }
+    assert whole.json() == {"success": True, "conflationConflict": True, "messages": []}
+    assert api.get(url, consumerGroup="every").status_code == 204
+    assert api.get(url, consumerGroup="every", conflation="false").status_code == 204
+
+
 def test_ten_workers_of_one_group_keep_every_partition_in_order(
     api: Api, connect: Callable[..., Api]
 ) -> None:

@@ -41,7 +41,7 @@ class Parameters(NamedTuple):
     most_partitions: int
     lease_seconds: float | None
     auto_ack: bool
-    conflates: bool
+    conflates: bool | None  # None: the pop says nothing, and takes what its group has
     start: StartRequest
     wait_seconds: float
     autopilot: bool
@@ -84,7 +84,7 @@ class PopApi:
             asked.most_partitions,
             asked.lease_seconds,
             asked.auto_ack,
-            asked.conflates,
+            bool(asked.conflates),
             asked.start,
         )
         now = self._clock()
@@ -130,10 +130,9 @@ class PopApi:
 
     def _deliver(self, exchange: Exchange, asked: Parameters, popped: Popped, *, durable: bool) -> None:
         extra = ""
-        if asked.conflates:
-            extra = (
-                ',"conflation":true' if popped.conflates else ',"conflation":true,"conflationConflict":true'
-            )
+        if asked.conflates is not None:
+            groups = [run.queue.groups[asked.group] for run in popped.runs]
+            extra = _policy(asked.conflates, any(group.conflates for group in groups))
         if asked.autopilot:
             extra += (
                 f',"autopilot":{{"partitions":{asked.most_partitions},"batch":{asked.limit},"waitMs":50}}'
@@ -165,13 +164,20 @@ class PopApi:
     def _empty(self, exchange: Exchange, asked: Parameters, *, durable: bool = False) -> None:
         if asked.queue in self._service.store.queues:  # others have no end, and nobody deletes them
             self._service.tally.of(asked.queue).pop_empty += 1
-        status, body = (
-            (200, b'{"success":true,"conflation":true,"messages":[]}') if asked.conflates else (204, b"")
-        )
+        said = self._policy_of(asked)
+        status, body = (200, f'{{"success":true{said},"messages":[]}}'.encode()) if said else (204, b"")
         if durable:
             exchange.answer_when_durable(self._journal, status, body)
         else:
             exchange.answer(status, body)
+
+    def _policy_of(self, asked: Parameters) -> str:
+        """What an answer without messages says of conflation: a client takes silence for an old server."""
+        if asked.conflates is None:
+            return ""
+        queue = self._service.store.queues.get(asked.queue)
+        group = queue.groups.get(asked.group) if queue is not None else None
+        return _policy(asked.conflates, asked.conflates if group is None else group.conflates)
 
     # -- reading the request ---------------------------------------------------------------------
 
@@ -180,7 +186,7 @@ class PopApi:
         queue, partition = _names_in(path)
         autopilot = query.flag("autopilot")
         group = query.text("consumerGroup", QUEUE_MODE)
-        conflates = query.flag("conflation")
+        conflates = query.flag("conflation") if query.has("conflation") else None
         auto_ack = query.flag("autoAck")
         if conflates and (group == QUEUE_MODE or auto_ack):
             raise Refusal(400, "conflation needs a consumerGroup and no autoAck")
@@ -214,6 +220,12 @@ class PopApi:
             max(0.001, wait_ms / 1000 - _ANSWER_EARLY) if wait_ms > 0 else 0.0,
             autopilot,
         )
+
+
+def _policy(declared: bool, stored: bool) -> str:
+    """The group's own policy is what counts; a pop that declares the other one is told so."""
+    said = ',"conflation":true' if stored else ""
+    return said if stored == declared else f'{said},"conflationConflict":true'
 
 
 def _names_in(path: bytes) -> tuple[str, str]:

@@ -59,8 +59,7 @@ class Popping:
         if not runs:
             return None
         self._count(runs, now)
-        conflates = request.conflates and any(run.queue.groups[request.group].conflates for run in runs)
-        return Popped(request, runs, wrote or request.auto_ack, conflates)
+        return Popped(request, runs, wrote or request.auto_ack)
 
     def _pop_many(self, request: PopRequest, now: float) -> tuple[bool, list[Run]]:
         scope = Scope("", "", request.namespace, request.task)

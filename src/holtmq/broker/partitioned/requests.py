@@ -64,7 +64,6 @@ class Popped:
     request: PopRequest
     runs: list[Run]
     waits: bool
-    conflates: bool = False
 
     @property
     def count(self) -> int:
