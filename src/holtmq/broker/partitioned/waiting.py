@@ -4,7 +4,7 @@ Owns: the line of waiters by (queue, group, partition) and by namespace and task
 when a lease, delay or window ends. Must not touch: clocks (``at`` and ``now`` come in), answers.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 
 from holtmq.broker.partitioned.events import Acked, Pushed, QueueConfigured, QueueEvent
@@ -238,23 +238,22 @@ class WaitingLine:
     def serve(self, now: float) -> None:
         """Give those who were woken what there is, first come first served."""
         while self._dirty or self._dirty_wide:
-            dirty, self._dirty = self._dirty, {}
-            wide, self._dirty_wide = self._dirty_wide, {}
+            narrow, wide = deque(self._dirty), deque(self._dirty_wide)
+            self._dirty.clear()
+            self._dirty_wide.clear()
             try:
-                while dirty:
-                    key = next(iter(dirty))
-                    del dirty[key]
+                while narrow:
+                    key = narrow.popleft()
                     if line := self._lines.get(key):
                         self._serve_line(line, now)
                 while wide:
-                    wide_key = next(iter(wide))
-                    del wide[wide_key]
+                    wide_key = wide.popleft()
                     if line := self._wide.get(wide_key):
                         self._serve_wide(wide_key, line, now)
             finally:
-                if dirty or wide:  # one queue's trouble must not leave the others waiting for ever
-                    self._dirty.update(dirty)
-                    self._dirty_wide.update(wide)
+                if narrow or wide:  # one queue's trouble must not leave the others waiting for ever
+                    self._dirty.update(dict.fromkeys(narrow))
+                    self._dirty_wide.update(dict.fromkeys(wide))
                     self.on_dirty()
 
     def _serve_line(self, line: _Line, now: float) -> None:
