@@ -29,6 +29,24 @@ def test_configure_echoes_effective_options_and_merges(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
+    "options",
+    [{}, {"leaseTime": 7, "retryLimit": 0, "retryDelay": 0, "ttl": 60, "maxSize": 9, "priority": 2}],
+)
+def test_every_view_of_a_queue_shows_the_options_that_configure_echoed(
+    api: Api, options: dict[str, int]
+) -> None:
+    echoed = api.configure("q", **options)["options"]
+    (row,) = api.push("q", "a")
+
+    of_queue = api.get("/api/v1/status/queues/q").json()["queue"]["config"]
+    of_message = api.get(f"/api/v1/messages/{row['partition_id']}/a").json()["queueConfig"]
+
+    shared = ("leaseTime", "retryLimit", "retryDelay", "ttl")
+    for view, names in ((of_queue, (*shared, "maxQueueSize")), (of_message, (*shared, "priority"))):
+        assert {name: view[name] for name in names} == {name: echoed[name] for name in names}
+
+
+@pytest.mark.parametrize(
     ("body", "text"),
     [
         (None, "Empty request body"),

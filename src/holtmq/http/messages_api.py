@@ -16,10 +16,12 @@ from holtmq.broker.partitioned.statistics import MessageState, message_state
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.paging import page_out, within_bytes
+from holtmq.http.queues_api import options_out
 from holtmq.http.resources_api import page_of, selected
 from holtmq.http.wire import iso_ms, iso_seconds, raw
 
 _HOUR_US: Final = 3_600_000_000
+_OPTIONS_SHOWN: Final = ("leaseTime", "retryLimit", "retryDelay", "ttl", "priority")
 _COUNTED: Final = 100_000  # rows a filtered list looks at in one queue
 
 
@@ -138,7 +140,7 @@ async def show_message(call: Call) -> object:
     now = call.now
     offset = queue.offset_of(index, position)
     letters = queue.dead_letters.of_message(offset)
-    config = queue.config
+    config, options = queue.config, options_out(queue.config)
     groups = [
         {
             "name": group.name,
@@ -155,13 +157,7 @@ async def show_message(call: Call) -> object:
         "isEncrypted": config.encryption_enabled and call.service.store.cipher is not None,
         "errorMessage": letters[-1].error if letters else None,
         "retryCount": letters[-1].retry_count if letters else 0,
-        "queueConfig": {
-            "leaseTime": config.lease_seconds,
-            "retryLimit": config.retry_limit,
-            "retryDelay": config.retry_delay_ms or 0,
-            "ttl": config.ttl_seconds or 0,
-            "priority": config.priority,
-        },
+        "queueConfig": {name: options[name] for name in _OPTIONS_SHOWN},
         "mode": {**_mode([queue]), "consumedByGroups": sum(1 for group in groups if group["consumed"])},
         "consumerGroups": groups,
     }

@@ -14,11 +14,13 @@ from holtmq.broker.partitioned.statistics import queue_counts
 from holtmq.broker.partitioned.tally import QueueTally
 from holtmq.http.endpoints import READ, Call, Endpoint
 from holtmq.http.history import MINUTE_US, bucket_minutes, summed
+from holtmq.http.queues_api import options_out
 from holtmq.http.resources_api import page_of, partition_rows, plus, queue_head, selected, six
 from holtmq.http.wire import iso_ms
 
 _HOUR_US: Final = 60 * MINUTE_US
 _INTERVALS: Final = {"minute": 1, "hour": 60, "day": 1440}
+_OPTIONS_SHOWN: Final = ("leaseTime", "retryLimit", "retryDelay", "ttl", "maxQueueSize")
 
 
 def span_of(call: Call, default_us: int = _HOUR_US) -> tuple[int, int, int]:
@@ -164,7 +166,7 @@ async def status_queues(call: Call) -> object:
 
 async def status_queue(call: Call) -> object:
     queue, now = queue_named(call.service, call.path["queue"]), call.now
-    config = queue.config
+    config, options = queue.config, options_out(queue.config)
     partitions = partition_rows(queue, now)
     for index, row in zip(queue.indexes.values(), partitions, strict=True):
         groups = [group for group in queue.groups.values() if group.leases.cursor(index) is not None]
@@ -178,11 +180,7 @@ async def status_queue(call: Call) -> object:
             **queue_head(queue),
             "priority": config.priority,
             "config": {
-                "leaseTime": config.lease_seconds,
-                "retryLimit": config.retry_limit,
-                "retryDelay": config.retry_delay_ms or 0,
-                "ttl": config.ttl_seconds or 0,
-                "maxQueueSize": config.max_size,
+                **{name: options[name] for name in _OPTIONS_SHOWN},
                 "deadLetterQueue": config.files_dead_letters,
             },
         },
