@@ -110,3 +110,51 @@ def test_a_negative_option_is_refused(api: Api) -> None:
 
         assert answer.status_code == 400
         assert "must not be negative" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("loss", ["reset", "deletion", "restart"])
+def test_an_ack_of_what_was_thrown_away_settles_nothing_of_what_came_after(
+    broker: TestBroker, api: Api, loss: str
+) -> None:
+    push(api, "before")
+    (lost,) = pop(api)
+    if loss == "reset":
+        api.post(f"{BASE}/reset", {"queue": "e"})
+    elif loss == "deletion":
+        api.delete(f"{BASE}/queue/e")
+    else:
+        broker.restart()
+    push(api, "after")
+    (held,) = pop(api)
+
+    assert ack(api, lost) == "stale"
+    assert ack(api, held, status="failed") == "redelivered"
+    assert [message["payload"] for message in pop(api)] == ["after"]
+
+
+def test_an_id_leads_to_its_message_whatever_the_partition_is_called(api: Api) -> None:
+    push(api, 1, partition="a:b/c:7")
+
+    assert ack(api, pop(api)[0]) == "acked"
+
+
+@pytest.mark.parametrize("wrong", ["", "p/99", "e:", "e::", "e:x:y", "e:x:Default:²", "e:x:Default:-1"])
+def test_an_id_nobody_was_given_is_unknown(api: Api, wrong: str) -> None:
+    push(api, 1)
+    pop(api)
+
+    assert ack(api, {"id": wrong}) == "unknown"
+
+
+def test_inboxes_nobody_uses_make_room_for_new_ones(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.http.ephemeral_api._QUEUES_MAX", 3)
+    api.post(f"{BASE}/configure", {"queue": "declared"})
+    push(api, 1, queue="full")
+    push(api, 1, queue="inbox-1")
+    (read,) = pop(api, queue="inbox-1")
+    api.post(f"{BASE}/ack", {"queue": "inbox-1", "acks": [{"id": read["id"]}]})
+
+    assert push(api, 1, queue="inbox-2").status_code == 201
+    names = [row["queue"] for row in api.get(f"{BASE}/queues").json()["queues"]]
+    assert names == ["declared", "full", "inbox-2"]
+    assert push(api, 1, queue="inbox-3").status_code == 429

@@ -73,6 +73,9 @@ def _queue(call: Call, name: str) -> EphemeralQueue:
         if not name:
             raise Refusal(400, "queue is required")
         if len(queues) >= _QUEUES_MAX:
+            for idle in [one.name for one in queues.values() if one.unused]:
+                del queues[idle]
+        if len(queues) >= _QUEUES_MAX:
             raise Refusal(429, f"more than {_QUEUES_MAX} ephemeral queues", "too_many_queues")
         found = queues[name] = EphemeralQueue(name, EphemeralConfig())
     return found
@@ -97,7 +100,8 @@ async def configure(call: Call) -> object:
         window.ms,
         window.count,
     )
-    _queue(call, asked.queue).config = config
+    queue = _queue(call, asked.queue)
+    queue.config, queue.declared = config, True
     return Reply(201, {"queue": asked.queue, "options": _options_out(config), "declared": True})
 
 
@@ -133,13 +137,13 @@ async def pop(call: Call) -> object:
     deadline = loop.time() + (wait_ms / 1000 if query.flag("wait") else 0)
     found = queue.pop(group, partition, limit, auto_ack, call.now)
     while not found and (left := deadline - loop.time()) > 0:
-        await _changed(queue, call.now, left)
+        await _changed(queue, queue.next_change(group, partition, call.now), call.now, left)
         found = queue.pop(group, partition, limit, auto_ack, call.now)
     return {
         "queue": name,
         "messages": [
             {
-                "id": f"{handed.partition}/{handed.number}",
+                "id": f"e:{queue.incarnation}:{handed.partition}:{handed.number}",
                 "partition": handed.partition,
                 "attempts": handed.attempts,
                 "payload": raw(handed.payload),
@@ -149,10 +153,9 @@ async def pop(call: Call) -> object:
     }
 
 
-async def _changed(queue: EphemeralQueue, now: float, seconds: float) -> None:
-    """Until a push, a return, the end of a lease, or the time is up."""
+async def _changed(queue: EphemeralQueue, due: float | None, now: float, seconds: float) -> None:
+    """Until a push, a return, the end of a lease or window, or the time is up."""
     changed = asyncio.Event()
-    due = queue.next_change(now)
     queue.wakes.append(changed.set)
     try:
         async with asyncio.timeout(seconds if due is None else min(seconds, max(due - now, 0.001))):
@@ -166,15 +169,20 @@ async def _changed(queue: EphemeralQueue, now: float, seconds: float) -> None:
 async def ack(call: Call) -> object:
     asked = call.json(AcksIn)
     queue, now = call.service.ephemeral.get(asked.queue), call.now
-    results: list[dict[str, str]] = []
-    for one in asked.acks:
-        partition, slash, number = one.id.rpartition("/")
-        outcome = "unknown"
-        if queue is not None and slash and number.isdigit() and len(number) < 18:
-            completed = (one.status or "completed") in ("completed", "success")
-            outcome = queue.ack(asked.group or _NAMELESS, partition, int(number), completed, now)
-        results.append({"id": one.id, "outcome": outcome})
-    return {"results": results}
+    group = asked.group or _NAMELESS
+    return {"results": [{"id": one.id, "outcome": _settle(queue, group, one, now)} for one in asked.acks]}
+
+
+def _settle(queue: EphemeralQueue | None, group: str, ack: AckIn, now: float) -> str:
+    tag, _, rest = ack.id.partition(":")
+    incarnation, _, place = rest.partition(":")
+    partition, colon, number = place.rpartition(":")
+    if queue is None or tag != "e" or not colon or not number.isdecimal() or len(number) >= 18:
+        return "unknown"
+    if incarnation != queue.incarnation:
+        return "stale"  # of what a reset or a restart took: its number may be another message's now
+    completed = (ack.status or "completed") in ("completed", "success")
+    return queue.ack(group, partition, int(number), completed, now)
 
 
 async def reset(call: Call) -> object:

@@ -4,6 +4,7 @@ Owns: their bounds, leases per message, redelivery. Nothing here is journalled. 
 names. Time comes in as ``now``.
 """
 
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -86,11 +87,13 @@ class Gauges:
 
 
 class EphemeralQueue:
-    """See the module."""
+    """See the module. Numbers begin anew with each ``incarnation``: one of an earlier means nothing now."""
 
     def __init__(self, name: str, config: EphemeralConfig) -> None:
         self.name = name
         self.config = config
+        self.declared = False
+        self.incarnation = secrets.token_hex(6)
         self.dropped = 0
         self.length = 0
         self.size = 0
@@ -163,6 +166,11 @@ class EphemeralQueue:
         full = bool(config.window_count) and waiting >= config.window_count
         return full or bool(config.window_ms and now - oldest.created_at >= config.window_ms / 1000)
 
+    @property
+    def unused(self) -> bool:
+        """Made by being named, and empty, with nobody waiting: making it again would give the same."""
+        return not (self.declared or self.length or self.wakes)
+
     def ack(self, group: str, partition: str, number: int, completed: bool, now: float) -> str:
         """``acked``, ``redelivered``, ``stale`` or ``unknown``."""
         where = self._partitions.get(partition)
@@ -188,6 +196,7 @@ class EphemeralQueue:
     def reset(self) -> int:
         """Throw the contents away; how many."""
         gone = self.length
+        self.incarnation = secrets.token_hex(6)
         self._partitions.clear()
         self.length = self.size = 0
         return gone
@@ -202,20 +211,18 @@ class EphemeralQueue:
                 groups[name] = (waiting + behind + len(reader.again), out + len(reader.out))
         return Gauges(self.length, self.size, len(self._partitions), self.dropped, groups)
 
-    def next_change(self, now: float) -> float | None:
-        """When a lease or window next ends, for whoever waits."""
-        moments = [
-            out.expires_at
-            for where in self._partitions.values()
-            for reader in where.readers.values()
-            for out in reader.out.values()
-        ]
-        if self.config.window_ms:
-            moments += [
-                where.ring[-1].created_at + self.config.window_ms / 1000
-                for where in self._partitions.values()
-                if where.ring
-            ]
+    def next_change(self, group: str, partition: str | None, now: float) -> float | None:
+        """When a lease or window of a group next ends, for whoever waits."""
+        names = list(self._partitions) if partition is None else [partition]
+        moments: list[float] = []
+        for where in (self._partitions[name] for name in names if name in self._partitions):
+            reader = where.readers.get(group)
+            if reader is None:
+                continue
+            moments += (out.expires_at for out in reader.out.values())
+            unread = max(0, reader.next_number - where.ring[0].number) if where.ring else 0
+            if self.config.window_ms and unread < len(where.ring):
+                moments.append(where.ring[unread].created_at + self.config.window_ms / 1000)
         return min((moment for moment in moments if moment > now), default=None)
 
     def _take_back(self, reader: _Reader, now: float) -> None:
