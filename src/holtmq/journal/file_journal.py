@@ -1,32 +1,24 @@
 """The journal in a folder: append, group commit, read.
 
-Owns: the open group, what is in flight, and who waits for it. All fields belong to the event loop's thread;
-the writer thread and the checkpoint thread get values and return values.
+Owns: where the next record goes, when a group is closed, what comes of the writer's and the checkpointer's
+results. All fields belong to the event loop's thread; the other threads get values and return values.
 Must not touch: what records mean. Formats live in ``records``, ``segment`` and ``checkpoint``.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from array import array
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from queue import SimpleQueue
 
 from .checkpointer import Checkpointer, Outcome
 from .checksum import crc32
-from .compaction import SealedSegment
 from .disk import Disk
 from .interface import (
     FIRST_FREE_KIND,
     Defer,
     DurableCallback,
-    JournalCorrupt,
     JournalError,
     JournalFailed,
     JournalStats,
@@ -36,21 +28,13 @@ from .interface import (
     Run,
 )
 from .reader import LogReader
-from .records import (
-    AS_THEY_ARE,
-    FRAME,
-    FRAME_SIZE,
-    KIND_BYTES,
-    MAX_PAYLOAD,
-    PREFIX_SIZE,
-    SYNC_SIZE,
-    BadRecord,
-    encode_batch,
-    record_at,
-)
+from .records import FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
 from .run_reader import RunReader
 from .segment import HEADER_SIZE, segment_name
-from .writer import Commit, Group, LogWriter, run_writer
+from .segment_map import SegmentMap
+from .unwritten import Unwritten, tell
+from .writer import Commit, OpenLog
+from .writing import Writing
 
 log = logging.getLogger(__name__)
 
@@ -67,31 +51,6 @@ class JournalOptions:
     # does wait for: else each acknowledgment would cost a sync of its own.
     idle_seconds: float = 0.02
     idle_bytes: int = 256 << 10
-
-
-@dataclass(slots=True)
-class _InFlight:
-    group: Group
-    starts: list[int]  # position of each part, for reads that overtake the write
-    callbacks: list[DurableCallback]
-
-
-@dataclass(slots=True)
-class _Segment:
-    base: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLog:
-    """What opening found out: where the log ends, and a writer that stands there."""
-
-    writer: LogWriter
-    epoch: int
-    segments: Sequence[tuple[int, int]]  # base and size, the last one being written
-    capacity: int
-    end: int
-    checkpoint_position: int
 
 
 class FileJournal:
@@ -119,23 +78,17 @@ class FileJournal:
         self._end = SYNC_SIZE
         self._limit = -1
         self._chunks: list[bytes] = []
-        self._parts: list[bytes] = []
-        self._part_starts: list[int] = []
         self._callbacks: list[DurableCallback] = []
         self._idle_callbacks: list[DurableCallback] = []  # given when nothing was waiting
         self._turn_due = False
         self._idle_turn_due = False
-        self._in_flight: deque[_InFlight] = deque()
+        self._unwritten = Unwritten()
         self._durable = SYNC_SIZE
-        self._segments: list[_Segment] = []
-        self._capacity = options.segment_bytes - HEADER_SIZE
+        self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
         self._checkpoint_position = 0
         self._stats = JournalStats()
         self._reader = LogReader(disk, [], options.read_handles)
-        self._writer: LogWriter | None = None
-        self._thread: threading.Thread | None = None
-        self._handed: SimpleQueue[Group | None] = SimpleQueue()
-        self._results: deque[Commit | BaseException] = deque()
+        self._writing = Writing()
         self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done)
 
     # -- what a caller may ask
@@ -163,7 +116,7 @@ class FileJournal:
     def stats(self) -> JournalStats:
         stats = replace(self._stats)
         stats.segments = len(self._segments)
-        stats.bytes_on_disk = sum(segment.size for segment in self._segments)
+        stats.bytes_on_disk = self._segments.bytes_on_disk
         return stats
 
     # -- append
@@ -200,22 +153,18 @@ class FileJournal:
         if self._failed is None and self._end > self._start + SYNC_SIZE:
             self._callbacks.append(callback)
             self._schedule_turn()
-        elif self._failed is None and self._in_flight:
-            self._in_flight[-1].callbacks.append(callback)
+        elif self._failed is None and self._unwritten.in_flight:
+            self._unwritten.in_flight[-1].callbacks.append(callback)
         else:
             self._idle_callbacks.append(callback)
             self._schedule_turn()
 
     def flush(self) -> None:
         self._hand_over()
-        if self._thread is None and self._writer is not None and self._in_flight and self._failed is None:
-            try:
-                self._results.append(self._writer.commit([waiting.group for waiting in self._in_flight]))
-                self._writer.seal()
-            except Exception as exc:
-                self._results.append(exc)
-                self._writer.abandon()
-            self._collect()
+        if self._failed is None:
+            groups = [waiting.group for waiting in self._unwritten.in_flight]
+            if self._writing.commit_here(groups):
+                self._collect()
 
     def _make_room(self, kind: int, size: int) -> int:
         """The rare part of an append: refuse, open a group, or go on to the next segment."""
@@ -228,7 +177,7 @@ class FileJournal:
         if size > MAX_PAYLOAD:
             raise ValueError(f"a record of {size} bytes is over the limit of {MAX_PAYLOAD}")
         self._schedule_turn()
-        self._limit = self._segments[-1].base + self._capacity
+        self._limit = self._segments.limit
         if self._end + size > self._limit:
             self._next_segment(size)
         return self._end
@@ -240,16 +189,9 @@ class FileJournal:
         self._close_group()
         self._callbacks = waiting
         capacity = max(self._options.segment_bytes - HEADER_SIZE, SYNC_SIZE + size)
-        base = self._start
-        current = self._segments[-1]
-        if base != current.base:  # an empty segment is not left behind but made bigger
-            current.size = base - current.base + HEADER_SIZE
-            current = _Segment(base, 0)
-            self._segments.append(current)
-            self._reader.add(base)
-        current.size = HEADER_SIZE + capacity
-        self._capacity = capacity
-        self._limit = base + capacity
+        if self._segments.go_on(self._start, capacity):
+            self._reader.add(self._start)
+        self._limit = self._segments.limit
 
     def _schedule_turn(self) -> None:
         if self._defer is not None and not self._turn_due:
@@ -291,35 +233,28 @@ class FileJournal:
             return
         self._stats.records += len(self._chunks) >> 1
         self._join_chunks()
-        group = Group(self._segments[-1].base, self._capacity, self._start, self._end, tuple(self._parts))
-        self._in_flight.append(_InFlight(group, self._part_starts, self._callbacks))
-        if self._thread is not None:
-            self._handed.put(group)
-        self._parts, self._part_starts, self._callbacks = [], [], []
+        segments = self._segments
+        group = self._unwritten.close_group(
+            segments.last_base, segments.capacity, self._start, self._end, self._callbacks
+        )
+        self._writing.hand_over(group)
+        self._callbacks = []
         self._start = self._end
         self._end += SYNC_SIZE
 
     def _join_chunks(self) -> None:
-        chunks = self._chunks
-        if not chunks:
-            return
-        self._chunks = []
-        size = sum(map(len, chunks))
-        start = self._end - size
-        if size < AS_THEY_ARE * len(chunks):
-            self._part_starts.append(start)
-            self._parts.append(b"".join(chunks))
-        else:
-            self._part_starts += accumulate(map(len, chunks[:-1]), initial=start)
-            self._parts += chunks
+        if self._chunks:
+            self._unwritten.add(self._chunks, self._end)
+            self._chunks = []
 
     # -- results of the writer
 
     def _collect(self) -> None:
         """Take the writer's results, in the loop's thread, and tell those who wait."""
         self._run_idle()
-        while self._results:
-            result = self._results.popleft()
+        results = self._writing.results
+        while results:
+            result = results.popleft()
             if isinstance(result, Commit):
                 self._committed(result)
             else:
@@ -334,9 +269,7 @@ class FileJournal:
         stats.last_sync_seconds = commit.seconds
         # The next group's first record comes behind its SYNC record, so nothing of the caller's is below.
         self._durable = commit.durable + SYNC_SIZE
-        done = [self._in_flight.popleft() for _ in range(commit.groups)]
-        for waiting in done:
-            _run(waiting.callbacks, None)
+        tell(self._unwritten.written(commit.groups), None)
 
     def _fail(self, error: BaseException) -> None:
         if self._failed is not None:
@@ -345,17 +278,13 @@ class FileJournal:
         log.critical("journal failed", extra={"folder": self._disk.folder, "reason": reason})
         self._failed = failed = JournalFailed(reason)
         self._limit = -1
-        waiting = [callback for in_flight in self._in_flight for callback in in_flight.callbacks]
-        for in_flight in self._in_flight:  # kept: their records can still be read
-            in_flight.callbacks = []
-        waiting += self._callbacks
-        self._callbacks = []
-        _run(waiting, failed)
+        waiting, self._callbacks = self._unwritten.failed() + self._callbacks, []
+        tell(waiting, failed)
 
     def _run_idle(self) -> None:
         if self._idle_callbacks:
             callbacks, self._idle_callbacks = self._idle_callbacks, []
-            _run(callbacks, self._failed)
+            tell(callbacks, self._failed)
 
     # -- read
 
@@ -368,17 +297,8 @@ class FileJournal:
         written = self._written
         if not positions or max(positions) < written:
             return self._reader.read_many(positions)
-        found: list[tuple[int, bytes]] = []
-        run: list[int] = []
-        for position in positions:
-            if position < written:
-                run.append(position)
-                continue
-            if run:
-                found += self._reader.read_many(run)
-                run = []
-            found.append(self._read_unwritten(position))
-        return found + self._reader.read_many(run)
+        self._join_chunks()
+        return self._unwritten.read_mixed(positions, written, self._reader.read_many)
 
     def run_reader(self) -> ReadRuns:
         reader = RunReader(self._reader)
@@ -393,24 +313,12 @@ class FileJournal:
     @property
     def _written(self) -> int:
         """Below this, the files answer; above, what is still in memory."""
-        return self._in_flight[0].group.start if self._in_flight else self._start
+        in_flight = self._unwritten.in_flight
+        return in_flight[0].group.start if in_flight else self._start
 
     def _read_unwritten(self, position: int) -> tuple[int, bytes]:
         self._join_chunks()
-        parts: Sequence[bytes] = self._parts
-        starts = self._part_starts
-        for waiting in self._in_flight:
-            if position < waiting.group.end:
-                parts, starts = waiting.group.parts, waiting.starts
-                break
-        at = bisect_right(starts, position) - 1
-        if at >= 0 and position < self._end:
-            part = parts[at]
-            if len(part) == FRAME_SIZE and at + 1 < len(parts):  # not joined: its payload comes next
-                part += parts[at + 1]
-            with suppress(BadRecord):
-                return record_at(part, position - starts[at])
-        raise JournalCorrupt(f"no record was appended at position {position}")
+        return self._unwritten.read(position)
 
     # -- checkpoint
 
@@ -421,7 +329,7 @@ class FileJournal:
             raise JournalError(f"the journal cannot be checkpointed: {self._state}")
         # Not behind the room for a SYNC record that may never be written.
         position = self._end if self._end > self._start + SYNC_SIZE else self._start
-        bases = [segment.base for segment in self._segments]
+        bases = self._segments.bases
         return self._checkpointer.begin(position, self._epoch, bases, records, live, self._advance_checkpoint)
 
     def _advance_checkpoint(self) -> None:
@@ -429,18 +337,10 @@ class FileJournal:
         position = self._checkpointer.waits_for
         if position is not None and self._failed is None and position <= self._durable - SYNC_SIZE:
             # Every segment left behind was synced then: only the one that holds the position may lack it.
-            holder = max(segment.base for segment in self._segments if segment.base <= position)
-            unsynced = None if self._options.sync else segment_name(holder)
-            self._checkpointer.proceed(self._sealed(position), self._options.compact_below, unsynced)
-
-    def _sealed(self, position: int) -> list[SealedSegment]:
-        """Segments wholly before ``position`` whose successor certainly exists on the disk."""
-        known = min(position, self._durable - SYNC_SIZE - 1)
-        return [
-            SealedSegment(segment.base, follower.base, segment.size)
-            for segment, follower in zip(self._segments, self._segments[1:], strict=False)
-            if follower.base <= known
-        ]
+            unsynced = None if self._options.sync else segment_name(self._segments.holder(position))
+            # And the successor of each that may go certainly exists on the disk.
+            sealed = self._segments.sealed(min(position, self._durable - SYNC_SIZE - 1))
+            self._checkpointer.proceed(sealed, self._options.compact_below, unsynced)
 
     def _checkpoint_done(self, outcome: Outcome) -> None:
         stats = self._stats
@@ -450,63 +350,37 @@ class FileJournal:
         for problem in outcome.problems:
             stats.checkpoint_failures += 1
             log.error("checkpoint incomplete", extra={"folder": self._disk.folder, "reason": problem})
-        stats.compactions += len(outcome.reclaimed.compacted)
-        stats.deleted_segments += len(outcome.reclaimed.deleted)
-        stats.reclaimed_bytes += outcome.reclaimed.freed_bytes
-        deleted = set(outcome.reclaimed.deleted)
-        for base in deleted:
+        reclaimed = outcome.reclaimed
+        stats.compactions += len(reclaimed.compacted)
+        stats.deleted_segments += len(reclaimed.deleted)
+        stats.reclaimed_bytes += reclaimed.freed_bytes
+        for base in reclaimed.deleted:
             self._reader.forget(base, gone=True)
-        self._segments = [segment for segment in self._segments if segment.base not in deleted]
-        for segment in self._segments:
-            size = outcome.reclaimed.compacted.get(segment.base)
-            if size is not None:
-                segment.size = size
-                self._reader.forget(segment.base, gone=False)
+        for base in self._segments.reclaimed(reclaimed):
+            self._reader.forget(base, gone=False)
 
     # -- open and close
 
     def opened(self, log: OpenLog) -> None:
         """Recovery has been read to the end: from here on records can be appended."""
         self._epoch = log.epoch
-        self._segments = [_Segment(base, size) for base, size in log.segments]
-        self._capacity = log.capacity
+        self._segments = SegmentMap(log.segments, log.capacity)
         self._checkpoint_position = log.checkpoint_position
         self._start = log.end
         self._end = self._durable = log.end + SYNC_SIZE
         for base, _ in log.segments:
             self._reader.add(base)
-        self._writer = log.writer
-        self._writer.syncs = self._options.sync
+        log.writer.syncs = self._options.sync
         self._state = ""
-        notify = self._notify
-        if notify is not None:
-
-            def wake() -> None:
-                with suppress(RuntimeError):  # the loop is closed: close() collects what is left
-                    notify(self._collect)
-
-            self._thread = threading.Thread(
-                target=run_writer,
-                args=(log.writer, self._handed, self._results, wake),
-                name="holt-journal-writer",
-                daemon=True,
-            )
-            self._thread.start()
+        self._writing.start(log.writer, self._notify, self._collect)
 
     def close(self) -> None:
         if self._state == "it is closed":
             return
         if not self._state:
             self.flush()
-            if self._thread is not None:
-                self._handed.put(None)
-                self._thread.join()
-                self._collect()
-            elif self._failed is None and self._writer is not None:
-                try:
-                    self._writer.finish()
-                except OSError as exc:
-                    self._fail(exc)
+            self._writing.finish(failed=self._failed is not None)
+            self._collect()
             self._checkpointer.stop()  # the step that runs; then the other one, if it was still to come
             self._checkpointer.stop()
             self._limit = -1
@@ -517,11 +391,3 @@ class FileJournal:
         self._state = "it is closed"
         self._reader.close()
         self._disk.unlock()
-
-
-def _run(callbacks: Sequence[DurableCallback], error: JournalFailed | None) -> None:
-    for callback in callbacks:
-        try:
-            callback(error)
-        except Exception:  # one waiter's bug must not leave the others waiting
-            log.exception("a durable callback failed")

@@ -15,11 +15,11 @@ from typing import Final
 from .checkpoint import read_checkpoint
 from .disk import Disk, OsDisk
 from .epoch import next_epoch
-from .file_journal import FileJournal, JournalOptions, OpenLog
+from .file_journal import FileJournal, JournalOptions
 from .interface import Defer, JournalError, JournalFailed, Later, Recovery
 from .recovery import Survey, TailWalk, survey
 from .segment import HEADER_SIZE, TEMPORARY, create_segment
-from .writer import LogWriter
+from .writer import LogWriter, OpenLog
 
 _COPY: Final = 1 << 20
 

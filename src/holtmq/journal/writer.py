@@ -8,10 +8,8 @@ thread of its own or inline, with the same code.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from .disk import Disk, File
@@ -151,37 +149,13 @@ class LogWriter:
         self._written = header.base
 
 
-def run_writer(
-    writer: LogWriter,
-    handed: SimpleQueue[Group | None],
-    results: deque[Commit | BaseException],
-    wake: Callable[[], None],
-) -> None:
-    """The writer thread: take all that is waiting, commit it, report, until None arrives or a call fails."""
-    stop = False
-    while not stop:
-        groups: list[Group] = []
-        item = handed.get()
-        while True:
-            if item is None:
-                stop = True
-                break
-            groups.append(item)
-            try:
-                item = handed.get_nowait()
-            except Empty:
-                break
-        try:
-            if groups:
-                results.append(writer.commit(groups))
-                wake()
-            if stop:
-                writer.finish()
-            elif handed.empty():
-                writer.seal()
-        except BaseException as exc:
-            # A second try after a failed fsync can succeed over lost data, so the thread ends here.
-            results.append(exc)
-            writer.abandon()
-            wake()
-            return
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """What opening found out: where the log ends, and a writer that stands there."""
+
+    writer: LogWriter
+    epoch: int
+    segments: Sequence[tuple[int, int]]  # base and size, the last one being written
+    capacity: int
+    end: int
+    checkpoint_position: int

@@ -1,0 +1,110 @@
+"""Where the writer runs: in a thread of its own, or in the caller's where there is no loop to tell.
+
+Owns: the thread, the way of groups to it and of results back. Must not touch: what is written, and what comes
+of a result.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from .interface import Defer
+from .writer import Commit, Group, LogWriter
+
+
+class Writing:
+    """See the module. ``results`` are for the loop's thread to take, oldest first."""
+
+    __slots__ = ("_handed", "_thread", "_writer", "results")
+
+    def __init__(self) -> None:
+        self.results: deque[Commit | BaseException] = deque()
+        self._handed: SimpleQueue[Group | None] = SimpleQueue()
+        self._writer: LogWriter | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, writer: LogWriter, notify: Defer | None, collect: Callable[[], None]) -> None:
+        """With ``notify`` in a thread, which has ``collect`` called in the loop's when there are results."""
+        self._writer = writer
+        if notify is None:
+            return
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed: close() collects what is left
+                notify(collect)
+
+        self._thread = threading.Thread(
+            target=_run_writer,
+            args=(writer, self._handed, self.results, wake),
+            name="holt-journal-writer",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def hand_over(self, group: Group) -> None:
+        """One more group to write; without a thread it waits for ``commit_here``."""
+        if self._thread is not None:
+            self._handed.put(group)
+
+    def commit_here(self, groups: Sequence[Group]) -> bool:
+        """Write these in the caller's thread; False if there is a thread for that, or nothing to write."""
+        if self._thread is not None or self._writer is None or not groups:
+            return False
+        try:
+            self.results.append(self._writer.commit(groups))
+            self._writer.seal()
+        except Exception as exc:
+            self.results.append(exc)
+            self._writer.abandon()
+        return True
+
+    def finish(self, *, failed: bool) -> None:
+        """Write what was handed over and, unless something has failed, mark a clean end."""
+        if self._thread is not None:
+            self._handed.put(None)
+            self._thread.join()
+        elif not failed and self._writer is not None:
+            try:
+                self._writer.finish()
+            except OSError as exc:
+                self.results.append(exc)
+
+
+def _run_writer(
+    writer: LogWriter,
+    handed: SimpleQueue[Group | None],
+    results: deque[Commit | BaseException],
+    wake: Callable[[], None],
+) -> None:
+    """The writer thread: take all that is waiting, commit it, report, until None arrives or a call fails."""
+    stop = False
+    while not stop:
+        groups: list[Group] = []
+        item = handed.get()
+        while True:
+            if item is None:
+                stop = True
+                break
+            groups.append(item)
+            try:
+                item = handed.get_nowait()
+            except Empty:
+                break
+        try:
+            if groups:
+                results.append(writer.commit(groups))
+                wake()
+            if stop:
+                writer.finish()
+            elif handed.empty():
+                writer.seal()
+        except BaseException as exc:
+            # A second try after a failed fsync can succeed over lost data, so the thread ends here.
+            results.append(exc)
+            writer.abandon()
+            wake()
+            return
