@@ -28,6 +28,15 @@ def test_configure_echoes_effective_options_and_merges(api: Api) -> None:
     assert (replaced["options"]["retryLimit"], replaced["options"]["windowBuffer"]) == (3, 0)
 
 
+def test_options_may_stand_beside_the_name_of_their_queue(api: Api) -> None:
+    beside = api.post("/api/v1/configure", {"queue": "q", "leaseTime": 7, "retryLimit": 0, "other": 1}).json()
+    within = api.post("/api/v1/configure", {"queue": "r", "leaseTime": 7, "options": {}}).json()
+
+    assert (beside["options"]["leaseTime"], beside["options"]["retryLimit"]) == (7, 0)
+    assert within["options"]["leaseTime"] == 300
+    assert api.post("/api/v1/configure", {"queue": "q", "leaseTime": []}).status_code == 400
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"leaseTime": 7, "retryLimit": 0, "retryDelay": 0, "ttl": 60, "maxSize": 9, "priority": 2}],
@@ -455,6 +464,6 @@ def test_a_timer_is_due_within_a_year_and_at_once_when_its_time_is_past(api: Api
 
     far, past = schedule(1e18), schedule(-1e18)
 
-    assert (far.status_code, far.json()["reason"]) == (400, "delayMs")
+    assert (far.status_code, far.json()["error"]) == (403, "timer_horizon_exceeded")
     assert past.json()["results"][0]["status"] == "scheduled"
     assert ids(api.pop("q", wait="true")) == ["t"]

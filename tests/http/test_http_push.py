@@ -198,7 +198,7 @@ def test_a_broker_short_of_room_takes_no_messages_and_still_hands_them_out(
         "/api/v1/timers",
         {"operations": [{"op": "schedule", "queue": "q", "timerKey": "early", "delayMs": 1e6}]},
     )
-    api.http.put("/api/v1/kv/ns/early", content=b"1")
+    api.http.put("/api/v1/kv/ns/early", json={"value": 1, "forever": True})
 
     def change(node: Node, reason: str) -> None:
         node._alarm = lambda: reason  # type: ignore[method-assign]
@@ -220,7 +220,7 @@ def test_a_broker_short_of_room_takes_no_messages_and_still_hands_them_out(
         api.post("/api/v1/timers", {"operations": [timer]}),
         api.post("/api/v1/transaction", {"operations": [], "timers": [timer]}),
         api.post("/api/v1/kv", {"operations": [row]}),
-        api.http.put("/api/v1/kv/ns/k", content=b"1"),
+        api.http.put("/api/v1/kv/ns/k", json={"value": 1, "forever": True}),
         api.post("/api/v1/transaction", {"operations": [], "kv": [row]}),
         api.post("/api/v1/traces", {"transactionId": "a", "partitionId": letter["partitionId"], "data": 1}),
         api.post(f"/api/v1/dlq/{letter['id']}/replay"),

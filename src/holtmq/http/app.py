@@ -82,7 +82,7 @@ def _bind(context: Context, endpoint: Endpoint):  # type: ignore[no-untyped-def]
             return Response(result.body, result.status, {**_CORS, "content-type": result.content_type})
         if result.status == 204:
             return Response(None, 204, _CORS)
-        return Response(_encode(result.body), result.status, _CORS, "application/json")
+        return Response(_encode(result.body), result.status, {**_CORS, **result.headers}, "application/json")
 
     return run
 

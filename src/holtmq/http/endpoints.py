@@ -5,7 +5,7 @@ routing, sockets, rules.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -28,6 +28,7 @@ class Reply:
     status: int
     body: object = None
     content_type: str = "application/json"  # anything else: ``body`` is bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

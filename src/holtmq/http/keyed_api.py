@@ -23,6 +23,7 @@ _PAGE_MAX: Final = 1000
 _US: Final = 1_000_000
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
 _STORES: Final = (Verb.PUT, Verb.PUT_IF_ABSENT, Verb.INCR)
+_CODES: Final = {403: "timer_horizon_exceeded", 413: "payload_too_large"}
 
 
 class OperationIn(msgspec.Struct, rename="camel"):
@@ -59,7 +60,7 @@ class KvRefused(Exception):
         self.status = status
 
     def reply(self, code: str = "kv_bad_request") -> Reply:
-        code = "payload_too_large" if self.status == 413 else code
+        code = _CODES.get(self.status, code)
         return Reply(self.status, {"error": code, "code": code, "reason": self.reason, "detail": str(self)})
 
 
@@ -77,7 +78,7 @@ def read_operation(asked: OperationIn) -> KeyOp:
         return KeyOp(verb, asked.ns, keys=tuple(asked.keys))
     if verb is Verb.GET_PREFIX:
         if not asked.prefix:
-            raise KvRefused("prefix must not be empty", "prefix")
+            raise KvRefused("prefix must not be empty", "kv_prefix_required")
         limit = min(max(asked.limit or 100, 1), _PAGE_MAX)
         return KeyOp(verb, asked.ns, prefix=asked.prefix, after=asked.after or "", limit=limit)
     key = asked.key
@@ -93,6 +94,8 @@ def read_operation(asked: OperationIn) -> KeyOp:
         raise KvRefused("expect is required", "expect")
     if verb in (Verb.DELETE, Verb.CHECK):
         return KeyOp(verb, asked.ns, key, expect=asked.expect, required=bool(asked.required))
+    if verb is Verb.INCR and asked.expect is not None:
+        raise KvRefused("incr takes no expect: it adds to whatever is there", "expect")
     value = bytes(asked.value)
     if len(value) > VALUE_MAX:
         raise KvRefused(f"the value is larger than {VALUE_MAX} bytes", "value", 413)
@@ -128,7 +131,7 @@ def check_answer(decision: KeyDecision) -> None:
 
 def _lifetime_us(asked: OperationIn) -> int:
     if bool(asked.forever) == (asked.ttl_seconds is not None):
-        raise KvRefused("exactly one of ttlSeconds and forever is required", "expiry")
+        raise KvRefused("exactly one of ttlSeconds and forever is required", "kv_expiry_not_specified")
     if asked.ttl_seconds is None:
         return FOREVER
     if not 0 < asked.ttl_seconds <= 10 * 365 * 86_400:
@@ -230,36 +233,60 @@ def _read_batch(body: bytes) -> list[OperationIn]:
 # -- for people with curl ----------------------------------------------------------------------------
 
 
+class PutIn(msgspec.Struct, rename="camel"):
+    """What the path does not say."""
+
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+    ttl_seconds: float | None = None
+    forever: bool | None = None
+    expect: int | None = None
+    required: bool | None = None
+
+
 async def get_row(call: Call) -> object:
-    return await _one(call, OperationIn("get", call.path["ns"], call.path["key"]))
+    """The version is the entity tag, too."""
+    answer = await _one(call, OperationIn("get", call.path["ns"], call.path["key"]))
+    if isinstance(answer, Reply) or not answer["found"]:
+        return answer
+    return Reply(200, answer, headers={"ETag": f'"{answer["version"]}"'})
 
 
 async def put_row(call: Call) -> object:
-    """The body is the value; ``ttlSeconds`` in the query, or it stays."""
-    ttl = call.query.number("ttlSeconds", 0)
-    operation = OperationIn("put", call.path["ns"], call.path["key"])
-    operation.value = msgspec.Raw(call.body or b"null")
-    operation.ttl_seconds, operation.forever = (ttl, None) if ttl else (None, True)
-    if call.query.has("expect"):
-        operation.expect = call.query.number("expect", 0)
-    return await _one(call, operation)
+    return await _write(call, "put")
 
 
 async def delete_row(call: Call) -> object:
-    return await _one(call, OperationIn("delete", call.path["ns"], call.path["key"]))
+    return await _write(call, "delete")
 
 
-async def _one(call: Call, operation: OperationIn) -> object:
+async def _write(call: Call, verb: str) -> object:
+    body = call.body or b"{}"
     try:
-        msgspec.json.decode(bytes(operation.value))
+        check_text(body)
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        asked = msgspec.json.decode(body, type=PutIn)
+    except msgspec.MsgspecError as error:
+        return KvRefused(str(error), "json").reply()
+    for name in ("op", "ns", "key"):
+        if name in given:  # only one of the two could count
+            return KvRefused(f"{name} is in the path", "kv_field_in_path").reply()
+    operation = OperationIn(verb, call.path["ns"], call.path["key"])
+    operation.value = asked.value
+    operation.ttl_seconds, operation.forever = asked.ttl_seconds, asked.forever
+    operation.expect, operation.required = asked.expect, asked.required
+    return await _one(call, operation)
+
+
+async def _one(call: Call, operation: OperationIn) -> Reply | dict[str, object]:
+    try:
         op = read_operation(operation)
     except KvRefused as refused:
         return refused.reply()
-    except msgspec.MsgspecError as error:
-        return KvRefused(str(error), "json").reply()
     if stores([op]):
         call.context.check_alarm()
     decision = call.service.keyed.decide([op], micros(call.now))
+    if decision.failed is not None:
+        return lost_out(decision, decision.failed)
     call.service.keyed.commit(decision)
     if decision.writes:
         await call.durable()
@@ -272,6 +299,6 @@ ENDPOINTS: Final = (
         "POST", "/api/v1/kv", WRITE, "keyed rows", "Operations on rows, all at once", run_batch, body=BatchIn
     ),
     Endpoint("GET", _ROW, READ, "keyed rows", "One row", get_row),
-    Endpoint("PUT", _ROW, WRITE, "keyed rows", "Put one row", put_row, query=("ttlSeconds", "expect")),
+    Endpoint("PUT", _ROW, WRITE, "keyed rows", "Put one row", put_row, body=PutIn),
     Endpoint("DELETE", _ROW, WRITE, "keyed rows", "Delete one row", delete_row),
 )

@@ -91,6 +91,10 @@ def _options_in(options: dict[str, object]) -> dict[str, OptionValue]:
     return changes
 
 
+def _document(body: bytes) -> dict[str, object]:
+    return msgspec.json.decode(body, type=dict[str, object])
+
+
 async def configure_queue(call: Call) -> object:
     if not call.body.strip():
         raise Refusal(400, EMPTY_BODY)
@@ -107,7 +111,10 @@ async def configure_queue(call: Call) -> object:
     if asked.mode not in (None, "merge", "replace"):
         raise Refusal(400, f"mode must be 'merge' or 'replace', not {asked.mode[:32]!r}")
     call.context.check_partitioned(asked.queue)
-    options = _options_in(asked.options or {})
+    given = asked.options
+    if given is None:  # people with curl write them beside the name
+        given = {name: value for name, value in _document(call.body).items() if name in _OPTIONS}
+    options = _options_in(given)
     try:
         if not asked.queue:
             # No call can name such a queue, so none is made; Queen's own load test configures one anyway.

@@ -4,12 +4,13 @@ Owns: reading operations and the wire form of results. Must not touch: when they
 """
 
 import binascii
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from typing import Final
 from uuid import uuid4
 
 import msgspec
 
+from holtmq.broker.partitioned.bodies import ID_MAX
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.identifiers import promised_id
 from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
@@ -17,14 +18,19 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.timed import Timed, TimedChange
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.keyed_api import KvRefused
-from holtmq.http.paging import within_bytes
-from holtmq.http.wire import iso_ms, raw
+from holtmq.http.push_api import NAME_MAX, check_text
+from holtmq.http.wire import iso_ms
 
 _MOST: Final = 256
 _KEY_MAX: Final = 512
 _PAYLOAD_MAX: Final = 1 << 20
 _FARTHEST_MS: Final = 366 * 86_400_000
-_SERVERS_OWN: Final = ("deliverAt", "producerSub", "messageId", "createdAt", "status")
+_SERVERS_OWN: Final = frozenset(
+    {
+        *("deliverAt", "producerSub", "messageId", "createdAt", "status"),
+        *("tenant", "tenantId", "delaySeconds", "attempts", "claimToken", "claimedUntil"),
+    }
+)
 
 
 class TimerIn(msgspec.Struct, rename="camel"):
@@ -80,7 +86,8 @@ class Riders:
         self.results.append(_result("scheduled" if known is None else "rescheduled", timer))
 
     def _cancel(self, asked: TimerIn, known: Timed | None) -> dict[str, object]:
-        if known is None or (asked.txn and asked.txn != known.transaction_id):
+        """By its key alone: ``txn`` is what to look for in the queue when there is nothing to cancel."""
+        if known is None:
             return {
                 "ok": False,
                 "status": "absent",
@@ -105,9 +112,9 @@ class Riders:
 
 def _read(document: object) -> TimerIn:
     if isinstance(document, dict):
-        for name in _SERVERS_OWN:
-            if name in document:
-                raise KvRefused(f"{name} is the server's to set", name)
+        for name in document:
+            if name in _SERVERS_OWN or name.startswith("_"):
+                raise KvRefused(f"{name} is the server's to set", "timers_server_owned_field")
     try:
         asked = msgspec.convert(document, TimerIn)
     except msgspec.MsgspecError as error:
@@ -118,10 +125,17 @@ def _read(document: object) -> TimerIn:
         raise KvRefused("queue and timerKey are required", "timerKey" if asked.queue else "queue")
     if len(asked.timer_key.encode()) > _KEY_MAX:
         raise KvRefused(f"timerKey is longer than {_KEY_MAX} bytes", "timerKey")
-    if asked.op != "cancel" and asked.delay_ms is None:
-        raise KvRefused("delayMs is required", "delayMs")
-    if asked.delay_ms is not None and not asked.delay_ms <= _FARTHEST_MS:
-        raise KvRefused(f"delayMs is more than {_FARTHEST_MS}, which is 366 days", "delayMs")
+    if asked.op == "cancel":
+        return asked
+    # What no push could bring, a timer must not: it would fail when it is due, and with it all others.
+    if max(len(asked.queue), len(asked.partition or "")) > NAME_MAX:
+        raise KvRefused(f"a name is longer than {NAME_MAX} characters", "queue")
+    if len((asked.txn or "").encode()) > ID_MAX:
+        raise KvRefused(f"txn is longer than {ID_MAX} bytes", "txn")
+    if asked.delay_ms is None:
+        raise KvRefused("delayMs is required", "timers_delay_required")
+    if not asked.delay_ms <= _FARTHEST_MS:
+        raise KvRefused(f"delayMs is more than {_FARTHEST_MS}, which is 366 days", "timers_horizon", 403)
     return asked
 
 
@@ -130,9 +144,12 @@ def _payload(asked: TimerIn) -> bytes:
         raise KvRefused("compressed payloads are not supported", "payloadZstd")
     try:
         payload = b64decode(asked.payload or "bnVsbA==", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise KvRefused(f"payload is not base64: {error}", "timers_payload_not_base64") from None
+    try:
         payload.decode()
         msgspec.json.decode(payload)
-    except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError) as error:
+    except (UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise KvRefused(f"payload is not base64 of JSON: {error}", "payload") from None
     if len(payload) > _PAYLOAD_MAX:
         raise KvRefused(f"payload is larger than {_PAYLOAD_MAX} bytes", "payload", 413)
@@ -154,13 +171,7 @@ def _result(status: str, timer: Timed) -> dict[str, object]:
 async def run_timers(call: Call) -> object:
     riders = Riders(call.service, call.subject, call.now)
     try:
-        try:
-            operations = msgspec.json.decode(call.body, type=TimersIn).operations
-        except msgspec.MsgspecError as error:
-            raise KvRefused(str(error), "json") from None
-        if len(operations) > _MOST:
-            raise KvRefused(f"more than {_MOST} operations", "operations")
-        for operation in operations:
+        for operation in _operations(call.body):
             riders.add(operation)
     except KvRefused as refused:
         return refused.reply("timers_bad_request")
@@ -170,6 +181,21 @@ async def run_timers(call: Call) -> object:
         call.context.check_partitioned(name)
     await _commit(call, riders)
     return {"results": riders.results}
+
+
+def _operations(body: bytes) -> list[dict[str, object]]:
+    """Under that name or as they are, like those of ``/kv``."""
+    try:
+        check_text(body)
+        if body.lstrip().startswith(b"["):
+            operations = msgspec.json.decode(body, type=list[dict[str, object]])
+        else:
+            operations = msgspec.json.decode(body, type=TimersIn).operations
+    except msgspec.MsgspecError as error:
+        raise KvRefused(str(error), "json") from None
+    if len(operations) > _MOST:
+        raise KvRefused(f"more than {_MOST} operations", "operations")
+    return operations
 
 
 async def _commit(call: Call, riders: Riders) -> None:
@@ -190,16 +216,17 @@ async def cancel_timer(call: Call) -> object:
 
 async def peek_timer(call: Call) -> object:
     timer = call.service.timed.get(call.path["queue"], call.path["key"])
-    return {"found": False} if timer is None else {"found": True, **_row(timer)}
+    if timer is None:
+        return {"found": False}
+    return {"found": True, **_row(timer), "payload": b64encode(timer.payload).decode()}
 
 
 async def list_timers(call: Call) -> object:
+    """Without payloads, which could be a gigabyte: whoever wants one looks at its timer."""
     limit = call.query.number("limit", 100, 1, 1000)
     rows, more = call.service.timed.page(call.path["queue"], call.query.text("after"), limit)
-    out = within_bytes(_row(timer) for timer in rows)
-    more = more or len(out) < len(rows)
-    after = rows[len(out) - 1].key if more and out else None
-    return {"rows": out, "truncated": more, "nextAfter": after}
+    after = rows[-1].key if more and rows else None
+    return {"rows": [_row(timer) for timer in rows], "truncated": more, "nextAfter": after}
 
 
 def _row(timer: Timed) -> dict[str, object]:
@@ -210,7 +237,12 @@ def _row(timer: Timed) -> dict[str, object]:
         "txn": timer.transaction_id,
         "messageId": timer.message_id,
         "deliverAt": iso_ms(timer.due_us),
-        "payload": raw(timer.payload),
+        "payloadZstd": False,
+        "encrypted": False,
+        "producerSub": timer.producer,
+        "attempts": 0,  # it is fired once, and goes with its message in one step
+        "lastError": None,
+        "claimed": False,
     }
 
 
