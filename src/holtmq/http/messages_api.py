@@ -62,7 +62,7 @@ def _newest_first(
 ) -> Iterator[int]:
     log = queue.log
     first = log.offset_at(from_us)
-    stop = log.next_offset if to_us is None else log.offset_at(to_us + 1)
+    stop = log.sure if to_us is None else min(log.sure, log.offset_at(to_us + 1))
     if partition is not None:
         index = queue.indexes.get(partition)
         if index is not None:

@@ -91,7 +91,9 @@ async def offsets_at(call: Call) -> object:
         at_us = given
     store = call.service.store
     names = [name for name in call.query.text("names").split(",") if name]
-    return {"offsets": {name: range_reads.offset_at(range_reads.find(store, name), at_us) for name in names}}
+    found = {name: range_reads.offset_at(range_reads.find(store, name), at_us) for name in names}
+    await call.durable()
+    return {"offsets": found}
 
 
 async def counts(call: Call) -> object:
@@ -101,6 +103,7 @@ async def counts(call: Call) -> object:
     if not 1 < len(bounds) <= _BOUNDS_MAX or any(a > b for a, b in pairwise(bounds)):
         raise Refusal(400, f"bounds must be 2 to {_BOUNDS_MAX} rising offsets")
     between = [range_reads.count(info, a, b) for a, b in pairwise(bounds)]
+    await call.durable()
     return {"id": info.queue.number, "firstOffset": info.first, "nextOffset": info.next, "counts": between}
 
 
@@ -111,6 +114,7 @@ async def fit(call: Call) -> object:
         raise Refusal(400, "only messages have a size")
     first, stop = _range(call, info)
     to, size = await _fit(call, info, first, stop, call.query.number("maxBytes", 0))
+    await call.durable()
     return {"to": to, "bytes": size}
 
 

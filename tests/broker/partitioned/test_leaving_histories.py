@@ -93,6 +93,8 @@ class History:
             else:
                 self.pushed[result.offset] = item.body.transaction_id
                 self.alive.add(result.offset)
+        if self.dice.random() < 0.8:
+            self.journal.flush()  # before that nobody sees them
 
     def pop(self) -> None:
         limit, most = self.dice.randint(1, 6), self.dice.randint(1, 3)
@@ -131,8 +133,9 @@ class History:
             self.service.ack(acks, self.now)
 
     def delete(self) -> None:
-        if self.alive:
-            wanted = self.dice.choice(sorted(self.alive))
+        in_sight = [offset for offset in sorted(self.alive) if offset < self.queue.log.sure]
+        if in_sight:
+            wanted = self.dice.choice(in_sight)
             index, name = self.queue.log.partition(wanted), self.pushed[wanted]
             where, position = self.queue.partitions[index], self.queue.find(index, name)
             assert position is not None

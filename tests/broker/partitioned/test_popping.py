@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from holtmq.broker.partitioned import popping
+from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.admin import configure
 from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.requests import Popped, PopRequest, PushItem, Waiter
+from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.partitioned.staging import StagedRow, Winner
 from holtmq.journal import JournalCorrupt, MemoryJournal
@@ -101,6 +103,37 @@ def test_a_pop_waits_for_the_journal_only_if_it_wrote(service: PartitionedServic
     joined = service.pop(PopRequest("l3", "q", group="g"), 0.0)
 
     assert [popped.waits for popped in (settled, leased, joined) if popped is not None] == [True, False, True]
+
+
+def test_an_ack_cannot_name_a_message_that_is_not_durable_yet(service: PartitionedService) -> None:
+    push(service, "p", "c")
+    queue = service.store.queues["q"]
+    acks = [AckRequest(queue.number, 0, "g", name, AckStatus.DEAD_LETTER) for name in ("b", "c")]
+
+    early = service.ack(acks, 0.0)
+    service.journal.flush()
+    late = service.ack(acks[1:], 0.0)
+
+    assert [answer.outcome.verdict.value for answer in early + late] == [
+        "failed_dlq",
+        "not_found",
+        "failed_dlq",
+    ]
+
+
+def test_a_message_that_waits_too_long_for_the_disk_is_no_dead_letter(service: PartitionedService) -> None:
+    configure(service, "q", None, None, {"max_wait_seconds": 5, "dead_letter_queue": True}, 0.0)
+    service.journal.flush()
+    push(service, "p", "c")
+    queue = service.store.queues["q"]
+
+    service.retain(60.0)
+    early = [letter.position for letter in queue.dead_letters]
+    service.journal.flush()
+    service.retain(60.0)
+
+    assert early == [0, 1]
+    assert [letter.position for letter in queue.dead_letters] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("auto_ack", [False, True])

@@ -360,7 +360,7 @@ class PartitionedQueue:
     # -- looking things up -----------------------------------------------------------------------
 
     def find(self, partition: int, transaction_id: str, near: int | None = None) -> int | None:
-        """Position of a message by its transaction id; None when there is none (any more).
+        """Position of a message by its transaction id; None when there is none (any more, or in sight yet).
 
         Inside the dedup window this is one look-up. Beyond it, fingerprints around ``near`` (a cursor; by
         default the newest message) are compared, ``SCAN_MAX`` each way.
@@ -368,11 +368,17 @@ class PartitionedQueue:
         if partition >= len(self.partitions):
             return None
         where, wanted = self.partitions[partition], self.fingerprint(partition, transaction_id)
+        sure = self.log.sure
         for offset in self.dedup.candidates(wanted):
-            if self.log.partition(offset) == partition and self.carries(offset, transaction_id):
+            if (
+                offset < sure
+                and self.log.partition(offset) == partition
+                and self.carries(offset, transaction_id)
+            ):
                 return where.position_of(offset)
-        middle = len(where.offsets) if near is None else min(max(near - where.first, 0), len(where.offsets))
-        for row in _outward(middle, len(where.offsets)):
+        shown = where.position_of(sure) - where.first
+        middle = shown if near is None else min(max(near - where.first, 0), shown)
+        for row in _outward(middle, shown):
             offset = where.offsets[row]  # a hole's fingerprint is nobody's
             if self.log.fingerprint(offset) == wanted and self.carries(offset, transaction_id):
                 return where.first + row

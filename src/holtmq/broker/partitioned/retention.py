@@ -43,7 +43,8 @@ def decide_retention(
     kept = config.retention_enabled
 
     def below(seconds: float, on: bool) -> int:
-        return log.offset_at(micros(now) - int(seconds * US)) if on and seconds > 0 else 0
+        # Not what is still on its way to the disk: as a dead letter it would come to sight.
+        return min(log.offset_at(micros(now) - int(seconds * US)), log.sure) if on and seconds > 0 else 0
 
     step = _Step(
         queue,
