@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from e2e_support import OtherBroker, ProcessBroker, RawPeer
 
 from holtmq.config import Amqp, Config, Limits
-from holtmq.testing import TestBroker
+from holtmq.testing import TestBroker, VirtualClock
 
 NO_ALARMS = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
 
@@ -56,6 +56,20 @@ def start_broker() -> Iterator[Callable[..., TestBroker]]:
     yield start
     for one in started:
         one.stop()
+
+
+@pytest.fixture(scope="module")
+def timed_broker() -> Iterator[TestBroker]:
+    """A broker for the tests of one file, with a clock that they move."""
+    with TestBroker() as one:
+        yield one
+
+
+@pytest.fixture
+def clock(timed_broker: TestBroker) -> VirtualClock:
+    """The clock of ``timed_broker``."""
+    assert isinstance(timed_broker.clock, VirtualClock)
+    return timed_broker.clock
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A delivery that is never acked: the channel is closed, the message comes back. The tests move the clock."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from e2e_support import RawPeer
@@ -31,18 +31,6 @@ from holtmq.wire.tables import FieldTable
 pytestmark = pytest.mark.e2e
 
 Raw = Callable[..., RawPeer]
-
-
-@pytest.fixture(scope="module")
-def timed_broker() -> Iterator[TestBroker]:
-    with TestBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def clock(timed_broker: TestBroker) -> VirtualClock:
-    assert isinstance(timed_broker.clock, VirtualClock)
-    return timed_broker.clock
 
 
 @pytest.fixture

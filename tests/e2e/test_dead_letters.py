@@ -1,6 +1,6 @@
 """Dead letters: why, where to, what the message says about it, and where it ends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,18 +14,6 @@ from holtmq.testing import TestBroker, VirtualClock
 
 pytestmark = pytest.mark.e2e
 Declare = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def timed_broker() -> Iterator[TestBroker]:
-    with TestBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def clock(timed_broker: TestBroker) -> VirtualClock:
-    assert isinstance(timed_broker.clock, VirtualClock)
-    return timed_broker.clock
 
 
 @pytest.fixture

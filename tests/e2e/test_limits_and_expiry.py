@@ -1,7 +1,7 @@
 """Time to live, length limits and overflow, with a clock that the tests move."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pika
@@ -12,18 +12,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from holtmq.testing import TestBroker, VirtualClock
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def timed_broker() -> Iterator[TestBroker]:
-    with TestBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def clock(timed_broker: TestBroker) -> VirtualClock:
-    assert isinstance(timed_broker.clock, VirtualClock)
-    return timed_broker.clock
 
 
 @pytest.fixture
