@@ -20,8 +20,8 @@ from holtmq.load.http_stage import HttpTarget
 from holtmq.load.http_wire import HttpAnswer, HttpWire
 from holtmq.load.http_workloads import PAYLOAD
 from holtmq.load.link import LoadError
+from holtmq.load.measuring import Percentiles, percentiles
 from holtmq.load.processes import usage
-from holtmq.load.rounds import Percentiles, percentiles
 
 _LANES = 4
 _BATCH = 500

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from holtmq.cli import main
-from holtmq.load.http_comparison import compare_http, distinct_http
+from holtmq.load.comparison import distinct
+from holtmq.load.http_comparison import compare_http
 from holtmq.load.http_rounds import run_http_round
 from holtmq.load.http_stage import HttpTarget
 from holtmq.load.http_workloads import HTTP_WORKLOADS, HttpMode
@@ -53,7 +54,7 @@ def test_two_brokers_of_one_product_are_told_apart(broker: TestBroker) -> None:
     target = HttpTarget.at(broker.http_url)
     assert target.label.startswith("HoltMQ ")
 
-    labels = [one.label for one in distinct_http([target, replace(target, pid=None)])]
+    labels = [one.label for one in distinct([target, replace(target, pid=None)])]
 
     assert all(str(target.address) in label for label in labels)
 

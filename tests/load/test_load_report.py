@@ -14,9 +14,9 @@ from rich.console import Console
 from holtmq.cli import main
 from holtmq.load.comparison import Figures, Outcome
 from holtmq.load.link import Address
+from holtmq.load.measuring import Percentiles, Round, percentiles
 from holtmq.load.processes import listener_pid, usage
 from holtmq.load.report import as_html, as_json, as_markdown, as_table, new_report
-from holtmq.load.rounds import Percentiles, Round, percentiles
 from holtmq.testing import TestBroker
 
 

@@ -168,14 +168,15 @@ def http(
 
     from rich.console import Console
 
-    from holtmq.load.http_comparison import compare_http, distinct_http
+    from holtmq.load.comparison import distinct
+    from holtmq.load.http_comparison import compare_http
     from holtmq.load.http_stage import HttpTarget
     from holtmq.load.link import LoadError
 
     try:
         targets = [HttpTarget.at(url, pid, token)]
         if against is not None:
-            targets = distinct_http([*targets, HttpTarget.at(against, against_pid, token)])
+            targets = distinct([*targets, HttpTarget.at(against, against_pid, token)])
     except LoadError as error:
         raise click.ClickException(str(error)) from None
     chosen = [HTTP_WORKLOADS[name] for name in names or HTTP_WORKLOADS]

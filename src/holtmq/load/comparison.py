@@ -6,12 +6,16 @@ Owns: the order of rounds and how several become one figure. Must not touch: the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Protocol, TypeVar
 
+from holtmq.load.http_stage import HttpTarget
+from holtmq.load.http_workloads import HttpWorkload
 from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.measuring import Percentiles, Round
 from holtmq.load.processes import listener_pid
-from holtmq.load.rounds import Percentiles, Round, run_round
+from holtmq.load.rounds import run_round
 from holtmq.load.workloads import Workload
 
 
@@ -31,6 +35,16 @@ class Target:
         label = link.product or str(address)
         link.close()
         return cls(label, address, pid if pid is not None else listener_pid(address))
+
+
+class Labelled(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+L = TypeVar("L", bound=Labelled)
+T = TypeVar("T", Target, HttpTarget)
+W = TypeVar("W", Workload, HttpWorkload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +123,41 @@ def compare(
     In turn, because a machine's speed drifts: a minute for one and then a minute for the other would
     measure the machine.
     """
+    return take_turns(
+        targets,
+        workload,
+        rounds,
+        on_round,
+        lambda target: run_round(target.address, workload, seconds, warm_up, target.pid),
+    )
+
+
+def take_turns(
+    targets: Sequence[L],
+    workload: W,
+    rounds: int,
+    on_round: Callable[[L, W], None],
+    run: Callable[[L], Round],
+) -> Outcome:
+    """One round of the workload on each target, then the next on each; a round that fails is noted."""
     seen: dict[str, list[Round]] = {target.label: [] for target in targets}
     failures = []
     for _ in range(rounds):
         for target in targets:
             on_round(target, workload)
             try:
-                seen[target.label].append(run_round(target.address, workload, seconds, warm_up, target.pid))
+                seen[target.label].append(run(target))
             except LoadError as error:
                 failures.append(f"{target.label}: {error}")
     figures = [Figures.of(label, of) for label, of in seen.items() if of]
     return Outcome(workload.name, workload.about, figures, seen, failures)
 
 
-def distinct(targets: Sequence[Target]) -> list[Target]:
+def distinct(targets: Sequence[T]) -> list[T]:
     """The targets with labels that differ: two brokers of one product are told apart by address."""
     labels = [target.label for target in targets]
     return [
-        Target(f"{target.label} at {target.address}", target.address, target.pid)
+        replace(target, label=f"{target.label} at {target.address}")
         if labels.count(target.label) > 1
         else target
         for target in targets

@@ -6,15 +6,15 @@ Owns: what is measured and when. Must not touch: the broker's protocol, which it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter, process_time
+from dataclasses import replace
+from time import perf_counter
 from typing import Final, Protocol
 
 from holtmq.load.http_lanes import AnyLane, LaneEngine
 from holtmq.load.http_workers import Flow, Pace
 from holtmq.load.http_workloads import HttpMode, HttpWorkload
 from holtmq.load.link import LoadError
-from holtmq.load.processes import Usage, usage
-from holtmq.load.rounds import Round, percentiles
+from holtmq.load.measuring import Meter, Round, percentiles
 
 _WAKES: Final = 200.0  # a second: the next pop waits long before the next push
 
@@ -50,13 +50,9 @@ class Contender(Protocol):
     def stage(self, workload: HttpWorkload) -> Stage: ...
 
 
-class _Meter:
-    """Counts and CPU times at one moment, to be subtracted from those at a later one."""
-
+class _Meter(Meter):
     def __init__(self, flow: Flow, engine: LaneEngine, pid: int | None) -> None:
-        self.at = perf_counter()
-        self.own_cpu = process_time()
-        self.broker: Usage | None = usage(pid) if pid is not None else None
+        super().__init__(pid)
         self.pushed = flow.pushed
         self.settled = flow.deliveries
         self.answers = engine.answers
@@ -132,28 +128,12 @@ def _find_half_load(flow: Flow, engine: LaneEngine, seconds: float) -> None:
 
 
 def _round(flow: Flow, before: _Meter, after: _Meter, times_ns: list[int]) -> Round:
-    workload, seconds = flow.workload, after.at - before.at
-    if workload.mode is HttpMode.PUSH:
-        messages = after.pushed - before.pushed
-    else:
-        messages = after.settled - before.settled
-    if messages <= 0:
-        raise LoadError(f"{workload.name}: not one message in {seconds:.1f} s")
-    cpu = share = resident = None
-    if before.broker is not None and after.broker is not None:
-        spent = after.broker.cpu_seconds - before.broker.cpu_seconds
-        cpu, share = spent / messages * 1e6, spent / seconds
-        resident = after.broker.resident_bytes / 1e6
-    return Round(
-        workload.name,
-        seconds,
-        messages,
-        messages / seconds,
-        (after.own_cpu - before.own_cpu) / seconds,
-        cpu,
-        share,
-        resident,
+    settled = after.settled - before.settled
+    messages = after.pushed - before.pushed if flow.workload.mode is HttpMode.PUSH else settled
+    seen = after.round_since(before, flow.workload.name, messages)
+    return replace(
+        seen,
         confirm_us=percentiles(times_ns),
-        deliveries=after.settled - before.settled,
-        request_rate=(after.answers - before.answers) / seconds,
+        deliveries=settled,
+        request_rate=(after.answers - before.answers) / seen.seconds,
     )

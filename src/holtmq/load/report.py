@@ -16,7 +16,7 @@ import msgspec
 from rich.table import Table
 
 from holtmq.load.comparison import Figures, Outcome
-from holtmq.load.rounds import Percentiles
+from holtmq.load.measuring import Percentiles
 
 _COLOURS = ("#1f6f8b", "#c06014", "#6b7f2a")
 

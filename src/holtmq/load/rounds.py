@@ -5,53 +5,20 @@ Owns: what is measured and when. Must not touch: which broker, how often, and ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from time import perf_counter, process_time
+from dataclasses import replace
+from time import perf_counter
 
 from holtmq.load.engine import Engine
 from holtmq.load.link import Address, LoadError
-from holtmq.load.processes import Usage, listener_pid, usage
+from holtmq.load.measuring import Meter, Percentiles, Round, percentiles
+from holtmq.load.processes import listener_pid
 from holtmq.load.stage import Stage
 from holtmq.load.workloads import Mode, Workload
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Of one round's sampled times, in microseconds."""
-
-    p50: float
-    p99: float
-    p999: float
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one round showed. Rates are messages a second."""
-
-    workload: str
-    seconds: float
-    messages: int
-    rate: float
-    load_cpu_share: float  # of one core, spent by the generator itself
-    cpu_us_per_message: float | None = None
-    broker_cpu_share: float | None = None
-    resident_mb: float | None = None
-    latency_us: Percentiles | None = None
-    confirm_us: Percentiles | None = None
-    publish_rate: float | None = None  # where it differs from `rate`
-    deliveries: int = 0
-    slow_reads: int = 0  # reads the generator had to take apart frame by frame
-    request_rate: float | None = None  # where several messages share a request
-
-
-class _Meter:
-    """Counts and CPU times at one moment, to be subtracted from those at a later one."""
-
+class _Meter(Meter):
     def __init__(self, engine: Engine, pid: int | None) -> None:
-        self.at = perf_counter()
-        self.own_cpu = process_time()
-        self.broker: Usage | None = usage(pid) if pid is not None else None
+        super().__init__(pid)
         self.sent = engine.sent
         self.confirmed = engine.confirmed
         self.consumed = engine.consumed
@@ -149,25 +116,10 @@ def _round(
     confirm: Percentiles | None = None,
     slow_reads: int = 0,
 ) -> Round:
-    seconds = after.at - before.at
-    if messages <= 0:
-        raise LoadError(f"{workload.name}: not one message in {seconds:.1f} s")
-    cpu = share = resident = None
-    if before.broker is not None and after.broker is not None:
-        spent = after.broker.cpu_seconds - before.broker.cpu_seconds
-        cpu, share = spent / messages * 1e6, spent / seconds
-        resident = after.broker.resident_bytes / 1e6
-    return Round(
-        workload.name,
-        seconds,
-        messages,
-        messages / seconds,
-        (after.own_cpu - before.own_cpu) / seconds,
-        cpu,
-        share,
-        resident,
-        latency,
-        confirm,
+    return replace(
+        after.round_since(before, workload.name, messages),
+        latency_us=latency,
+        confirm_us=confirm,
         deliveries=after.delivered - before.delivered,
         slow_reads=slow_reads,
     )
@@ -182,15 +134,3 @@ def _check(engine: Engine, workload: Workload) -> None:
 
 def _slow_reads(engine: Engine) -> int:
     return sum(consumer.stream.slow_reads for consumer in engine.consumers)
-
-
-def percentiles(times_ns: list[int]) -> Percentiles | None:
-    """Nearest-rank percentiles; None when there is nothing to rank."""
-    if not times_ns:
-        return None
-    ranked = sorted(times_ns)
-
-    def rank(share: float) -> float:
-        return ranked[min(int(len(ranked) * share), len(ranked) - 1)] / 1000
-
-    return Percentiles(rank(0.50), rank(0.99), rank(0.999), len(ranked))
