@@ -34,7 +34,7 @@ def test_messages_come_in_order_once_per_group(api: Api) -> None:
     assert pop(api, group="g") == []
     assert len(pop(api, group="h")) == 3
     assert [ack(api, message, group="g") for message in first] == ["acked"] * 3
-    assert ack(api, first[0], group="g") == "stale"
+    assert ack(api, first[0], group="g") == "unknown"
     assert ack(api, {"id": "p/99"}, group="g") == "unknown"
 
 
@@ -76,6 +76,7 @@ def test_gauges_reset_and_deletion(api: Api) -> None:
     shown = api.get(f"{BASE}/queues/e/depth").json()
 
     assert (shown["length"], shown["groups"]["g"]) == (2, {"pending": 1, "inFlight": 1})
+    assert (shown["depth"], shown["pending"], shown["tier"]) == (2, 1, "implicit")
     assert [row["queue"] for row in api.get(f"{BASE}/queues").json()["queues"]] == ["e"]
     assert api.post(f"{BASE}/reset", {"queue": "e"}).json() == {"queue": "e", "dropped": 2}
     assert api.delete(f"{BASE}/queue/e").json() == {"queue": "e", "deleted": True}
@@ -112,9 +113,11 @@ def test_a_negative_option_is_refused(api: Api) -> None:
         assert "must not be negative" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("loss", ["reset", "deletion", "restart"])
+@pytest.mark.parametrize(
+    ("loss", "outcome"), [("reset", "unknown"), ("deletion", "stale"), ("restart", "stale")]
+)
 def test_an_ack_of_what_was_thrown_away_settles_nothing_of_what_came_after(
-    broker: TestBroker, api: Api, loss: str
+    broker: TestBroker, api: Api, loss: str, outcome: str
 ) -> None:
     push(api, "before")
     (lost,) = pop(api)
@@ -127,7 +130,7 @@ def test_an_ack_of_what_was_thrown_away_settles_nothing_of_what_came_after(
     push(api, "after")
     (held,) = pop(api)
 
-    assert ack(api, lost) == "stale"
+    assert ack(api, lost) == outcome
     assert ack(api, held, status="failed") == "redelivered"
     assert [message["payload"] for message in pop(api)] == ["after"]
 
@@ -158,3 +161,20 @@ def test_inboxes_nobody_uses_make_room_for_new_ones(api: Api, monkeypatch: pytes
     names = [row["queue"] for row in api.get(f"{BASE}/queues").json()["queues"]]
     assert names == ["declared", "full", "inbox-2"]
     assert push(api, 1, queue="inbox-3").status_code == 429
+
+
+def test_every_ack_of_a_call_is_answered_in_its_place(api: Api) -> None:
+    push(api, 1, 2)
+    first, second = pop(api)
+    acks = [
+        {"id": "no id"},
+        {"id": first["id"]},
+        {"id": "e:0123456789ab:Default:0"},
+        {"id": second["id"], "status": "retry"},
+        {"id": first["id"]},
+    ]
+
+    results = api.post(f"{BASE}/ack", {"queue": "e", "acks": acks}).json()["results"]
+
+    assert [row["id"] for row in results] == [ack["id"] for ack in acks]
+    assert [row["outcome"] for row in results] == ["unknown", "acked", "stale", "redelivered", "unknown"]

@@ -8,14 +8,13 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.ephemeral import EphemeralConfig, EphemeralQueue, Gauges
+from holtmq.broker.partitioned.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue
 from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.push_api import check_text
 from holtmq.http.wire import raw
 
-_NAMELESS: Final = "__QUEUE_MODE__"
 _QUEUES_MAX: Final = 10_000
 
 
@@ -128,7 +127,7 @@ async def push(call: Call) -> object:
 
 async def pop(call: Call) -> object:
     query = call.query
-    name, group = query.text("queue"), query.text("group", _NAMELESS)
+    name, group = query.text("queue"), query.text("group", NAMELESS)
     queue = _queue(call, name)
     limit = query.number("batch", 1, 1, call.context.config.http.max_batch)
     wait_ms = query.number("timeout", 30_000, high=call.context.config.http.max_wait_ms)
@@ -168,21 +167,34 @@ async def _changed(queue: EphemeralQueue, due: float | None, now: float, seconds
 
 async def ack(call: Call) -> object:
     asked = call.json(AcksIn)
-    queue, now = call.service.ephemeral.get(asked.queue), call.now
-    group = asked.group or _NAMELESS
-    return {"results": [{"id": one.id, "outcome": _settle(queue, group, one, now)} for one in asked.acks]}
+    queue = call.service.ephemeral.get(asked.queue)
+    outcomes = ["unknown"] * len(asked.acks)
+    held: dict[int, tuple[str, int, bool]] = {}
+    for at, one in enumerate(asked.acks):
+        place = _place(one.id)
+        if queue is None or place is None:
+            continue
+        incarnation, partition, number = place
+        if incarnation != queue.incarnation:
+            outcomes[at] = "stale"  # of what went with a queue or the process: the number is another's now
+        else:
+            held[at] = partition, number, (one.status or "completed") in ("completed", "success")
+    if queue is not None:
+        settled = queue.settle(asked.group or NAMELESS, held.values(), call.now)
+        for at, outcome in zip(held, settled, strict=True):
+            outcomes[at] = outcome
+    ids = (one.id for one in asked.acks)
+    return {"results": [{"id": id_, "outcome": how} for id_, how in zip(ids, outcomes, strict=True)]}
 
 
-def _settle(queue: EphemeralQueue | None, group: str, ack: AckIn, now: float) -> str:
-    tag, _, rest = ack.id.partition(":")
+def _place(id_: str) -> tuple[str, str, int] | None:
+    """Incarnation, partition and number; None for an id nobody was given."""
+    tag, _, rest = id_.partition(":")
     incarnation, _, place = rest.partition(":")
     partition, colon, number = place.rpartition(":")
-    if queue is None or tag != "e" or not colon or not number.isdecimal() or len(number) >= 18:
-        return "unknown"
-    if incarnation != queue.incarnation:
-        return "stale"  # of what a reset or a restart took: its number may be another message's now
-    completed = (ack.status or "completed") in ("completed", "success")
-    return queue.ack(group, partition, int(number), completed, now)
+    if tag != "e" or not colon or not number.isdecimal() or len(number) >= 18:
+        return None
+    return incarnation, partition, int(number)
 
 
 async def reset(call: Call) -> object:
@@ -198,26 +210,31 @@ async def delete(call: Call) -> object:
 
 async def list_queues(call: Call) -> object:
     now = call.now
-    return {"queues": [_gauges_out(q.name, q.gauges(now)) for q in call.service.ephemeral.values()]}
+    return {"queues": [_gauges_out(queue, now) for queue in call.service.ephemeral.values()]}
 
 
 async def depth(call: Call) -> object:
     queue = call.service.ephemeral.get(call.path["queue"])
     if queue is None:
         raise Refusal(404, f"no ephemeral queue {call.path['queue']}", "ephemeral_queue_not_found")
-    return _gauges_out(queue.name, queue.gauges(call.now))
+    return _gauges_out(queue, call.now)
 
 
-def _gauges_out(name: str, gauges: Gauges) -> dict[str, object]:
+def _gauges_out(queue: EphemeralQueue, now: float) -> dict[str, object]:
+    gauges = queue.gauges(now)
     return {
-        "queue": name,
+        "queue": queue.name,
+        "tier": "declared" if queue.declared else "implicit",
         "length": gauges.length,
+        "depth": gauges.length,
+        "pending": gauges.pending,
         "bytes": gauges.size,
         "partitions": gauges.partitions,
         "dropped": gauges.dropped,
         "groups": {
             group: {"pending": waiting, "inFlight": out} for group, (waiting, out) in gauges.groups.items()
         },
+        "options": _options_out(queue.config),
     }
 
 

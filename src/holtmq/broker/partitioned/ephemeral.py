@@ -6,13 +6,15 @@ names. Time comes in as ``now``.
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from holtmq.broker.errors import LimitReached
 
+NAMELESS: Final = "__QUEUE_MODE__"  # the group of whoever names none
 _COST: Final = 200  # bytes a message takes beside its payload
+_GROUPS_MAX: Final = 256  # that a queue remembers for partitions to come
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class _Reader:
     out: dict[int, _Out] = field(default_factory=dict)
     again: deque[tuple[Fleeting, int]] = field(default_factory=deque)  # (message, attempts so far)
 
+    def take_back(self, outs: list[_Out]) -> None:
+        """They come again, in order, before anything new."""
+        rows = [*self.again, *((out.message, out.attempts) for out in outs)]
+        self.again = deque(sorted(rows, key=lambda row: row[0].number))
+
     @property
     def unsettled(self) -> int:
         """The oldest number this group is not done with."""
@@ -85,6 +92,12 @@ class Gauges:
     dropped: int
     groups: dict[str, tuple[int, int]]  # waiting, out with workers
 
+    @property
+    def pending(self) -> int:
+        """What the group furthest behind has before it; named groups count first."""
+        named = [waiting for name, (waiting, _) in self.groups.items() if name != NAMELESS]
+        return max(named) if named else self.groups.get(NAMELESS, (self.length, 0))[0]
+
 
 class EphemeralQueue:
     """See the module. Numbers begin anew with each ``incarnation``: one of an earlier means nothing now."""
@@ -99,15 +112,20 @@ class EphemeralQueue:
         self.size = 0
         self.wakes: list[Callable[[], None]] = []
         self._partitions: dict[str, _Partition] = {}
+        # Groups reading the whole queue: a partition begins with a reader for each, or the first to settle a
+        # message would take it from those who asked for it too and look a moment later.
+        self._groups: dict[str, None] = {}
 
     def push(self, partition: str, payloads: list[bytes], now: float) -> None:
         """Take messages, all or none when the queue refuses at its bound."""
         config = self.config
         more = sum(len(payload) + _COST for payload in payloads)
-        over_length = self.length + len(payloads) > config.max_length
-        if (over_length or self.size + more > config.max_bytes) and not config.drops_oldest:
-            raise LimitReached(f"ephemeral queue {self.name} is full")
-        where = self._partitions.setdefault(partition, _Partition())
+        if self._full(len(payloads), more):
+            for one in self._partitions.values():
+                self._age(one, now)
+            if self._full(len(payloads), more) and not config.drops_oldest:
+                raise LimitReached(f"ephemeral queue {self.name} is full")
+        where = self._partition(partition)
         for payload in payloads:
             where.ring.append(Fleeting(where.next_number, payload, now))
             where.next_number += 1
@@ -118,20 +136,36 @@ class EphemeralQueue:
         for wake in list(self.wakes):
             wake()
 
+    def _full(self, count: int, size: int) -> bool:
+        return self.length + count > self.config.max_length or self.size + size > self.config.max_bytes
+
+    def _partition(self, name: str) -> _Partition:
+        where = self._partitions.get(name)
+        if where is None:
+            readers = {group: _Reader(0) for group in self._groups}
+            where = self._partitions[name] = _Partition(readers=readers)
+        return where
+
+    def _readers(self, group: str, partition: str | None) -> list[tuple[str, _Partition, _Reader]]:
+        """Where a group reads, from now on at the latest."""
+        if partition is not None:
+            places = [(partition, self._partition(partition))]
+        else:
+            places = list(self._partitions.items())
+            if len(self._groups) < _GROUPS_MAX:
+                self._groups[group] = None
+        for _, where in places:
+            if group not in where.readers:
+                first = where.ring[0].number if where.ring else where.next_number
+                where.readers[group] = _Reader(first)
+        return [(name, where, where.readers[group]) for name, where in places]
+
     def pop(self, group: str, partition: str | None, limit: int, auto_ack: bool, now: float) -> list[Handed]:
         """The next messages for a group, in partition order; returned ones come first."""
         found: list[Handed] = []
-        names = list(self._partitions) if partition is None else [partition]
-        for name in names:
-            where = self._partitions.get(name)
-            if where is None:
-                continue
+        for name, where, reader in self._readers(group, partition):
             self._age(where, now)
-            reader = where.readers.get(group)
-            if reader is None:
-                first = where.ring[0].number if where.ring else where.next_number
-                reader = where.readers[group] = _Reader(first)
-            self._take_back(reader, now)
+            self._take_back(where, reader, now)
             for message, attempts in self._next(where, reader, limit - len(found), now):
                 if not auto_ack:
                     expires_at = now + self.config.lease_seconds
@@ -168,36 +202,51 @@ class EphemeralQueue:
 
     @property
     def unused(self) -> bool:
-        """Made by being named, and empty, with nobody waiting: making it again would give the same."""
-        return not (self.declared or self.length or self.wakes)
+        """Made by being named, empty, nobody waits and no group is known: made again it would be the same."""
+        readers = {NAMELESS, *self._groups}.union(*(where.readers for where in self._partitions.values()))
+        return not (self.declared or self.length or self.wakes) and len(readers) == 1
 
-    def ack(self, group: str, partition: str, number: int, completed: bool, now: float) -> str:
-        """``acked``, ``redelivered``, ``stale`` or ``unknown``."""
-        where = self._partitions.get(partition)
-        reader = where.readers.get(group) if where is not None else None
-        if where is None or reader is None or number >= where.next_number:
-            return "unknown"
-        self._take_back(reader, now)
-        out = reader.out.pop(number, None)
-        if out is None:
-            return "stale"
-        if completed:
+    def settle(self, group: str, acks: Iterable[tuple[str, int, bool]], now: float) -> list[str]:
+        """How each (partition, number, completed) went: ``acked``, ``redelivered``, or ``unknown``.
+
+        Unknown is what this group does not hold: settled before, or come back and not handed out again.
+        """
+        outcomes: list[str] = []
+        places: dict[str, tuple[_Partition, _Reader, list[_Out]]] = {}
+        for partition, number, completed in acks:
+            where = self._partitions.get(partition)
+            reader = None if where is None else where.readers.get(group)
+            if where is None or reader is None:
+                outcomes.append("unknown")
+                continue
+            if partition not in places:
+                self._take_back(where, reader, now)
+                places[partition] = where, reader, []
+            out = reader.out.pop(number, None)
+            if out is None:
+                outcomes.append("unknown")
+            elif completed or self._spent(out):
+                outcomes.append("acked")
+            else:
+                places[partition][2].append(out)
+                outcomes.append("redelivered")
+        for where, reader, back in places.values():
+            reader.take_back(back)
             self._trim(where)
-            return "acked"
-        if out.attempts > self.config.retry_limit:
-            self.dropped += 1
-            self._trim(where)
-            return "acked"
-        reader.again.append((out.message, out.attempts))
-        for wake in list(self.wakes):
-            wake()
-        return "redelivered"
+        if "redelivered" in outcomes:
+            for wake in list(self.wakes):
+                wake()
+        return outcomes
 
     def reset(self) -> int:
-        """Throw the contents away; how many."""
+        """Throw the contents away; how many. Who reads goes on with what comes."""
         gone = self.length
-        self.incarnation = secrets.token_hex(6)
-        self._partitions.clear()
+        for name, where in list(self._partitions.items()):
+            if not where.readers:
+                del self._partitions[name]
+            where.ring.clear()
+            for group in where.readers:
+                where.readers[group] = _Reader(where.next_number)
         self.length = self.size = 0
         return gone
 
@@ -225,10 +274,19 @@ class EphemeralQueue:
                 moments.append(where.ring[unread].created_at + self.config.window_ms / 1000)
         return min((moment for moment in moments if moment > now), default=None)
 
-    def _take_back(self, reader: _Reader, now: float) -> None:
-        for number in [number for number, out in reader.out.items() if out.expires_at <= now]:
-            out = reader.out.pop(number)
-            reader.again.append((out.message, out.attempts))
+    def _take_back(self, where: _Partition, reader: _Reader, now: float) -> None:
+        """What a worker let expire comes again, like what it refused, until its retries are spent."""
+        expired = [number for number, out in reader.out.items() if out.expires_at <= now]
+        if expired:
+            outs = [reader.out.pop(number) for number in expired]
+            reader.take_back([out for out in outs if not self._spent(out)])
+            self._trim(where)
+
+    def _spent(self, out: _Out) -> bool:
+        if out.attempts <= self.config.retry_limit:
+            return False
+        self.dropped += 1
+        return True
 
     def _age(self, where: _Partition, now: float) -> None:
         ttl = self.config.ttl_seconds
