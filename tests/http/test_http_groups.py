@@ -256,6 +256,20 @@ def test_a_cycle_without_an_ack_flushes_state_alone(api: Api) -> None:
     assert len(api.pop("out")) == 1
 
 
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"])
+def test_a_start_outside_of_all_years_can_be_told(api: Api, time: str) -> None:
+    api.push("q", "a")
+
+    api.pop("q", consumerGroup="g", subscriptionFrom=time)
+    moved = api.post("/api/v1/consumer-groups/g/subscription", {"subscriptionTimestamp": time})
+
+    assert moved.status_code == 200
+    (row,) = api.get("/api/v1/consumer-groups").json()
+    assert row["subscriptionTimestamp"][:4] in ("1970", "9999")
+    for page in ("status", "status/analytics", "analytics/queue-ops", "analytics/retention"):
+        assert api.get(f"/api/v1/{page}", to=time).status_code in (200, 400)
+
+
 def test_a_failed_cycle_files_its_message_at_once(api: Api) -> None:
     query = _query(api).json()["query_id"]
     api.push("in", "a")

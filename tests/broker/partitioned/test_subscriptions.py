@@ -314,6 +314,8 @@ def test_a_start_is_read_from_a_pops_words(
 def test_a_time_keeps_its_microseconds_and_without_a_zone_is_utc() -> None:
     assert read_timestamp("2026-01-02T03:04:05.123456Z") == read_timestamp("2026-01-02T04:04:05.123456+01:00")
     assert read_timestamp("1970-01-01T00:00:00.000001") == 1
+    assert read_timestamp("1969-12-31T23:59:59") == read_timestamp("0001-01-01T00:00:00+23:59") == 0
+    assert read_timestamp("9999-12-31T23:59:59-23:59") == read_timestamp("9999-12-31")
 
 
 def test_a_time_that_is_none_is_refused_instead_of_replaying_everything() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.events import (
@@ -23,6 +23,10 @@ from holtmq.broker.partitioned.events import (
 )
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.queue_config import US
+
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Times are told in UTC: a later one, moved by its zone or rounded up, is in a year that nobody can write.
+_LAST_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _FIRST).days * 86_400 * US
 
 
 class StartMode(Enum):
@@ -70,15 +74,18 @@ def read_start(mode: str | None, start: str | None, default_mode: str = "") -> S
 
 
 def read_timestamp(text: str) -> int:
-    """ISO-8601 to microseconds; without a zone it is UTC. Guessing "all" instead would replay a queue."""
+    """ISO-8601 to microseconds; without a zone it is UTC. Guessing "all" instead would replay a queue.
+
+    What is before the first or after the last time counts as that one.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise Conflict(f"not an ISO-8601 time: {text[:64]!r}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return max(0, (since.days * 86_400 + since.seconds) * US + since.microseconds)
+    since = moment - _FIRST
+    return min(max(0, (since.days * 86_400 + since.seconds) * US + since.microseconds), _LAST_US)
 
 
 class Subscriptions:
