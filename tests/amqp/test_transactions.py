@@ -18,6 +18,7 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
+from holtmq.wire.properties import Properties
 
 
 @pytest.fixture
@@ -66,6 +67,26 @@ def test_what_may_be_dead_lettered_counts_and_a_refusal_gives_it_back(
 
     assert is_refused(answers)
     assert (len(client.bodies()), client.queue().unacked) == (4, 0)
+
+
+@pytest.mark.usefixtures("small_transactions")
+def test_a_commit_that_grows_too_large_by_its_many_queues_is_refused_and_gives_all_back(
+    client: Client,
+) -> None:
+    fill(client, 1)
+    vhost = client.broker.vhost("/")
+    for number in range(200):
+        client.broker.declare_queue(vhost, f"q{number}", durable=True)
+        client.broker.bind(vhost, "amq.fanout", f"q{number}", "")
+    client.call(BasicConsume("q", consumer_tag="c"))
+    client.call(BasicAck(1))
+    client.feed(publish(b"x" * 300, "", Properties(delivery_mode=2), exchange="amq.fanout"))
+
+    answers = client.call(TxCommit())
+
+    assert is_refused(answers)
+    assert (client.bodies("q7"), len(client.bodies()), client.queue().unacked) == ([], 1, 0)
+    assert not client.broker.flow.in_batch
 
 
 @pytest.mark.usefixtures("small_transactions")

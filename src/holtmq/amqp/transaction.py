@@ -16,25 +16,28 @@ from holtmq.broker.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
 
-# A commit is one record of the journal, of a gibibyte at most. Half of that leaves room for headers.
+# A commit is one record of the journal, of a gibibyte at most. Half of that leaves room for what cannot be
+# known before: headers of dead letters, and the form in which streams keep a body.
 _BYTES_MAX: Final = 512 << 20
 
 
 class Transaction:
     """Starts anew with each commit and rollback."""
 
-    __slots__ = ("_bytes", "_flow", "_ledger", "_publishes", "_settlements")
+    __slots__ = ("_bytes", "_flow", "_ledger", "_publishes", "_rewritten", "_settlements")
 
     def __init__(self, flow: Flow, ledger: Ledger) -> None:
         self._flow = flow
         self._ledger = ledger
         self._publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
-        self._bytes = 0
+        self._bytes = 0  # of what is published
+        self._rewritten = 0  # of what may be dead-lettered
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes, mandatory: bool) -> None:
         """Take a message in; it is routed when it is committed."""
-        self._grow(len(header) + len(body))
+        self._bytes += len(header) + len(body)
+        self._check(self._bytes)
         self._publishes.append((route, traits, header, body, mandatory))
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
@@ -42,7 +45,8 @@ class Transaction:
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
         if how != self._flow.ack:  # whatever is not acked may be dead-lettered, and so be written again
-            self._grow(sum([len(lease.message.body) for lease in leases]))
+            self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
+            self._check(self._bytes)
 
     def commit(self) -> tuple[bool, list[tuple[Route, bytes, bytes]]]:
         """Make it all true in one record. Whether there is one, and the mandatory messages nobody wanted."""
@@ -55,6 +59,7 @@ class Transaction:
                 outcome = flow.publish(route, traits, header, body)
                 if outcome is Outcome.UNROUTED and mandatory:
                     unrouted.append((route, header, body))
+            self._check(flow.batch_bytes)  # with all its queues, which may be many; the last chance to refuse
         except BaseException:
             flow.abort()
             raise
@@ -76,9 +81,9 @@ class Transaction:
             self._ledger.restore(leases)
 
     def _start_anew(self) -> None:
-        self._publishes, self._settlements, self._bytes = [], [], 0
+        self._publishes, self._settlements = [], []
+        self._bytes = self._rewritten = 0
 
-    def _grow(self, size: int) -> None:
-        self._bytes += size
-        if self._bytes > _BYTES_MAX:
+    def _check(self, published: int) -> None:
+        if published + self._rewritten > _BYTES_MAX:
             raise Conflict(f"transaction is larger than the max size {_BYTES_MAX}")

@@ -314,6 +314,20 @@ class Placing:
         """Between ``begin`` and ``commit``."""
         return self._batch is not None
 
+    @property
+    def batch_bytes(self) -> int:
+        """About how much the batch has to write so far."""
+        records = sum([len(payload) for _, payload in self._batch or ()])
+        streams = sum(
+            [
+                len(message.body) + len(message.header)
+                for message, queues, _ in self._placements
+                for queue in queues
+                if queue.is_stream
+            ]
+        )
+        return records + streams
+
     def begin(self) -> None:
         """From here to ``commit`` everything journalled is one record."""
         assert self._batch is None
