@@ -154,6 +154,7 @@ def test_all_problems_are_reported_at_once_each_with_its_place_and_the_nearest_n
         ("amqp.max_priority", "256", "the most is 255"),
         ("amqp.max_priority", "0", "the least is 1"),
         ("amqp.frame_max", "1KiB", "the least is 4096"),
+        ("amqp.max_message_bytes", "1GiB", "the most is 536870912"),  # no record of the journal could hold it
         ("journal.segment_bytes", "64 MiBs", "unknown unit 'MiBs'"),
         ("journal.segment_bytes", "many", "expected a size"),
         ("amqp.handshake_timeout", "3 weeks", "unknown unit 'weeks'"),

@@ -158,7 +158,7 @@ class Amqp(Tls, frozen=True, kw_only=True):
     handshake_timeout: Annotated[
         float, About("Time a client has to open its connection.", values.SECONDS, 0.1, 3600)
     ] = 10.0
-    max_message_bytes: Annotated[int, About("Largest message body accepted.", values.SIZE, 1, 2048 * MIB)] = (
+    max_message_bytes: Annotated[int, About("Largest message body accepted.", values.SIZE, 1, 512 * MIB)] = (
         128 * MIB
     )
 
