@@ -4,7 +4,8 @@ Owns: per file, the stretches written since its last sync; the renames since the
 Must not touch: the process that wrote. It is judged by what it was heard to sync, not by what it says.
 
 Simplified in the broker's favour, where the in-memory disk of the simulation is stricter: a removed file
-stays removed, a shortened one stays short, and a rename over an existing file is not undone.
+stays removed, a shortened one stays short, a rename over an existing file is not undone, and neither is what
+was written over synced bytes: recovery writes the tail of the log once more, as it was.
 """
 
 import os
@@ -20,16 +21,48 @@ SECTOR: Final = 512
 _ODDS: Final = 0.5
 
 
+_Stretches = list[tuple[int, int]]
+
+
 @dataclass(slots=True)
 class _FileState:
-    unsynced: list[tuple[int, int]] = field(default_factory=list)
+    unsynced: _Stretches = field(default_factory=list)
+    synced: _Stretches = field(default_factory=list)  # but for zeros, which are there to be written over
+    _on_the_way: _Stretches = field(default_factory=list)  # of what is unsynced, that which is not zeros
 
-    def wrote(self, start: int, stop: int) -> None:
-        if self.unsynced and self.unsynced[-1][0] <= start <= self.unsynced[-1][1]:
-            first, last = self.unsynced[-1]
-            self.unsynced[-1] = first, max(last, stop)
-        else:
-            self.unsynced.append((start, stop))
+    def wrote(self, start: int, stop: int, *, zeros: bool) -> None:
+        _add(self.unsynced, start, stop)
+        if not zeros:
+            _add(self._on_the_way, start, stop)
+
+    def was_synced(self) -> None:
+        for start, stop in self._on_the_way:
+            _add(self.synced, start, stop)
+        self.forget_unsynced()
+
+    def forget_unsynced(self) -> None:
+        self.unsynced.clear()
+        self._on_the_way.clear()
+
+    def at_risk(self) -> _Stretches:
+        """What a power cut may take: written since the last sync, and not over what was synced before."""
+        left = self.unsynced
+        for first, last in self.synced:
+            left = [
+                piece
+                for start, stop in left
+                for piece in ((start, min(stop, first)), (max(start, last), stop))
+                if piece[0] < piece[1]
+            ]
+        return left
+
+
+def _add(stretches: _Stretches, start: int, stop: int) -> None:
+    if stretches and stretches[-1][0] <= start <= stretches[-1][1]:
+        first, last = stretches[-1]
+        stretches[-1] = first, max(last, stop)
+    else:
+        stretches.append((start, stop))
 
 
 class DurableImage:
@@ -62,13 +95,14 @@ class DurableImage:
                     self._renamed.append((event.name, event.new_name))
             case What.REMOVED:
                 self._by_name.pop(event.name, None)
-            case What.WRITING:
-                self._by_number[event.file].wrote(event.start, event.stop)
+            case What.WRITING | What.ZEROING:
+                zeros = event.what is What.ZEROING
+                self._by_number[event.file].wrote(event.start, event.stop, zeros=zeros)
             case What.WRITTEN:
                 pass
             case What.SYNCED:
                 self.syncs += 1
-                self._by_number[event.file].unsynced.clear()
+                self._by_number[event.file].was_synced()
             case What.NAMES_SYNCED:
                 self.syncs += 1
                 self._renamed.clear()
@@ -77,7 +111,7 @@ class DurableImage:
     def unsynced_bytes(self) -> int:
         """How much a power cut could take now."""
         with self._lock:
-            return sum(stop - start for state in self._by_name.values() for start, stop in state.unsynced)
+            return sum(stop - start for state in self._by_name.values() for start, stop in state.at_risk())
 
     def cut(self, folder: Path, random: Random | None) -> int:
         """Do to the folder what a power cut may do; how many bytes it took.
@@ -89,8 +123,8 @@ class DurableImage:
             lost = 0
             for name, state in self._by_name.items():
                 if state.unsynced and (folder / name).exists():
-                    lost += _take_back(folder / name, state.unsynced, random)
-                state.unsynced.clear()
+                    lost += _take_back(folder / name, state.at_risk(), random)
+                state.forget_unsynced()
             for old, new in reversed(self._renamed):
                 if (
                     (random is None or random.random() < _ODDS)

@@ -25,6 +25,7 @@ class What(Enum):
     REPLACED = "P"  # renamed over a file that was there
     REMOVED = "D"
     WRITING = "W"
+    ZEROING = "Z"  # zeros, to have them there when something is written
     WRITTEN = "w"
     SYNCED = "S"
     NAMES_SYNCED = "N"
@@ -107,7 +108,8 @@ class WatchedFile:
         self._note = note
 
     def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
-        self._note(Event(What.WRITING, self._number, offset, offset + sum(map(len, parts))))
+        what = What.WRITING if any(part.lstrip(b"\0") for part in parts) else What.ZEROING
+        self._note(Event(what, self._number, offset, offset + sum(map(len, parts))))
         self._inner.pwrite(parts, offset)
         self._note(Event(What.WRITTEN, self._number))
 
