@@ -187,6 +187,41 @@ def test_one_call_looks_at_so_many_partitions_and_goes_on_by_next(
     )
 
 
+def test_a_page_of_partitions_may_begin_in_one_queue_and_end_in_another(api: Api) -> None:
+    for queue in "abc":
+        items = [{"queue": queue, "partition": f"{queue}{number}", "payload": 1} for number in range(3)]
+        api.post("/api/v1/push", {"items": items})
+    everything = [f"{queue}{number}" for queue in "cba" for number in range(3)]  # the newest queue first
+
+    for limit in (1, 2, 4, 100):
+        for offset in (0, 1, 3, 4, 8, 9):
+            page = api.get("/api/v1/resources/partitions", limit=limit, offset=offset).json()
+            assert [row["name"] for row in page["partitions"]] == everything[offset : offset + limit]
+            assert [row["queue"] for row in page["partitions"]] == [
+                name[0] for name in everything[offset : offset + limit]
+            ]
+            assert page["total"] == 9
+
+
+def test_what_groups_lag_behind_on_is_a_list_in_pages(api: Api) -> None:
+    api.post("/api/v1/push", {"items": [{"queue": "q", "partition": name, "payload": 1} for name in "abc"]})
+    for group in "gh":
+        api.pop("q", consumerGroup=group, batch=1)
+
+    def page(**asked: int) -> list[tuple[str, str]]:
+        rows = api.get("/api/v1/consumer-groups/lagging", minLagSeconds=0, **asked).json()
+        return [(row["consumer_group"], row["partition_name"]) for row in rows]
+
+    everything = page()
+    assert sorted(everything) == [(group, name) for group in "gh" for name in "abc"]
+    assert [page(limit=2, offset=at) for at in (0, 2, 4, 6)] == [
+        everything[:2],
+        everything[2:4],
+        everything[4:],
+        [],
+    ]
+
+
 def test_a_row_larger_than_the_bound_is_listed_alone(api: Api) -> None:
     items = [{"queue": "q", "payload": "x" * 9000, "transactionId": id_} for id_ in "ab"]
     api.post("/api/v1/push", {"items": items})

@@ -8,12 +8,12 @@ import socket
 from typing import Final
 
 from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.statistics import queue_counts
 from holtmq.broker.partitioned.tally import QueueTally
 from holtmq.http.endpoints import ADMIN, READ, Call, Endpoint
 from holtmq.http.history import add, summed
-from holtmq.http.resources_api import plus
+from holtmq.http.resources_api import counts_of
 from holtmq.http.status_api import lag_ms, span_of, time_range
+from holtmq.http.turns import Turns
 from holtmq.http.wire import iso_ms
 
 _HOST: Final = socket.gethostname()
@@ -55,7 +55,7 @@ async def worker_metrics(call: Call) -> object:
         for name, more in rows.items():
             queues[name] = summed({"so far": queues.get(name, QueueTally()), "this": more})
     total = summed(queues)
-    counts = plus(queue_counts(queue, now) for queue in call.service.store.queues.values())
+    counts = await counts_of(Turns(), list(call.service.store.queues.values()), now)
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,

@@ -11,14 +11,16 @@ from holtmq.broker.partitioned.admin import delete_group, move_subscription, que
 from holtmq.broker.partitioned.groups import Group, micros
 from holtmq.broker.partitioned.identifiers import partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.statistics import group_counts, group_partitions
+from holtmq.broker.partitioned.statistics import GroupCounts, GroupPartition, count_group, group_partitions
 from holtmq.broker.partitioned.subscriptions import Scope
 from holtmq.http.endpoints import ADMIN, READ, WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
+from holtmq.http.turns import Turns
 from holtmq.http.wire import iso_ms, moment_us
 
 _US: Final = 1_000_000
 _LAGGING_AFTER: Final = 300.0
+_MOST: Final = 10_000  # rows of what every group lags behind on
 
 
 class SubscriptionIn(msgspec.Struct, rename="camel"):
@@ -31,16 +33,17 @@ class SeekIn(msgspec.Struct, rename="camel"):
 
 
 async def list_groups(call: Call) -> object:
-    now = call.now
+    now, turns = call.now, Turns()
     return [
-        _group_out(call, queue, group, now)
-        for queue in call.service.store.queues.values()
-        for group in queue.groups.values()
+        _group_out(call, queue, group, await turns.run(count_group(queue, group, now)), now)
+        for queue in list(call.service.store.queues.values())
+        for group in list(queue.groups.values())
     ]
 
 
-def _group_out(call: Call, queue: PartitionedQueue, group: Group, now: float) -> dict[str, object]:
-    counts = group_counts(queue, group, now)
+def _group_out(
+    call: Call, queue: PartitionedQueue, group: Group, counts: GroupCounts, now: float
+) -> dict[str, object]:
     behind = _age(counts.oldest_us, now)
     record = call.service.store.subscriptions.lookup(
         group.name, Scope(queue.name, "", queue.namespace, queue.task)
@@ -67,14 +70,15 @@ def _age(at_us: int | None, now: float) -> float:
 
 async def show_group(call: Call) -> object:
     """Queue by queue. An unknown group is an empty object, as old clients expect."""
-    now = call.now
+    now, turns = call.now, Turns()
     answer: dict[str, object] = {}
-    for queue in call.service.store.queues.values():
+    for queue in list(call.service.store.queues.values()):
         group = queue.groups.get(call.path["group"])
         if group is None:
             continue
-        answer[queue.name] = {
-            "partitions": [
+        rows: list[dict[str, object]] = []
+        for place in group_partitions(queue, group, now):
+            rows.append(
                 {
                     "partition": queue.partitions[place.partition].name,
                     "workerId": place.lease_id,
@@ -84,39 +88,47 @@ async def show_group(call: Call) -> object:
                     "timeLagSeconds": _age(place.oldest_us, now),
                     "leaseActive": place.lease_id is not None,
                 }
-                for place in group_partitions(queue, group, now)
-            ]
-        }
+            )
+            await turns.between()
+        answer[queue.name] = {"partitions": rows}
     return answer
 
 
 async def lagging_groups(call: Call) -> object:
-    now = call.now
+    now, turns = call.now, Turns()
     least = call.query.number("minLagSeconds", 3600)
+    limit, skip = call.query.number("limit", _MOST, 0, _MOST), call.query.number("offset", 0)
     rows: list[dict[str, object]] = []
-    for queue in call.service.store.queues.values():
-        for group in queue.groups.values():
+    for queue in list(call.service.store.queues.values()):
+        for group in list(queue.groups.values()):
             for place in group_partitions(queue, group, now):
                 behind = _age(place.oldest_us, now)
-                if place.oldest_us is None or behind < least:
-                    continue
-                rows.append(
-                    {
-                        "consumer_group": group.name,
-                        "queue_name": queue.name,
-                        "partition_name": queue.partitions[place.partition].name,
-                        "partition_id": partition_id(queue.number, place.partition),
-                        "worker_id": place.lease_id,
-                        "offset_lag": place.lag,
-                        "time_lag_seconds": behind,
-                        "lag_hours": round(behind / 3600, 2),
-                        "oldest_unconsumed_at": iso_ms(place.oldest_us),
-                        "last_consumed_at": iso_ms(place.last_consumed_us)
-                        if place.last_consumed_us
-                        else None,
-                    }
-                )
+                if place.oldest_us is not None and behind >= least:
+                    if skip:
+                        skip -= 1
+                    elif len(rows) == limit:
+                        return rows
+                    else:
+                        rows.append(_lagging_out(queue, group, place, behind))
+                await turns.between()
     return rows
+
+
+def _lagging_out(
+    queue: PartitionedQueue, group: Group, place: GroupPartition, behind: float
+) -> dict[str, object]:
+    return {
+        "consumer_group": group.name,
+        "queue_name": queue.name,
+        "partition_name": queue.partitions[place.partition].name,
+        "partition_id": partition_id(queue.number, place.partition),
+        "worker_id": place.lease_id,
+        "offset_lag": place.lag,
+        "time_lag_seconds": behind,
+        "lag_hours": round(behind / 3600, 2),
+        "oldest_unconsumed_at": None if place.oldest_us is None else iso_ms(place.oldest_us),
+        "last_consumed_at": iso_ms(place.last_consumed_us) if place.last_consumed_us else None,
+    }
 
 
 async def remove_group(call: Call) -> object:
@@ -201,7 +213,7 @@ ENDPOINTS: Final = (
         "groups",
         "Partitions a group is behind on",
         lagging_groups,
-        query=("minLagSeconds",),
+        query=("minLagSeconds", "limit", "offset"),
     ),
     Endpoint("GET", _GROUP, READ, "groups", "A group's place in each partition", show_group),
     Endpoint("DELETE", _GROUP, ADMIN, "groups", "Delete a group", remove_group, query=("deleteMetadata",)),

@@ -3,24 +3,26 @@
 Owns: their wire form. Must not touch: state.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Final
 
 from holtmq.broker.partitioned.admin import clear, queue_named
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.identifiers import partition_id
+from holtmq.broker.partitioned.message_log import NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import (
     Counts,
+    count_group,
+    count_queue,
     dead_letters_by_partition,
-    group_counts,
     group_partitions,
     partition_counts,
-    queue_counts,
 )
 from holtmq.http.endpoints import ADMIN, READ, Call, Endpoint
 from holtmq.http.queues_api import encryption_out, options_out
+from holtmq.http.turns import Turns
 from holtmq.http.wire import iso_ms
 
 _US: Final = 1_000_000
@@ -39,8 +41,12 @@ def six(counts: Counts) -> dict[str, int]:
     }
 
 
-def plus(parts: Iterable[Counts]) -> Counts:
+async def counts_of(turns: Turns, queues: Iterable[PartitionedQueue], now: float) -> Counts:
     """Counts of several queues together."""
+    return _plus([await turns.run(count_queue(queue, now)) for queue in queues])
+
+
+def _plus(parts: Iterable[Counts]) -> Counts:
     names = [field.name for field in fields(Counts)]
     sums = dict.fromkeys(names, 0)
     for part in parts:
@@ -75,7 +81,7 @@ def queue_head(queue: PartitionedQueue) -> dict[str, object]:
 
 
 async def list_queues(call: Call) -> object:
-    now = call.now
+    now, turns = call.now, Turns()
     limit, skip = page_of(call)
     rows = []
     for queue in selected(call)[skip : skip + limit]:
@@ -83,7 +89,7 @@ async def list_queues(call: Call) -> object:
             {
                 **queue_head(queue),
                 "partitions": len(queue.indexes),
-                "messages": six(queue_counts(queue, now)),
+                "messages": six(await turns.run(count_queue(queue, now))),
                 "options": options_out(queue.config),
                 **encryption_out(queue.config, call.service.store.cipher is not None),
             }
@@ -91,55 +97,60 @@ async def list_queues(call: Call) -> object:
     return {"queues": rows}
 
 
-def partition_rows(queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
-    """Every partition with its figures."""
+async def partition_rows(
+    turns: Turns, queue: PartitionedQueue, indexes: Sequence[int], now: float
+) -> list[tuple[int, dict[str, object]]]:
+    """Partitions with their figures, by index."""
     letters = dead_letters_by_partition(queue)
-    rows: list[dict[str, object]] = []
-    for index in queue.indexes.values():
+    rows: list[tuple[int, dict[str, object]]] = []
+    for index in indexes:
+        await turns.between()
         where = queue.partitions[index]
+        if where is NO_PARTITION:
+            continue  # deleted meanwhile
         counts = partition_counts(queue, index, now, letters.get(index, 0))
         oldest = newest = None
         if where.offsets:
             oldest = iso_ms(queue.log.created_us(where.offsets[0]))
             newest = iso_ms(queue.log.created_us(where.offsets[-1]))
-        rows.append(
-            {
-                "id": partition_id(queue.number, index),
-                "name": where.name,
-                "createdAt": iso_ms(where.created_us),
-                "stats": six(counts),
-                "messages": six(counts),
-                "oldestMessage": oldest,
-                "newestMessage": newest,
-            }
-        )
+        row: dict[str, object] = {
+            "id": partition_id(queue.number, index),
+            "name": where.name,
+            "createdAt": iso_ms(where.created_us),
+            "stats": six(counts),
+            "messages": six(counts),
+            "oldestMessage": oldest,
+            "newestMessage": newest,
+        }
+        rows.append((index, row))
     return rows
 
 
 async def show_queue(call: Call) -> object:
-    queue, now = queue_named(call.service, call.path["queue"]), call.now
+    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
+    rows = await partition_rows(turns, queue, list(queue.indexes.values()), now)
     return {
         **queue_head(queue),
-        "partitions": partition_rows(queue, now),
-        "totals": six(queue_counts(queue, now)),
+        "partitions": [row for _, row in rows],
+        "totals": six(await turns.run(count_queue(queue, now))),
         "options": options_out(queue.config),
         **encryption_out(queue.config, call.service.store.cipher is not None),
     }
 
 
 async def queue_depth(call: Call) -> object:
-    queue, now = queue_named(call.service, call.path["queue"]), call.now
+    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
     name = call.query.optional("group")
     group = queue.groups.get(name) if name is not None else None
     head: dict[str, object] = {"queue": queue.name, "group": name}
     if group is None:
-        counts = queue_counts(queue, now)
+        counts = await turns.run(count_queue(queue, now))
         plain = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
-        waiting = [row for row in _waiting(queue, now) if row["pending"]]
+        waiting = [row for row in await _waiting(turns, queue, now) if row["pending"]]
         busy = {"partitionsPending": len(waiting), "partitionsReady": len(waiting)}
         effective = {"effectivePending": counts.pending, "effectiveReady": counts.pending}
         return {**head, **plain, **busy, "conflation": False, **effective, "partitions": waiting}
-    figures = group_counts(queue, group, now)
+    figures = await turns.run(count_group(queue, group, now))
     rows: list[dict[str, object]] = []
     for place in group_partitions(queue, group, now):
         span = group.visible(place.partition, now, queue.config)
@@ -152,6 +163,7 @@ async def queue_depth(call: Call) -> object:
                     "ready": 0 if span is None else queue.partitions[place.partition].count(*span),
                 }
             )
+        await turns.between()
     folds = group.conflates
     return {
         **head,
@@ -167,9 +179,12 @@ async def queue_depth(call: Call) -> object:
     }
 
 
-def _waiting(queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
+async def _waiting(turns: Turns, queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for name, index in queue.indexes.items():
+    for name, index in list(queue.indexes.items()):
+        await turns.between()
+        if queue.partitions[index] is NO_PARTITION:
+            continue
         counts = partition_counts(queue, index, now)
         figures = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
         rows.append({"partition": name, **figures})
@@ -177,21 +192,21 @@ def _waiting(queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
 
 
 async def list_namespaces(call: Call) -> object:
-    return {"namespaces": _by(call, "namespace")}
+    return {"namespaces": await _by(call, "namespace")}
 
 
 async def list_tasks(call: Call) -> object:
-    return {"tasks": _by(call, "task")}
+    return {"tasks": await _by(call, "task")}
 
 
-def _by(call: Call, what: str) -> list[dict[str, object]]:
-    now = call.now
+async def _by(call: Call, what: str) -> list[dict[str, object]]:
+    now, turns = call.now, Turns()
     grouped: dict[str, list[PartitionedQueue]] = {}
     for queue in call.service.store.queues.values():
         grouped.setdefault(queue.namespace if what == "namespace" else queue.task, []).append(queue)
     rows: list[dict[str, object]] = []
     for name, queues in sorted(grouped.items()):
-        counts = plus(queue_counts(queue, now) for queue in queues)
+        counts = await counts_of(turns, queues, now)
         rows.append(
             {
                 what: name,
@@ -204,10 +219,10 @@ def _by(call: Call, what: str) -> list[dict[str, object]]:
 
 
 async def overview(call: Call) -> object:
-    now = call.now
+    now, turns = call.now, Turns()
     queues = list(call.service.store.queues.values())
-    counts = plus(queue_counts(queue, now) for queue in queues)
-    seconds, offsets = _lags(queues, now)
+    counts = await counts_of(turns, queues, now)
+    seconds, offsets = await _lags(turns, queues, now)
     total = call.service.tally.total()
     uptime = max(now - call.context.started_at, 1.0)
     return {
@@ -226,12 +241,14 @@ async def overview(call: Call) -> object:
     }
 
 
-def _lags(queues: list[PartitionedQueue], now: float) -> tuple[list[float], list[float]]:
+async def _lags(
+    turns: Turns, queues: Sequence[PartitionedQueue], now: float
+) -> tuple[list[float], list[float]]:
     seconds: list[float] = []
     offsets: list[float] = []
     for queue in queues:
-        for group in queue.groups.values():
-            counts = group_counts(queue, group, now)
+        for group in list(queue.groups.values()):
+            counts = await turns.run(count_group(queue, group, now))
             if counts.oldest_us is not None:
                 seconds.append(max(0.0, (micros(now) - counts.oldest_us) / _US))
                 offsets.append(counts.lag)
@@ -252,10 +269,18 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 async def list_partitions(call: Call) -> object:
-    now = call.now
+    now, turns = call.now, Turns()
     limit, skip = page_of(call, 1000)
-    rows = [{**row, "queue": queue.name} for queue in selected(call) for row in partition_rows(queue, now)]
-    return {"partitions": rows[skip : skip + limit], "total": len(rows)}
+    rows: list[dict[str, object]] = []
+    total, end = 0, skip + limit
+    for queue in selected(call):
+        mine = list(queue.indexes.values())
+        wanted = mine[max(skip - total, 0) : max(end - total, 0)]
+        total += len(mine)
+        if wanted:
+            found = await partition_rows(turns, queue, wanted, now)
+            rows += [{**row, "queue": queue.name} for _, row in found]
+    return {"partitions": rows, "total": total}
 
 
 async def clear_queue(call: Call) -> object:

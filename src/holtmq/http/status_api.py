@@ -10,12 +10,13 @@ from typing import Final
 from holtmq.broker.partitioned.admin import queue_named
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.statistics import queue_counts
+from holtmq.broker.partitioned.statistics import count_queue
 from holtmq.broker.partitioned.tally import QueueTally
 from holtmq.http.endpoints import READ, Call, Endpoint
 from holtmq.http.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.queues_api import options_out
-from holtmq.http.resources_api import page_of, partition_rows, plus, queue_head, selected, six
+from holtmq.http.resources_api import counts_of, page_of, partition_rows, queue_head, selected, six
+from holtmq.http.turns import Turns
 from holtmq.http.wire import iso_ms
 
 _HOUR_US: Final = 60 * MINUTE_US
@@ -45,7 +46,7 @@ def lag_ms(row: QueueTally) -> float:
 
 
 async def status(call: Call) -> object:
-    now = call.now
+    now, turns = call.now, Turns()
     queues = selected(call)
     names = {queue.name for queue in queues}
     everything = not any(call.query.text(name) for name in ("queue", "namespace", "ns", "task"))
@@ -56,7 +57,7 @@ async def status(call: Call) -> object:
         row = summed(rows, None if everything else names)
         line.append(_point(call, start, width, row))
         total = summed({"so far": total, "this": row})
-    counts = plus(queue_counts(queue, now) for queue in queues)
+    counts = await counts_of(turns, queues, now)
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,
@@ -73,7 +74,7 @@ async def status(call: Call) -> object:
             },
         },
         "leases": _leases(queues, now),
-        "deadLetterQueue": _letters(queues),
+        "deadLetterQueue": await _letters(turns, queues),
         "workers": [],
         "errors": {"dbErrors": 0, "ackFailed": total.ack_failed, "dlqMessages": total.dead_letters},
         "statsAge": 0,
@@ -140,11 +141,12 @@ def _leases(queues: list[PartitionedQueue], now: float) -> dict[str, int]:
     }
 
 
-def _letters(queues: list[PartitionedQueue]) -> dict[str, object]:
+async def _letters(turns: Turns, queues: list[PartitionedQueue]) -> dict[str, object]:
     errors: Counter[str] = Counter()
     places: set[tuple[int, int]] = set()
     for queue in queues:
-        for letter in queue.dead_letters:
+        for letter in list(queue.dead_letters):
+            await turns.between()
             errors[letter.error] += 1
             places.add((queue.number, letter.partition))
     return {
@@ -155,26 +157,28 @@ def _letters(queues: list[PartitionedQueue]) -> dict[str, object]:
 
 
 async def status_queues(call: Call) -> object:
-    now = call.now
+    now, turns = call.now, Turns()
     limit, skip = page_of(call, 100)
     rows = []
     for queue in selected(call)[skip : skip + limit]:
         head = {**queue_head(queue), "partitions": len(queue.indexes)}
-        rows.append({**head, "messages": six(queue_counts(queue, now))})
+        rows.append({**head, "messages": six(await turns.run(count_queue(queue, now)))})
     return {"queues": rows, "pagination": {"limit": limit, "offset": skip}}
 
 
 async def status_queue(call: Call) -> object:
-    queue, now = queue_named(call.service, call.path["queue"]), call.now
+    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
     config, options = queue.config, options_out(queue.config)
-    partitions = partition_rows(queue, now)
-    for index, row in zip(queue.indexes.values(), partitions, strict=True):
+    partitions: list[dict[str, object]] = []
+    for index, row in await partition_rows(turns, queue, list(queue.indexes.values()), now):
+        await turns.between()
         groups = [group for group in queue.groups.values() if group.leases.cursor(index) is not None]
         consumed = sum(group.leases.consumed[index] for group in groups)
         row["cursor"] = {"totalConsumed": consumed, "batchesConsumed": 0}
         last = max((group.leases.settled_at[index] for group in groups), default=0)
         row["lastActivity"] = iso_ms(last) if last else row["newestMessage"]
-    totals = six(queue_counts(queue, now))
+        partitions.append(row)
+    totals = six(await turns.run(count_queue(queue, now)))
     return {
         "queue": {
             **queue_head(queue),

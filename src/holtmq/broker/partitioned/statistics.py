@@ -1,17 +1,22 @@
 """Figures about a partitioned queue: per queue, partition, group and message.
 
 Owns: what "pending", "processing" and "completed" mean when several groups read one partition.
-Must not touch: state. Costs O(1) for one partition or message, O(partitions) for the sums.
+Must not touch: state. Costs O(1) for one partition or message, O(partitions) for the sums; those can be made
+in steps, between which the queue may change.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from holtmq.broker.partitioned.groups import QUEUE_MODE, Group
-from holtmq.broker.partitioned.message_log import GONE
+from holtmq.broker.partitioned.message_log import GONE, NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
 
 
 class MessageState(Enum):
@@ -79,13 +84,22 @@ def partition_counts(queue: PartitionedQueue, index: int, now: float, dead_lette
 
 
 def queue_counts(queue: PartitionedQueue, now: float) -> Counts:
-    pending = processing = completed = 0
-    for index in queue.indexes.values():
+    return _finished(count_queue(queue, now))
+
+
+def count_queue(queue: PartitionedQueue, now: float) -> Steps[Counts]:
+    """``queue_counts`` in steps."""
+    total = pending = processing = completed = 0
+    for index in list(queue.indexes.values()):
+        yield
+        if queue.partitions[index] is NO_PARTITION:
+            continue  # deleted since the first step
         counts = partition_counts(queue, index, now)
+        total += counts.total
         pending += counts.pending
         processing += counts.processing
         completed += counts.completed
-    return Counts(queue.log.live, pending, processing, completed, len(queue.dead_letters))
+    return Counts(total, pending, processing, completed, len(queue.dead_letters))
 
 
 def dead_letters_by_partition(queue: PartitionedQueue) -> Counter[int]:
@@ -145,16 +159,28 @@ def group_partition(queue: PartitionedQueue, group: Group, index: int, now: floa
 
 
 def group_partitions(queue: PartitionedQueue, group: Group, now: float) -> Iterator[GroupPartition]:
-    for index in queue.indexes.values():
+    """One after the other; partitions may come and go meanwhile."""
+    for index in list(queue.indexes.values()):
+        if queue.partitions[index] is NO_PARTITION:
+            continue
         place = group_partition(queue, group, index, now)
         if place is not None:
             yield place
 
 
 def group_counts(queue: PartitionedQueue, group: Group, now: float) -> GroupCounts:
+    return _finished(count_group(queue, group, now))
+
+
+def count_group(queue: PartitionedQueue, group: Group, now: float) -> Steps[GroupCounts]:
+    """``group_counts`` in steps."""
     lag = ready = lagging = claimable = 0
     oldest_us: int | None = None
-    for index, behind in group.lagging():
+    for index in range(len(queue.partitions)):
+        yield
+        behind = group.lag(index)
+        if not behind:
+            continue
         lag += behind
         lagging += 1
         where = queue.partitions[index]
@@ -168,3 +194,13 @@ def group_counts(queue: PartitionedQueue, group: Group, now: float) -> GroupCoun
     processing = sum(lease.size for lease in group.leases.live(now))
     consumed = sum(group.leases.consumed)
     return GroupCounts(group.members(), lag, processing, ready, lagging, claimable, oldest_us, consumed)
+
+
+def _finished(steps: Steps[T]) -> T:
+    """All steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
