@@ -328,6 +328,20 @@ def test_a_dead_letter_can_go_elsewhere(api: Api) -> None:
     assert (message["partition"], message["data"]) == ("p", {"id": "a"})
 
 
+def test_a_dead_letter_stays_where_it_is_while_pushes_are_spooled(api: Api) -> None:
+    _file(api, "q", "a")
+    (letter,) = api.letters()
+    api.post("/api/v1/system/maintenance", {"enabled": True})
+
+    refused = api.post(f"/api/v1/dlq/{letter['id']}/replay")
+
+    assert (refused.status_code, refused.json()["error"]) == (503, "Pushes are suspended by maintenance")
+    assert len(api.letters()) == 1
+    api.post("/api/v1/system/maintenance", {"enabled": False})
+    assert api.post(f"/api/v1/dlq/{letter['id']}/replay").json()["result"] == "moved"
+    assert ids(api.pop("q")) == [f"dlq:{letter['id']}"]
+
+
 def test_dead_letters_can_be_thrown_away(api: Api) -> None:
     _file(api, "q", "a", "b")
 

@@ -111,6 +111,9 @@ async def _replay(call: Call, queue: PartitionedQueue, number: int) -> object:
     call.context.check_alarm()
     if target.queue:
         call.context.check_partitioned(target.queue)
+    if call.service.spool.holds:
+        # The spool holds pushes, not the removal of a letter: sent on, it would overtake what waits there.
+        raise Refusal(503, "Pushes are suspended by maintenance")
     original = call.service.store.body(letter.journal_position).transaction_id
     try:
         done = replay(call.service, queue, number, call.now, target.queue, target.partition)
