@@ -139,7 +139,7 @@ class AckApi:
         ids: list[str] = []
         number = -1
         for ack in incoming:
-            if ack.partition_id != text or ack.lease_id != lease_id:
+            if not runs or ack.partition_id != text or ack.lease_id != lease_id:
                 text, lease_id, ids = ack.partition_id, ack.lease_id, []
                 where = partition_of(text)
                 if where is None or not lease_id or number not in (-1, where[0]):
