@@ -44,6 +44,25 @@ def test_a_list_of_messages_ends_at_the_bound_and_goes_on_by_offset(api: Api) ->
     assert found == [["m6", "m5", "m4"], ["m3", "m2", "m1"], ["m0"]]
 
 
+def test_a_page_of_messages_is_what_is_kept_of_all_that_were_looked_at(api: Api) -> None:
+    names = [f"m{number}" for number in range(12)]
+    for number, name in enumerate(names):
+        api.push("abc"[number % 3], name, payload=number)
+    api.ack_batch(api.pop("a"))
+
+    def listed(**asked: object) -> tuple[list[str], int]:
+        answer = api.get("/api/v1/messages", **asked).json()
+        return [row["transactionId"] for row in answer["messages"]], answer["total"]
+
+    newest_first = listed(limit=100)[0]
+    waiting = [name for name in newest_first if name not in names[::3]]
+    assert sorted(newest_first) == sorted(names)
+    assert listed(limit=5, offset=4) == (newest_first[4:9], 12)
+    assert listed(limit=5, offset=1_000_000_000) == ([], 12)
+    assert listed(limit=3, offset=2, status="pending") == (waiting[2:5], 8)
+    assert listed(status="completed", limit=0) == ([], 4)
+
+
 def test_a_list_of_dead_letters_ends_at_the_bound_and_goes_on_by_offset(api: Api) -> None:
     push_large(api, 4)
     api.ack_batch(api.pop("q"), "dlq")

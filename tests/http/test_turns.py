@@ -29,6 +29,8 @@ FIGURES = (
     "consumer-groups",
     "consumer-groups/g",
     "consumer-groups/lagging?minLagSeconds=0",
+    "messages?limit=10000",
+    "messages?status=completed&queue=wide",
 )
 
 

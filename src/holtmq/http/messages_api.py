@@ -4,6 +4,8 @@ Owns: their wire form. Must not touch: how a message's state comes about.
 """
 
 from collections.abc import Iterator
+from heapq import merge
+from operator import itemgetter
 from typing import Final
 
 from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus
@@ -18,6 +20,7 @@ from holtmq.http.errors import Refusal
 from holtmq.http.paging import page_out, within_bytes
 from holtmq.http.queues_api import options_out
 from holtmq.http.resources_api import page_of, selected
+from holtmq.http.turns import Turns
 from holtmq.http.wire import iso_ms, iso_seconds, raw
 
 _HOUR_US: Final = 3_600_000_000
@@ -33,28 +36,39 @@ async def list_messages(call: Call) -> object:
     if from_us is None:
         from_us = micros(now) - _HOUR_US
     queues, partition, status = selected(call), query.optional("partition"), query.optional("status")
-    found: list[tuple[int, PartitionedQueue, int]] = []
-    total = 0
-    for queue in queues:
-        count = 0
-        for offset in _newest_first(queue, from_us, to_us, partition):
-            if status is not None:
-                state = message_state(queue, offset, now)
-                if state is None or state.value != status:
-                    continue
-            count += 1
-            if count <= limit + skip:
-                found.append((queue.log.created_us(offset), queue, offset))
-        total += count
-    found.sort(key=lambda row: (row[0], row[2]), reverse=True)
-    wanted = found[skip : skip + limit]
-    rows = within_bytes(message_row(call, queue, offset, now) for _, queue, offset in wanted)
+    found: list[tuple[PartitionedQueue, int]] = []
+    total, turns = 0, Turns()
+    looked_at = [_looked_at(queue, from_us, to_us, partition, status, now) for queue in queues]
+    for (_, offset), fitting in merge(*looked_at, key=itemgetter(0), reverse=True):
+        if fitting is not None:
+            if skip <= total < skip + limit:
+                found.append((fitting, offset))
+            total += 1
+        await turns.between()
+    wanted = [(queue, offset) for queue, offset in found if queue.log.partition(offset) != GONE]
+    rows = within_bytes(message_row(call, queue, offset, now) for queue, offset in wanted)
     return {
         "messages": rows,
         "mode": _mode(queues),
         "total": total,
         "pagination": page_out(limit, skip, len(rows) < len(wanted)),
     }
+
+
+def _looked_at(
+    queue: PartitionedQueue,
+    from_us: int,
+    to_us: int | None,
+    partition: str | None,
+    status: str | None,
+    now: float,
+) -> Iterator[tuple[tuple[int, int], PartitionedQueue | None]]:
+    """Each message of a span as ((creation time, offset), queue), newest first. One that does not fit has no
+    queue: whoever goes through many of those has to let others have a turn, too."""
+    for offset in _newest_first(queue, from_us, to_us, partition):
+        state = None if status is None else message_state(queue, offset, now)
+        fits = status is None or (state is not None and state.value == status)
+        yield (queue.log.created_us(offset), offset), queue if fits else None
 
 
 def _newest_first(
