@@ -1,6 +1,6 @@
 """What a pop may hand out, and when its answer may go out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,6 +11,7 @@ from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.broker.partitioned.staging import StagedRow, Winner
+from holtmq.broker.partitioned.timed import Timed, TimedChange
 from holtmq.journal import JournalCorrupt, MemoryJournal
 
 
@@ -153,6 +154,28 @@ def test_a_pop_that_fails_leaves_its_partition_to_the_next(
     assert ids(again) == ["a", "b"]
     assert again is not None
     assert again.runs[0].delivery.attempt == 1
+
+
+def test_a_timed_message_that_cannot_be_written_does_not_keep_others_from_being_served(
+    service: PartitionedService,
+) -> None:
+    timer = Timed("q", "key", "p", "timed", b"1", 5_000_000, "id")
+    service.store.commit((), extras=service.timed.record(TimedChange([timer])))
+    service.journal.flush()
+    due: list[Callable[[], None]] = []
+    served: list[str] = []
+    service.line.at = lambda _, action: due.append(action)
+    service.plan_timed()
+    service.pop(PopRequest("l1", "q", limit=9, lease_seconds=5), 0.0)
+    service.wait(Waiter(PopRequest("l2", "q", limit=9), lambda popped: served.extend(ids(popped))), 0.0)
+    assert isinstance(service.journal, MemoryJournal)
+    service.journal.fail("the disk is gone")
+
+    for action in due:
+        action()
+    service.turn(5.0)
+
+    assert served == ["a", "b"]
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from holtmq.broker.errors import LimitReached
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.bodies import Body, UnreadableBody
 from holtmq.broker.partitioned.events import IdsGiven
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.pushing import PushDecision
@@ -75,8 +75,10 @@ class Firing:
         self._line.on_dirty()
 
     def fire(self, now: float) -> None:
-        """Push what is due; what a full queue refuses stays due."""
+        """Push what is due; what a full queue refuses or no key opens stays due."""
         self.wanted = False
+        if self._store.journal.failed is not None:
+            return  # a restart finds them due
         if self._spool.holds:
             # They are as safe here as in the spool, which would forget their ids.
             self._line.at(now + _TRY_AGAIN, self._due)
@@ -84,12 +86,12 @@ class Firing:
         timers = self._timed.due(micros(now))
         try:
             self._push(timers, now)
-        except LimitReached:
+        except (LimitReached, UnreadableBody):
             # One full queue must not hold up the timers of others: each on its own, the refused ones later.
             for timer in timers:
                 try:
                     self._push([timer], now)
-                except LimitReached:
+                except (LimitReached, UnreadableBody):
                     self._refused.append(timer)
             # Out of the line until then: they would be due at once, again and again.
             self._line.at(now + _TRY_AGAIN, self._retry)
@@ -106,8 +108,12 @@ class Firing:
         # In the order of their ids, which are older than the message: see ``decide_push``.
         timers = sorted(timers, key=lambda timer: timer.message_id)
         items = [
-            PushItem(t.queue, t.partition, Body(t.transaction_id, t.payload, producer=t.producer))
-            for t in timers
+            PushItem(
+                timer.queue,
+                timer.partition,
+                Body(timer.transaction_id, self._timed.payload(timer), producer=timer.producer),
+            )
+            for timer in timers
         ]
         ids = {id(item): timer.message_id for item, timer in zip(items, timers, strict=True)}
         changes: list[Change] = []

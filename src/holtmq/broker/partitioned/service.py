@@ -311,9 +311,11 @@ class PartitionedService:
 
     def turn(self, now: float) -> None:
         """Serve whoever was woken since the last turn."""
-        if self._firing.wanted:
-            self._firing.fire(now)
-        self.line.serve(now)
+        try:
+            if self._firing.wanted:
+                self._firing.fire(now)
+        finally:
+            self.line.serve(now)
 
     def plan_timed(self) -> None:
         """Have the node call when the next timed message is due; after a change and after a restart."""
