@@ -1,5 +1,7 @@
 """What was answered survives: a power cut under every kind of durable change, and a killed process."""
 
+import base64
+
 from http_support import Api, ids
 
 from holtmq.config import Config, Limits, Queue
@@ -184,6 +186,34 @@ def test_a_sealed_payload_is_nowhere_in_the_journal_and_comes_back_plain() -> No
         assert message["data"] == {"card": "4111-secret"}
         api.ack(message, "dlq")
         assert api.letters()[0]["data"] == {"card": "4111-secret"}
+        api.http.close()
+
+
+def test_a_timers_payload_is_sealed_while_it_waits_and_needs_the_key_to_fire() -> None:
+    limits = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+    key = Queue(encryption_key=Secret("ab" * 32))
+    payload = base64.b64encode(b'{"card":"4111-secret"}').decode()
+    operation = {"op": "schedule", "timerKey": "k", "delayMs": 5000, "txn": "t", "payload": payload}
+    with TestBroker(config=Config(limits=limits, queue=key)) as broker:
+        api = Api(broker.http_url)
+        api.configure("q", encryptionEnabled=True)
+        api.post("/api/v1/timers", [{**operation, "queue": "q"}, {**operation, "queue": "plain"}])
+
+        broker.crash_and_restart()
+
+        sealed, plain = broker.call(lambda node: [node.partitioned.timed.get(q, "k") for q in ("q", "plain")])
+        assert sealed is not None
+        assert b"4111-secret" not in sealed.payload
+        assert plain is not None
+        assert b"4111-secret" in plain.payload
+        assert api.get("/api/v1/timers/q/k").json()["payload"] == payload
+        broker.call(lambda node: setattr(node.partitioned.store, "cipher", None))
+        broker.clock.advance(6)
+        assert ids(api.pop("plain")) == ["t"]
+        assert api.pop("q") == []
+        broker.crash_and_restart()
+        (message,) = api.pop("q", wait="true")
+        assert message["data"] == {"card": "4111-secret"}
         api.http.close()
 
 

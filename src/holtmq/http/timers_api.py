@@ -82,7 +82,7 @@ class Riders:
             promised_id(due_us, uuid4().int),
             self._subject,
         )
-        self._put.append(timer)
+        self._put.append(self._service.timed.seal(timer))
         self.results.append(_result("scheduled" if known is None else "rescheduled", timer))
 
     def _cancel(self, asked: TimerIn, known: Timed | None) -> dict[str, object]:
@@ -218,7 +218,8 @@ async def peek_timer(call: Call) -> object:
     timer = call.service.timed.get(call.path["queue"], call.path["key"])
     if timer is None:
         return {"found": False}
-    return {"found": True, **_row(timer), "payload": b64encode(timer.payload).decode()}
+    payload = call.service.timed.payload(timer)
+    return {"found": True, **_row(timer), "payload": b64encode(payload).decode()}
 
 
 async def list_timers(call: Call) -> object:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.changes import Kind
+from holtmq.broker.partitioned.bodies import UnreadableBody
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
 
 
@@ -26,6 +27,7 @@ class Timed(msgspec.Struct, array_like=True, frozen=True):
     due_us: int
     message_id: str
     producer: str | None = None
+    sealed: bool = False  # the payload, because the queue is to be encrypted
 
 
 class TimedChange(msgspec.Struct, array_like=True, frozen=True):
@@ -47,6 +49,7 @@ class TimedMessages(Side):
     kinds = (int(Kind.TIMED),)
 
     def __init__(self, store: PartitionedStore) -> None:
+        self._store = store
         self._timers: dict[str, dict[str, Timed]] = {}
         self._line: list[tuple[int, str, str]] = []
         self._line_max = _LINE_MIN  # beyond, those that were moved or cancelled are looked for and dropped
@@ -54,6 +57,22 @@ class TimedMessages(Side):
 
     def __len__(self) -> int:
         return sum(map(len, self._timers.values()))
+
+    def seal(self, timer: Timed) -> Timed:
+        """As it is stored: sealed like a message of its queue would be."""
+        queue, cipher = self._store.queues.get(timer.queue), self._store.cipher
+        if cipher is None or queue is None or not queue.config.encryption_enabled:
+            return timer
+        payload = cipher.seal(timer.payload, timer.transaction_id.encode())
+        return msgspec.structs.replace(timer, payload=payload, sealed=True)
+
+    def payload(self, timer: Timed) -> bytes:
+        """As it came; raises UnreadableBody without the key that sealed it."""
+        if not timer.sealed:
+            return timer.payload
+        if self._store.cipher is None:
+            raise UnreadableBody("the timer is sealed and this node has no queue.encryption_key")
+        return self._store.cipher.open(timer.payload, timer.transaction_id.encode())
 
     def get(self, queue: str, key: str) -> Timed | None:
         return self._timers.get(queue, {}).get(key)
