@@ -96,7 +96,7 @@ def test_nobody_can_name_a_message_that_is_not_durable(flight: Flight) -> None:
     assert ids(flight.api.pop("q")) == ["old", FLYING]
 
 
-def test_offsets_that_a_reader_writes_down_are_answered_when_they_are_durable(flight: Flight) -> None:
+def test_what_a_reader_or_writer_relies_on_is_answered_when_it_is_durable(flight: Flight) -> None:
     asked: list[Callable[[Api], httpx.Response]] = [
         lambda own: own.post("/api/v1/partitions/changed", {"entries": [{"queue": "q"}]}),
         lambda own: own.get("/api/v1/ranges", names="q"),
@@ -104,6 +104,7 @@ def test_offsets_that_a_reader_writes_down_are_answered_when_they_are_durable(fl
         lambda own: own.post("/api/v1/ranges/q/counts", {"bounds": [0, 9]}),
         lambda own: own.get("/api/v1/ranges/q/fit", maxBytes=1 << 30),
         lambda own: own.get("/api/v1/ranges/q/rows"),
+        lambda own: own.get("/api/v1/staging/writer"),
     ]
     answers = [flight.begin(ask) for ask in asked]
 
