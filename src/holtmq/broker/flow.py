@@ -52,10 +52,11 @@ class Flow(Placing):
         if outcasts:
             self._bury(queue, outcasts)
         if queue.settled:
-            self._batch.append((Kind.SETTLED, _take_settled(queue)))
+            self._batch.add(Kind.SETTLED, _take_settled(queue))
 
     def _write_batch(self) -> bool:
-        for letter in self._passed_on:  # it grows; a letter passes no queue twice, so it ends
+        assert self._batch is not None
+        for letter in self._batch.passed_on:  # it grows; a letter passes no queue twice, so it ends
             if letter[2] in letter[0].exchanges:
                 self._dead_letter(*letter)
         return super().commit()
@@ -120,7 +121,7 @@ class Flow(Placing):
                 if lease.message.persistent
             )
             if payload and self._batch is not None:
-                self._batch.append((Kind.RETURNED, payload))
+                self._batch.add(Kind.RETURNED, payload)
             elif payload:
                 self.journal.append(Kind.RETURNED, payload)
 

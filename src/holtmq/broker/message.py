@@ -56,6 +56,11 @@ def make_address(exchange: str, routing_key: str) -> bytes:
     return bytes((len(name),)) + name + bytes((len(key),)) + key
 
 
+def unplaced(message: Message) -> Message:
+    """The same message as one that never got into the queue that casts it out: nothing to settle there."""
+    return msgspec.structs.replace(message, position=0)
+
+
 def encode_message(message: Message, queue_ids: bytes) -> bytes:
     """A message with the queues it was placed on (``queue_ids``: big-endian u32 each)."""
     header = message.header

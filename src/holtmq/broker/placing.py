@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final
 
+from holtmq.broker.batch import Batch, Joint
 from holtmq.broker.changes import Kind
 from holtmq.broker.flow_records import (
     decode_delayed,
     encode_delayed,
 )
 from holtmq.broker.gathering import Gathering
-from holtmq.broker.message import Message, encode_message
+from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.paging import JournalPager
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.queue_arguments import Overflow
@@ -45,30 +46,11 @@ _UNROUTED: Final = Outcome.UNROUTED
 _MESSAGE: Final = int(Kind.MESSAGE)
 
 
-class Joint(Protocol):
-    """Whoever writes one record for work queues and partitioned queues together."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether the batch that ends has something for partitioned queues beside what was published."""
-        ...
-
-    def write(
-        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
-    ) -> list[int]:
-        """Write these records and place these messages on streams; where the records are."""
-        ...
-
-
 class Placing:
     """Takes messages in and puts them where they wait: in queues, or in the journal until they are due."""
 
     __slots__ = (
         "_batch",
-        "_batch_delays",
-        "_on_the_way",
-        "_passed_on",
-        "_placements",
         "delayed",
         "dirty",
         "gathered",
@@ -98,13 +80,7 @@ class Placing:
         self.dirty: list[WorkQueue] = []  # queues with something to do in this turn
         self.on_dirty: Callable[[], None] = _nothing  # told when the first queue becomes dirty
         self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due
-        self._batch: list[tuple[int, bytes]] | None = None
-        self._placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
-        self._batch_delays: list[tuple[int, bool, int]] = []  # index in the batch, persistent, due
-        self._passed_on: list[
-            tuple[VHost, WorkQueue, str, Reason, Message]
-        ] = []  # dead letters refused again
-        self._on_the_way: dict[int, tuple[int, int]] = {}  # queue id -> messages and bytes in the batch
+        self._batch: Batch | None = None
 
     # -- publishing ------------------------------------------------------------------------------
 
@@ -237,7 +213,7 @@ class Placing:
             if not self._refuses(queue, message):
                 accepted.append(queue)
             elif queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
-                queue.outcasts.append((Reason.MAXLEN, _unplaced(message)))
+                queue.outcasts.append((Reason.MAXLEN, unplaced(message)))
                 self.touch(queue)
         journalled = self._record_and_place(message, accepted)
         if len(accepted) < len(queues):
@@ -249,31 +225,30 @@ class Placing:
     def _refuses(self, queue: WorkQueue, message: Message) -> bool:
         if not queue.refuses_when_full:
             return False
-        size, ahead = len(message.body), self._on_the_way.get(queue.id, (0, 0))
+        size, batch = len(message.body), self._batch
+        ahead = (0, 0) if batch is None else batch.on_the_way(queue)
         if queue.is_full(size, *ahead):
             queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
             self.touch(queue)
             if queue.is_full(size, *ahead):
                 return True
-        if self._batch is not None:
-            self._on_the_way[queue.id] = ahead[0] + 1, ahead[1] + size
+        if batch is not None:
+            batch.send(queue, size)
         return False
 
     def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
         ids = durable_ids(list(queues)) if message.persistent else b""
-        if self._batch is not None:
-            index = -1
-            if ids:
-                index = len(self._batch)
-                self._batch.append((Kind.MESSAGE, encode_message(message, ids)))
-            self._placements.append((message, queues, index))
+        batch = self._batch
+        if batch is not None:
+            index = batch.add(Kind.MESSAGE, encode_message(message, ids)) if ids else -1
+            batch.placements.append((message, queues, index))
             return bool(ids) or any(queue.is_stream for queue in queues)
         streams = [(queue, message) for queue in queues if queue.is_stream]
         if streams:
             # A partitioned queue writes every message down, persistent or not; here with the others' record.
             assert self.joint is not None
-            batch = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
-            positions = self.joint.write(batch, streams)
+            records = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
+            positions = self.joint.write(records, streams)
             queues = [queue for queue in queues if not queue.is_stream]
             if ids:
                 message.position = positions[0]
@@ -286,6 +261,7 @@ class Placing:
         self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
     ) -> bool:
         """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
+        assert self._batch is not None
         full: list[WorkQueue] = []
         accepted: list[WorkQueue] = []
         for queue in queues:
@@ -296,7 +272,7 @@ class Placing:
         for queue in full:
             exchange = queue.options.dead_letter_exchange
             if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and exchange is not None:
-                self._passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
+                self._batch.passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
         return bool(accepted)
 
     def _enforce_limits(self, queue: WorkQueue) -> None:
@@ -317,54 +293,40 @@ class Placing:
     @property
     def batch_bytes(self) -> int:
         """About how much the batch has to write so far."""
-        records = sum([len(payload) for _, payload in self._batch or ()])
-        streams = sum(
-            [
-                len(message.body) + len(message.header)
-                for message, queues, _ in self._placements
-                for queue in queues
-                if queue.is_stream
-            ]
-        )
-        return records + streams
+        return 0 if self._batch is None else self._batch.size
 
     def begin(self) -> None:
         """From here to ``commit`` everything journalled is one record."""
         assert self._batch is None
         self.write_gathered()  # what came before is not part of it
-        self._batch = []
+        self._batch = Batch()
 
     def abort(self) -> None:
         """Give the batch up."""
         self._batch = None
-        self._placements, self._batch_delays, self._passed_on = [], [], []
-        self._on_the_way.clear()
 
     def commit(self) -> bool:
         """Write the batch, then place its messages. True if something was journalled."""
         batch = self._batch
         assert batch is not None
-        placements, delays = self._placements, self._batch_delays
         self.abort()
-        streams = [
-            (queue, message) for message, queues, _ in placements for queue in queues if queue.is_stream
-        ]
+        records, streams = batch.records, batch.for_streams
         joint = self.joint
         positions: list[int] = []
         together = joint is not None and (bool(streams) or joint.pending)
         if together and joint is not None:
-            positions = joint.write(batch, streams)
-        elif len(batch) == 1:
-            positions = [self.journal.append(*batch[0])]
-        elif batch:
-            positions = self.journal.append_batch(batch)
-        for message, queues, index in placements:
+            positions = joint.write(records, streams)
+        elif len(records) == 1:
+            positions = [self.journal.append(*records[0])]
+        elif records:
+            positions = self.journal.append_batch(records)
+        for message, queues, index in batch.placements:
             if index >= 0:
                 message.position = positions[index]
             self.place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
-        for index, persistent, due_ms in delays:
+        for index, persistent, due_ms in batch.delays:
             self.schedule_delayed(positions[index], persistent, due_ms)
-        return bool(batch) or together
+        return bool(records) or together
 
     # -- delayed messages ------------------------------------------------------------------------
 
@@ -372,8 +334,7 @@ class Placing:
         payload = encode_delayed(message, vhost, exchange, due_ms)
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
         if self._batch is not None:
-            self._batch_delays.append((len(self._batch), message.persistent, due_ms))
-            self._batch.append((kind, payload))
+            self._batch.delays.append((self._batch.add(kind, payload), message.persistent, due_ms))
             return
         self.schedule_delayed(self.journal.append(kind, payload), message.persistent, due_ms)
 
@@ -400,7 +361,7 @@ class Placing:
         self.begin()
         assert self._batch is not None
         if persistent:
-            self._batch.append((Kind.DELAY_ENDED, position.to_bytes(8, "little")))
+            self._batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
         if vhost is not None and exchange is not None:
             self.seq += 1
             message.seq = self.seq
@@ -429,20 +390,6 @@ def _delay_served(header: bytes, traits: Traits) -> bytes:
     headers["x-delay"] = -traits.delay_ms
     properties = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)
     return header[:PROPERTIES_AT] + properties
-
-
-def _unplaced(message: Message) -> Message:
-    """A message that never got into the queue that casts it out: nothing to settle there."""
-    return Message(
-        message.seq,
-        message.address,
-        message.header,
-        message.body,
-        message.arrived_ms,
-        message.expires_ms,
-        message.priority,
-        message.persistent,
-    )
 
 
 def _nothing() -> None:
