@@ -4,10 +4,11 @@ Owns: the operations, their conditions, expiry. A call's operations see each oth
 one that is ``required`` and loses undoes them all. Must not touch: clocks, wire names, the meaning of values.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from holtmq.broker.changes import Kind
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
 
 FOREVER: Final = 0
+_EXPIRIES_MIN: Final = 1024
 
 
 class Verb(Enum):
@@ -97,7 +99,9 @@ class KeyedRows(Side):
     def __init__(self, store: PartitionedStore) -> None:
         self._store = store
         self._rows: dict[str, dict[str, Row]] = {}
+        self._sorted: dict[str, list[str]] = {}  # keys of the namespaces that somebody read in order
         self._expiries: list[tuple[int, str, str]] = []
+        self._expiries_max = _EXPIRIES_MIN  # beyond, those of rows put again since are dropped
         self._version = 0
         store.add_side(self)
 
@@ -108,6 +112,19 @@ class KeyedRows(Side):
         """A row that has not expired."""
         row = self._rows.get(namespace, {}).get(key)
         return row if row is not None and _lives(row, now_us) else None
+
+    def keys(self, namespace: str, prefix: str, after: str) -> Iterator[str]:
+        """The keys with a prefix, in order, behind one of them; a page costs no more in a large namespace."""
+        rows = self._rows.get(namespace)
+        if rows is None:
+            return
+        keys = self._sorted.get(namespace)
+        if keys is None:
+            keys = self._sorted[namespace] = sorted(rows)
+        for at in range(max(bisect_left(keys, prefix), bisect_right(keys, after)), len(keys)):
+            if not keys[at].startswith(prefix):
+                return
+            yield keys[at]
 
     def commit(self, decision: KeyDecision) -> None:
         if decision.writes:
@@ -132,20 +149,45 @@ class KeyedRows(Side):
             _, namespace, key = heappop(self._expiries)
             row = self._rows.get(namespace, {}).get(key)
             if row is not None and not _lives(row, now_us):
-                del self._rows[namespace][key]
+                self._remove(namespace, key)
+
+    def _remove(self, namespace: str, key: str) -> None:
+        rows = self._rows.get(namespace, {})
+        if rows.pop(key, None) is None:
+            return
+        if not rows:
+            del self._rows[namespace]
+            self._sorted.pop(namespace, None)
+        elif (keys := self._sorted.get(namespace)) is not None:
+            del keys[bisect_left(keys, key)]
+
+    def _expire_later(self, row: Row, namespace: str) -> None:
+        heappush(self._expiries, (row.expires_us, namespace, row.key))
+        if len(self._expiries) > self._expiries_max:
+            # Whoever puts the same few again and again leaves one entry each time, until that is due.
+            self._expiries = [
+                (each.expires_us, name, each.key)
+                for name, rows in self._rows.items()
+                for each in rows.values()
+                if each.expires_us != FOREVER
+            ]
+            heapify(self._expiries)
+            self._expiries_max = max(_EXPIRIES_MIN, 2 * len(self._expiries))
 
     # -- the journal's side ----------------------------------------------------------------------
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         for namespace, key, value, version, expires_us, updated_us in _writes.decode(payload):
             self._version = max(self._version, version)
-            rows = self._rows.setdefault(namespace, {})
             if value is None:
-                rows.pop(key, None)
+                self._remove(namespace, key)
                 continue
-            rows[key] = Row(key, value, version, expires_us, updated_us)
+            rows = self._rows.setdefault(namespace, {})
+            if key not in rows and (keys := self._sorted.get(namespace)) is not None:
+                insort(keys, key)
+            row = rows[key] = Row(key, value, version, expires_us, updated_us)
             if expires_us != FOREVER:
-                heappush(self._expiries, (expires_us, namespace, key))
+                self._expire_later(row, namespace)
 
     def dump(self) -> tuple[list[Extra], list[int]]:
         rows: list[tuple[str, str, bytes | None, int, int, int]] = [
@@ -197,14 +239,15 @@ class _Call:
         return result
 
     def _get_prefix(self, op: KeyOp) -> KeyResult:
-        stored = self._rows._rows.get(op.namespace, {})
-        changed = {key for namespace, key in self._changed if namespace == op.namespace}
-        keys = sorted(k for k in {*stored, *changed} if k.startswith(op.prefix) and k > op.after)
+        changed = [key for namespace, key in self._changed if namespace == op.namespace]
+        fresh = sorted(key for key in changed if key.startswith(op.prefix) and key > op.after)
         result = KeyResult(op.verb, "")
-        for key in keys:
+        last = ""
+        for key in merge(self._rows.keys(op.namespace, op.prefix, op.after), fresh):
             row = self._get(op.namespace, key)
-            if row is None:
+            if row is None or key == last:
                 continue
+            last = key
             if len(result.rows) == op.limit:
                 result.truncated = True
                 break
