@@ -64,29 +64,38 @@ def unplaced(message: Message) -> Message:
 def encode_message(message: Message, queue_ids: bytes) -> bytes:
     """A message with the queues it was placed on (``queue_ids``: big-endian u32 each)."""
     header = message.header
-    flags = _PERSISTENT if message.persistent else 0
-    queues = len(queue_ids) >> 2
-    if queues > _COUNTED_IN_HEAD:
-        queue_ids = _U32.pack(queues) + queue_ids
-        flags |= _MANY
-        queues = 0
-    return b"".join(
-        (
-            _HEAD.pack(
-                message.seq,
-                message.arrived_ms,
-                message.expires_ms,
-                message.priority,
-                flags,
-                queues,
-                len(header),
-            ),
-            queue_ids,
-            message.address,
-            header,
-            message.body,
+    try:
+        return b"".join(
+            (
+                _HEAD.pack(
+                    message.seq,
+                    message.arrived_ms,
+                    message.expires_ms,
+                    message.priority,
+                    _PERSISTENT if message.persistent else 0,
+                    len(queue_ids) >> 2,
+                    len(header),
+                ),
+                queue_ids,
+                message.address,
+                header,
+                message.body,
+            )
         )
+    except struct.error:  # a comparison before would cost every message 15 ns, a try costs nothing
+        if len(queue_ids) >> 2 <= _COUNTED_IN_HEAD:
+            raise
+        return _encode_many(message, queue_ids)
+
+
+def _encode_many(message: Message, queue_ids: bytes) -> bytes:
+    flags = _MANY | _PERSISTENT if message.persistent else _MANY
+    header = message.header
+    head = _HEAD.pack(
+        message.seq, message.arrived_ms, message.expires_ms, message.priority, flags, 0, len(header)
     )
+    count = _U32.pack(len(queue_ids) >> 2)
+    return b"".join((head, count, queue_ids, message.address, header, message.body))
 
 
 def decode_message(payload: bytes, position: int) -> tuple[Message, bytes]:
