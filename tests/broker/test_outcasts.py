@@ -8,7 +8,7 @@ from core_support import Bench, headers_of
 from holtmq.broker import flow, placing
 from holtmq.broker.flow import Outcome
 from holtmq.broker.message import Message
-from holtmq.journal import JournalFailed, JournalOptions, file_journal
+from holtmq.journal import JournalFailed, file_journal
 from holtmq.journal.fake_disk import FakeDisk
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -125,8 +125,8 @@ def test_a_checkpoint_knows_what_is_still_to_go(bench: Bench, monkeypatch: pytes
 
 def test_more_dead_letters_than_one_record_may_hold_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "_CAST_OUT_BYTES", 2_000)
-    monkeypatch.setattr(file_journal, "MAX_PAYLOAD", 4_000)
-    bench = Bench(FakeDisk(), options=JournalOptions(segment_bytes=1 << 20))
+    monkeypatch.setattr(file_journal, "MAX_PAYLOAD", 8_000)  # which a segment of 4 KiB makes sure to look at
+    bench = Bench(FakeDisk())
     bench.declare("dead")
     bench.declare("q", TO_DEAD)
     bodies = [b"%03d" % n * 100 for n in range(40)]
