@@ -18,6 +18,7 @@ from holtmq.broker.partitioned.range_reads import Chosen, RangeInfo, Relation
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.protocol import CORS
+from holtmq.http.turns import Turns
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _BOUNDS_MAX: Final = 100_001
@@ -53,8 +54,8 @@ async def list_ranges(call: Call) -> object:
         infos = [range_reads.find(store, name) for name in names]
     else:
         query = call.query
-        infos = range_reads.matching(
-            store, query.text("pattern"), query.text("namespace"), query.text("task")
+        infos = await Turns().run(
+            range_reads.matching(store, query.text("pattern"), query.text("namespace"), query.text("task"))
         )
     rows = []
     for info in infos:

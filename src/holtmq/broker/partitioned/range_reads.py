@@ -5,9 +5,8 @@ the mirrored cursor of an outside reader's group, and the delivery log's place i
 wire names, Arrow, clocks. Nothing here holds a queue: a slow reader costs its own time only.
 """
 
-import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -21,6 +20,7 @@ from holtmq.broker.partitioned.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.delivery_log import DeliveryRun, LogState
 from holtmq.broker.partitioned.events import GroupStarted, QueueEvent, Sought
 from holtmq.broker.partitioned.message_log import CHUNK_ROWS, GONE
+from holtmq.broker.partitioned.name_patterns import compile_for
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
 from holtmq.journal.interface import ReadRuns, Run
@@ -100,19 +100,23 @@ def describe(queue: PartitionedQueue, relation: Relation = Relation.MESSAGES) ->
     return RangeInfo(name, queue, relation, log.first_offset, log.next_offset, log.live)
 
 
-def matching(store: PartitionedStore, pattern: str, namespace: str, task: str) -> list[RangeInfo]:
-    """Queues whose whole name matches a regular expression, of a namespace and/or task."""
-    try:
-        wanted = re.compile(pattern or ".*", re.DOTALL)
-    except re.error as error:
-        raise Conflict(f"not a regular expression: {error}") from None
-    return [
-        describe(queue)
+def matching(
+    store: PartitionedStore, pattern: str, namespace: str, task: str
+) -> Generator[None, None, list[RangeInfo]]:
+    """Queues whose whole name matches a regular expression, of a namespace and/or task; in steps."""
+    found = [
+        queue
         for queue in store.queues.values()
-        if wanted.fullmatch(queue.name)
-        and (not namespace or queue.namespace == namespace)
-        and (not task or queue.task == task)
+        if (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
     ]
+    if pattern:
+        wanted = compile_for(pattern, max([len(queue.name) for queue in found], default=0))
+        candidates, found = found, []
+        for queue in candidates:
+            if wanted.fullmatch(queue.name):
+                found.append(queue)
+            yield
+    return [describe(queue) for queue in found if store.by_number.get(queue.number) is queue]
 
 
 def offset_at(info: RangeInfo, at_us: int) -> int:
