@@ -211,6 +211,24 @@ def test_a_callback_may_append_and_wait_again(bench: Bench) -> None:
     assert bench.reopen().drain() == 2
 
 
+def test_a_callback_that_raises_does_not_keep_the_others_waiting(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = bench.journal
+    told: list[object] = []
+
+    def broken(error: JournalFailed | None) -> None:
+        raise RuntimeError("a bug")
+
+    journal.append(20, b"")
+    journal.on_durable(broken)
+    journal.on_durable(told.append)
+    journal.flush()
+
+    assert told == [None]
+    assert "a durable callback failed" in caplog.text
+
+
 def test_a_crash_keeps_what_was_durable(bench: Bench) -> None:
     if bench.kind == "files":
         pytest.skip("files in the page cache survive")

@@ -222,22 +222,6 @@ def test_appending_before_the_recovery_was_read_is_refused() -> None:
     journal.close()
 
 
-def test_a_callback_that_raises_does_not_keep_the_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    journal = opened(FakeDisk())
-    told: list[object] = []
-
-    def broken(error: JournalFailed | None) -> None:
-        raise RuntimeError("a bug")
-
-    journal.append(20, b"")
-    journal.on_durable(broken)
-    journal.on_durable(told.append)
-    journal.flush()
-
-    assert told == [None]
-    assert "a durable callback failed" in caplog.text
-
-
 def test_a_second_owner_is_refused_by_name(tmp_path: Path) -> None:
     journal, recovery = open_journal(tmp_path / "j", OPTIONS)
     recovery.drain()

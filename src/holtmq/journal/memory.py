@@ -24,6 +24,7 @@ from .interface import (
     ReadRuns,
     Recovery,
 )
+from .unwritten import tell
 
 _FRAME = 9  # what a record costs beside its payload, as in the file format
 
@@ -99,8 +100,7 @@ class MemoryJournal:
             self._stats.syncs += 1
             self._durable = self._end
         callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(self._failed)
+        tell(callbacks, self._failed)
         self._finish_checkpoint()
 
     def read(self, position: int) -> tuple[int, bytes]:

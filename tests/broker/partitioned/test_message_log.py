@@ -73,6 +73,35 @@ def test_a_dead_chunk_is_freed_in_the_middle_but_not_before_dedup_is_done_with_i
     assert log.offset_at(log.created_us(2 * CHUNK_ROWS)) == 2 * CHUNK_ROWS
 
 
+def test_rows_of_a_delivery_are_the_same_in_one_slice_and_one_by_one() -> None:
+    log = filled(4 * CHUNK_ROWS)
+    log.forget(range(CHUNK_ROWS))
+    log.forget(range(2 * CHUNK_ROWS, 3 * CHUNK_ROWS))
+    log.drop_dead(3 * CHUNK_ROWS)
+    log.punch(CHUNK_ROWS + 2)
+    log.relocate([CHUNK_ROWS + 1, 3 * CHUNK_ROWS], [7, 8])
+    border, behind = 2 * CHUNK_ROWS, 3 * CHUNK_ROWS
+
+    for offsets in (
+        range(CHUNK_ROWS, CHUNK_ROWS + 2),  # up to the hole
+        [CHUNK_ROWS + 1, CHUNK_ROWS + 3],  # over it
+        range(border - 3, border),  # the end of a chunk
+        [border - 1, behind],  # over one that was dropped
+        range(behind, behind + CHUNK_ROWS),  # a whole one
+        range(behind, behind + 1),
+        range(0),
+    ):
+        one_by_one = [(n, log.position(n), log.created_us(n)) for n in offsets]
+        assert log.refs(array("Q", offsets)) == log.refs(list(offsets)) == one_by_one
+
+
+def test_rows_of_a_delivery_are_found_over_the_border_of_two_chunks() -> None:
+    log = filled(2 * CHUNK_ROWS)
+    offsets = range(CHUNK_ROWS - 2, CHUNK_ROWS + 2)
+
+    assert log.refs(offsets) == [(n, log.position(n), log.created_us(n)) for n in offsets]
+
+
 @pytest.mark.parametrize("gone", [range(0), range(CHUNK_ROWS), range(CHUNK_ROWS, 2 * CHUNK_ROWS), range(5)])
 def test_a_dump_loads_into_the_same_log(gone: range) -> None:
     log = filled(2 * CHUNK_ROWS)
