@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holtmq.broker.broker import Broker
@@ -68,3 +70,53 @@ def test_a_lease_that_is_over_leaves_no_timer_behind(broker: Broker) -> None:
     assert door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED) is None
 
     assert (held, len(broker.flow.timers)) == (1, 0)
+
+
+class Watched(dict[str, Any]):
+    """Loans that tell how many of them were asked for."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += len(self)
+        return super().items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(name, default)
+
+
+def test_an_ack_without_a_lease_looks_at_the_loans_that_may_be_meant_alone(broker: Broker) -> None:
+    door, queue = WorkDoor(broker), queue_of(broker)
+    loans = door._loans = Watched()
+    for number in range(50):
+        door.push(queue, [(f"t{number}", b"1")])
+        assert len(door.pop(queue, f"lease{number}", 1, 60, auto_ack=False)) == 1
+    loans.looks = 0
+
+    assert door.settle(queue, "nobody's", "", AckStatus.COMPLETED) == "Message not found"
+    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) is None
+    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) == "Message not found"
+
+    assert loans.looks <= 3
+    assert queue.unacked == 49
+
+
+def test_an_ack_without_a_lease_means_the_oldest_loan_with_a_message_of_that_id(broker: Broker) -> None:
+    door, queue = WorkDoor(broker), queue_of(broker)
+    door.push(queue, [("same", b"1"), ("same", b"2"), ("same", b"3"), ("other", b"4")])
+    door.pop(queue, "first", 2, 60, auto_ack=False)
+    door.pop(queue, "second", 2, 90, auto_ack=False)
+
+    def settle(lease_id: str) -> str | None:
+        return door.settle(queue, "same", lease_id, AckStatus.COMPLETED)
+
+    assert settle("") is None
+    assert settle("second") is None
+    broker.flow.now_ms += 60_000
+    broker.flow.tick()  # the first loan ends, and with it what is left of it
+    assert settle("") == "Message not found"
+    assert [m.payload for m in door.pop(queue, "third", 9, 60, auto_ack=False)] == [b"2"]
+    assert settle("") is None
+    assert door.settle(queue, "other", "", AckStatus.COMPLETED) is None
+    assert (door._held, door._loans, queue.unacked) == ({}, {}, 0)

@@ -84,6 +84,9 @@ class WorkDoor:
         self._ledger = Ledger()
         self._holder = Holder()
         self._loans: dict[str, _Loan] = {}
+        # For acks that name no lease: queue -> transaction id -> the loan with such a message, or all such
+        # loans, oldest first. Ids are seldom used twice, and a dict for each message is a third of a pop.
+        self._held: dict[int, dict[str, str | dict[str, None]]] = {}
         self._routes: dict[str, tuple[int, Route]] = {}
         broker.sessions.add(self._ledger)
 
@@ -155,9 +158,15 @@ class WorkDoor:
             self._flow.touch(queue)
             return handed
         loan = self._loans[lease_id] = _Loan(queue, self._flow.now_ms + int(seconds * 1000))
+        held = self._held.setdefault(queue.id, {})
         for shown, message in zip(handed, messages, strict=True):
             lease = self._ledger.grant(queue, message, self._holder)
             loan.leases.setdefault(shown.transaction_id, []).append(lease)
+            others = held.setdefault(shown.transaction_id, lease_id)
+            if isinstance(others, dict):
+                others[lease_id] = None
+            elif others != lease_id:
+                held[shown.transaction_id] = {others: None, lease_id: None}
         self._plan(lease_id, loan)
         return handed
 
@@ -170,6 +179,7 @@ class WorkDoor:
         loan.leases[transaction_id].remove(lease)
         if not loan.leases[transaction_id]:
             del loan.leases[transaction_id]
+            self._let_go(queue, transaction_id, name)
             if not loan.leases:
                 del self._loans[name]
                 if loan.timer is not None:
@@ -226,17 +236,25 @@ class WorkDoor:
         self, queue: WorkQueue, transaction_id: str, lease_id: str, taken: AbstractSet[int] = frozenset()
     ) -> tuple[str, _Loan, Lease] | None:
         """The oldest lease that an ack may mean, but for those that are taken."""
-        if lease_id:
-            loan = self._loans.get(lease_id)
-            loans = [(lease_id, loan)] if loan is not None else []
-        else:
-            loans = list(self._loans.items())
-        for name, loan in loans:
-            if loan.queue is queue:
+        held: str | dict[str, None] = lease_id or self._held.get(queue.id, {}).get(transaction_id, {})
+        for name in (held,) if isinstance(held, str) else held:
+            loan = self._loans.get(name)
+            if loan is not None and loan.queue is queue:
                 for lease in loan.leases.get(transaction_id, ()):
                     if lease.number not in taken:
                         return name, loan, lease
         return None
+
+    def _let_go(self, queue: WorkQueue, transaction_id: str, lease_id: str) -> None:
+        held = self._held[queue.id]
+        others = held[transaction_id]
+        if isinstance(others, dict):
+            del others[lease_id]
+            if others:
+                return
+        del held[transaction_id]
+        if not held:
+            del self._held[queue.id]
 
     def _plan(self, lease_id: str, loan: _Loan) -> None:
         if loan.timer is not None:
@@ -247,6 +265,8 @@ class WorkDoor:
         if self._loans.get(lease_id) is not loan or loan.expires_ms > self._flow.now_ms:
             return
         del self._loans[lease_id]
+        for transaction_id in loan.leases:
+            self._let_go(loan.queue, transaction_id, lease_id)
         leases = [lease for same in loan.leases.values() for lease in same]
         for lease in leases:
             self._ledger.end(lease.number)
