@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from math import ceil
 
 import pytest
@@ -12,9 +13,10 @@ from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.partitioned.admin import configure, delete_message, delete_queue, seek
+from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.events import Trimmed
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest
+from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.stream_queue import StreamQueue
 from holtmq.broker.work_queue import WorkQueue
@@ -267,3 +269,57 @@ def test_nobody_is_told_who_is_no_member_any_more(how: str) -> None:
         delete_queue(stream.service, "s")
 
     assert not stream.service.line._members
+
+
+def test_the_leases_of_members_leave_no_timers_behind() -> None:
+    stream = Quiet(delayed_processing=1)
+    planned: list[int] = []
+    flow = stream.broker.flow
+
+    def at(due: float, action: Callable[[], None]) -> None:
+        planned.append(1)
+
+        def passed() -> None:
+            planned.pop()
+            action()
+
+        flow.at(ceil(due * 1000), passed)
+
+    stream.service.line.at = at
+    member = stream.join()
+
+    for number in range(20):
+        stream.publish(b"%d" % number)
+        stream.passes(1_001)
+        assert bodies(member) == [b"%d" % number]
+        stream.settle(member, "ack")
+
+    assert planned == []
+
+
+def test_a_near_deadline_leaves_no_far_one_behind() -> None:
+    stream = Quiet(delayed_processing=1)
+    stream.join()  # holds a partition as long as it lives
+    stream.publish(b"held")
+    stream.passes(1_001)
+    calls: list[float] = []
+    flow = stream.broker.flow
+
+    def at(due: float, action: Callable[[], None]) -> None:
+        calls.append(due)
+        flow.at(ceil(due * 1000), action)
+
+    stream.service.line.at = at
+    line = stream.service.line
+    for number in range(20):  # somebody of the same group waits over HTTP, again and again
+        stream.service.push([PushItem("s", f"p{number}", Body(f"i{number}", b"1"))], stream.queue.now())
+        stream.broker.journal.flush()
+        waiter = Waiter(PopRequest(f"l{number}", "s", f"p{number}", group="g"), lambda popped: None)
+        assert stream.service.pop(waiter.request, stream.queue.now()) is None
+        line.add(waiter, stream.queue.now())
+        stream.passes(1_001)
+        stream.service.turn(stream.queue.now())
+        line.remove(waiter)
+
+    far = [due for due in calls if due > stream.queue.now() + 86_400]
+    assert len(far) <= 1

@@ -328,8 +328,9 @@ class _Member:
         )
         log = queue.log
         if popped is None and log is not None:
-            # Whole milliseconds are its clock: a deadline within this one has come in the next.
-            queue.service.line.plan(log, self._group, now + 0.001)
+            # Whole milliseconds are its clock: a deadline within this one has come in the next. Leases of
+            # members are no deadlines.
+            queue.service.line.plan_for_member(log, self._group, now + 0.001, now + _FOR_EVER / 2)
         messages: list[Message] = []
         for run in popped.runs if popped is not None else ():
             partition = run.delivery.partition

@@ -6,6 +6,7 @@ when a lease, delay or window ends. Must not touch: clocks (``at`` and ``now`` c
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 from holtmq.broker.partitioned.events import Acked, Pushed, QueueConfigured, QueueEvent
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -38,7 +39,8 @@ class WaitingLine:
         self._wide: dict[_Wide, _Line] = {}
         self._dirty: dict[_Key, None] = {}
         self._dirty_wide: dict[_Wide, None] = {}
-        self._planned: dict[tuple[str, str], float] = {}
+        # Each earlier than the one before, which stays: else every near one would leave a far one behind.
+        self._planned: dict[tuple[str, str], list[float]] = {}
         self._planned_wide: dict[_Wide, float] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}  # readers without a group
         self._members: dict[tuple[str, str], list[Callable[[], None]]] = {}  # queue, group: see ``enlist``
@@ -156,7 +158,7 @@ class WaitingLine:
 
     def enlist(self, queue: str, group: str, tell: Callable[[], None]) -> None:
         """A member of a group that pops by itself, at every event of its queue: ``tell`` it what is no event,
-        that a lease was given back, a deadline it had ``plan``ned has come or pops are paused no more."""
+        that a lease was given back, a deadline it had planned has come or pops are paused no more."""
         self._members.setdefault((queue, group), []).append(tell)
 
     def discharge(self, queue: str, group: str, tell: Callable[[], None]) -> None:
@@ -197,23 +199,33 @@ class WaitingLine:
             self.on_dirty()
         self._dirty_wide[key] = None
 
-    def plan(self, queue: PartitionedQueue, group: str, not_before: float = 0.0) -> None:
+    def plan(self, queue: PartitionedQueue, group: str) -> None:
         """Wake the group's waiters when the next lease, delay or window of theirs ends."""
-        key = (queue.name, group)
-        if group not in self._groups.get(queue.name, ()) and key not in self._members:
-            return
+        if group in self._groups.get(queue.name, ()):
+            self._plan(queue, group, 0.0, inf)
+
+    def plan_for_member(
+        self, queue: PartitionedQueue, group: str, not_before: float, not_after: float
+    ) -> None:
+        """The same for who has enlisted; what ends later than ``not_after`` is not waited for."""
+        self._plan(queue, group, not_before, not_after)
+
+    def _plan(self, queue: PartitionedQueue, group: str, not_before: float, not_after: float) -> None:
         reader = queue.groups.get(group)
         due = reader.ready.next_deadline() if reader is not None else None
-        if due is None:
+        if due is None or due > not_after:
             return
         due = max(due, not_before)
-        planned = self._planned.get(key)
-        if planned is None or due < planned:
-            self._planned[key] = due
+        key = (queue.name, group)
+        planned = self._planned.setdefault(key, [])
+        if not planned or due < planned[-1]:
+            planned.append(due)
             self.at(due, lambda: self._deadline(key, due))
 
     def _deadline(self, key: tuple[str, str], due: float) -> None:
-        if self._planned.get(key) == due:
+        planned = self._planned[key]
+        planned.remove(due)
+        if not planned:
             del self._planned[key]
         name, group = key
         if group in self._groups.get(name, ()):
