@@ -297,7 +297,8 @@ def test_the_leases_of_members_leave_no_timers_behind() -> None:
     assert planned == []
 
 
-def test_a_near_deadline_leaves_no_far_one_behind() -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_near_deadline_leaves_no_far_one_behind(wide: bool) -> None:
     stream = Quiet(delayed_processing=1)
     stream.join()  # holds a partition as long as it lives
     stream.publish(b"held")
@@ -314,7 +315,8 @@ def test_a_near_deadline_leaves_no_far_one_behind() -> None:
     for number in range(20):  # somebody of the same group waits over HTTP, again and again
         stream.service.push([PushItem("s", f"p{number}", Body(f"i{number}", b"1"))], stream.queue.now())
         stream.broker.journal.flush()
-        waiter = Waiter(PopRequest(f"l{number}", "s", f"p{number}", group="g"), lambda popped: None)
+        request = PopRequest(f"l{number}", group="g") if wide else PopRequest(f"l{number}", "s", group="g")
+        waiter = Waiter(request, lambda popped: None)
         assert stream.service.pop(waiter.request, stream.queue.now()) is None
         line.add(waiter, stream.queue.now())
         stream.passes(1_001)

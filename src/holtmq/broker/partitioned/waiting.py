@@ -41,7 +41,7 @@ class WaitingLine:
         self._dirty_wide: dict[_Wide, None] = {}
         # Each earlier than the one before, which stays: else every near one would leave a far one behind.
         self._planned: dict[tuple[str, str], list[float]] = {}
-        self._planned_wide: dict[_Wide, float] = {}
+        self._planned_wide: dict[_Wide, list[float]] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}  # readers without a group
         self._members: dict[tuple[str, str], list[Callable[[], None]]] = {}  # queue, group: see ``enlist``
 
@@ -234,13 +234,17 @@ class WaitingLine:
 
     def _plan_wide(self, key: _Wide) -> None:
         due = self._wide_lines.line(*key).next_deadline()
-        planned = self._planned_wide.get(key)
-        if due is not None and (planned is None or due < planned):
-            self._planned_wide[key] = due
+        if due is None:
+            return
+        planned = self._planned_wide.setdefault(key, [])
+        if not planned or due < planned[-1]:
+            planned.append(due)
             self.at(due, lambda: self._wide_deadline(key, due))
 
     def _wide_deadline(self, key: _Wide, due: float) -> None:
-        if self._planned_wide.get(key) == due:
+        planned = self._planned_wide[key]
+        planned.remove(due)
+        if not planned:
             del self._planned_wide[key]
         if key in self._wide:
             self._mark_wide(key)
