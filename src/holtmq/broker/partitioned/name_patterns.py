@@ -1,7 +1,8 @@
 """Regular expressions over names, from anybody who may read: only those that are sure to end soon.
 
 Owns: which are. Must not touch: what the names are of. Python tries every way in which an expression could
-match and does nothing else meanwhile: ``(a+)+b`` on forty letters takes hours. So the ways are counted first.
+match and does nothing else meanwhile: with ``(a+)+b`` each letter of a name doubles them. So the ways are
+counted first.
 """
 
 import re
