@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from holtmq.broker import checkpoint, lane
 from holtmq.broker.broker import Broker
-from holtmq.broker.checkpoint import snapshot
 from holtmq.broker.flow import Outcome
-from holtmq.broker.lane import Lane
-from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import TRANSIENT, Message, make_address
-from holtmq.broker.priority import Levels
-from holtmq.broker.recovery import recover
-from holtmq.broker.vhost import VHost
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.records import checkpoint
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.recovery import recover
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work import spilling_fifo as lane
+from holtmq.broker.work.leases import Holder, Lease, Ledger
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties

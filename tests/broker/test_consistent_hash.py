@@ -3,8 +3,8 @@ from hashlib import blake2b
 
 import pytest
 
-from holtmq.broker.consistent_hash import MAX_WEIGHT, HashRing, _points_of, parse_weight
 from holtmq.broker.errors import Conflict
+from holtmq.broker.topology.consistent_hash import MAX_WEIGHT, HashRing, _points_of, parse_weight
 
 KEYS = [f"key-{at}" for at in range(20_000)]
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from core_support import content_header
 
-from holtmq.broker.dead_letter import DeadLetter, dead_letter
+from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
 from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties
 from holtmq.wire.tables import FieldTable
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holtmq.broker.envelopes import Showing, message_of, to_payload
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.bodies import AmqpFacts, Body, decode_body, encode_body
+from holtmq.broker.streams.envelopes import Showing, message_of, to_payload
 from holtmq.wire.properties import Properties, encode_properties
 
 EDGES = st.one_of(st.integers(0, 300), st.integers(0x7FFF_FFF0, 0x8000_0010), st.integers(0, 1 << 62))

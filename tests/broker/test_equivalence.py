@@ -3,7 +3,13 @@ from decimal import Decimal
 
 import pytest
 
-from holtmq.broker.equivalence import argument_difference, field_difference, same_value, shown, type_name
+from holtmq.broker.topology.equivalence import (
+    argument_difference,
+    field_difference,
+    same_value,
+    shown,
+    type_name,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.exchanges import Exchange, Kind, equivalence_error, make_exchange, predeclared_exchanges
+from holtmq.broker.topology.exchanges import (
+    Exchange,
+    Kind,
+    equivalence_error,
+    make_exchange,
+    predeclared_exchanges,
+)
 
 
 @dataclass(eq=False, slots=True)

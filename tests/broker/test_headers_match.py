@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.headers_match import HeadersPattern, equal
+from holtmq.broker.topology.headers_match import HeadersPattern, equal
 
 Table = dict[str, object]
 

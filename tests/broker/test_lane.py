@@ -3,8 +3,8 @@
 import pytest
 from core_support import Shelf, message, seqs
 
-from holtmq.broker.lane import Lane
 from holtmq.broker.message import TRANSIENT, Message
+from holtmq.broker.work.spilling_fifo import Lane
 
 pytestmark = pytest.mark.usefixtures("small_pages")
 
@@ -203,8 +203,8 @@ def test_a_failed_read_loses_no_position() -> None:
 
 
 def test_large_bodies_are_read_back_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.broker.lane.RUN", 1000)
-    monkeypatch.setattr("holtmq.broker.lane.RUN_BYTES", 5_000)
+    monkeypatch.setattr("holtmq.broker.work.spilling_fifo.RUN", 1000)
+    monkeypatch.setattr("holtmq.broker.work.spilling_fifo.RUN_BYTES", 5_000)
     lane, shelf = Lane(), Shelf()
     for seq in range(1, 51):
         lane.push(message(seq, b"x" * 1000, position=seq))
@@ -221,8 +221,8 @@ def test_large_bodies_are_read_back_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
 def test_a_few_large_messages_behind_a_deep_lane_do_not_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holtmq.broker.lane.TAIL_MAX", 100)
-    monkeypatch.setattr("holtmq.broker.lane.TAIL_MAX_BYTES", 5_000)
+    monkeypatch.setattr("holtmq.broker.work.spilling_fifo.TAIL_MAX", 100)
+    monkeypatch.setattr("holtmq.broker.work.spilling_fifo.TAIL_MAX_BYTES", 5_000)
     lane, shelf = Lane(), Shelf()
     fill(lane, shelf, 1, 30)
 

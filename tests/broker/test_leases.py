@@ -3,9 +3,9 @@
 import pytest
 from core_support import Bench, message
 
-from holtmq.broker import leases
-from holtmq.broker.leases import Holder, Ledger
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work import leases
+from holtmq.broker.work.leases import Holder, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 
 
 @pytest.fixture

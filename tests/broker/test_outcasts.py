@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import pytest
 from core_support import Bench, headers_of
 
-from holtmq.broker import flow, placing
+from holtmq.broker import flow
 from holtmq.broker.flow import Outcome
 from holtmq.broker.message import Message
+from holtmq.broker.publish import publishing as placing
 from holtmq.journal import JournalFailed, file_journal
 from holtmq.journal.fake_disk import FakeDisk
 

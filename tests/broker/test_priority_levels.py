@@ -4,7 +4,7 @@ import pytest
 from core_support import Shelf, message, seqs
 
 from holtmq.broker.message import Message
-from holtmq.broker.priority import Levels
+from holtmq.broker.work.priority_levels import Levels
 
 pytestmark = pytest.mark.usefixtures("small_pages")
 
@@ -99,7 +99,7 @@ def test_a_withdrawn_message_is_found_by_its_level() -> None:
 
 
 def test_a_small_level_stays_in_memory_beside_a_deep_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.broker.lane.HEAD_MAX_BYTES", 400)
+    monkeypatch.setattr("holtmq.broker.work.spilling_fifo.HEAD_MAX_BYTES", 400)
     levels, shelf = Levels(5), Shelf()
     push(levels, shelf, *[(seq, 0) for seq in range(1, 200)])
     total = sum(len(found.body) for found in shelf.stored.values())
@@ -114,7 +114,7 @@ def test_a_small_level_stays_in_memory_beside_a_deep_one(monkeypatch: pytest.Mon
 def test_a_level_of_large_messages_leaves_memory_although_the_queue_is_small_on_average(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holtmq.broker.lane.HEAD_MAX_BYTES", 400)
+    monkeypatch.setattr("holtmq.broker.work.spilling_fifo.HEAD_MAX_BYTES", 400)
     levels, shelf = Levels(5), Shelf()
     push(levels, shelf, *[(seq, 0) for seq in range(1, 200)])
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.queue_arguments import (
+from holtmq.broker.topology.queue_arguments import (
     RULES,
     Overflow,
     QueueDeclaration,

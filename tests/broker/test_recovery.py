@@ -7,7 +7,7 @@ from core_support import START_MS, Bench, drain, headers_of
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
-from holtmq.broker.checkpoint import snapshot
+from holtmq.broker.records.checkpoint import snapshot
 from holtmq.journal.fake_disk import FakeDisk, Keep
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holtmq.broker.exchanges import Exchange, make_exchange
-from holtmq.broker.routing import RouteResult, delay_of, route
+from holtmq.broker.topology.exchanges import Exchange, make_exchange
+from holtmq.broker.topology.routing import RouteResult, delay_of, route
 
 
 @dataclass(eq=False, slots=True)

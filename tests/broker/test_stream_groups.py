@@ -9,7 +9,6 @@ from math import ceil
 import pytest
 
 from holtmq.broker.broker import Broker
-from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.partitioned.admin import configure, delete_message, delete_queue, seek
@@ -18,8 +17,9 @@ from holtmq.broker.partitioned.events import Trimmed
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.stream_queue import StreamQueue
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.work.leases import Holder, Lease
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 

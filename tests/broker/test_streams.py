@@ -6,11 +6,11 @@ import pytest
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import Conflict
-from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.bodies import BodyCache
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.leases import Holder, Lease
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 

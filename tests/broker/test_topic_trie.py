@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holtmq.broker.topic_trie import TopicTrie, split_words
+from holtmq.broker.topology.topic_trie import TopicTrie, split_words
 
 
 def naive_match(pattern: str, key: str) -> bool:

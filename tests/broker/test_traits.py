@@ -3,9 +3,9 @@
 import pytest
 from core_support import content_header
 
-from holtmq.broker import traits as traits_module
 from holtmq.broker.errors import Conflict
-from holtmq.broker.traits import Traits, TraitsCache
+from holtmq.broker.publish import publish_properties as traits_module
+from holtmq.broker.publish.publish_properties import Traits, TraitsCache
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties
 from holtmq.wire.tables import FieldValue

@@ -9,8 +9,8 @@ import pytest
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.work_door import WorkDoor
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.timed_leases import WorkDoor
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 

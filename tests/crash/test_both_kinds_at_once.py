@@ -22,9 +22,7 @@ from holtmq.amqp.methods import BasicAck, BasicConsume, BasicNack, BasicPublish,
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.envelopes import to_body
 from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, LimitReached, NotFound
-from holtmq.broker.joint import JointTransactions
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.partitioned.admin import configure
@@ -32,8 +30,10 @@ from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.bundle import Part
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.recovery import recover
-from holtmq.broker.work_door import WorkAck, WorkDoor, WorkMessage, WorkPush
+from holtmq.broker.records.recovery import recover
+from holtmq.broker.streams.cross_kind_transaction import JointTransactions
+from holtmq.broker.streams.envelopes import to_body
+from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush
 from holtmq.config import Config
 from holtmq.http.context import Context
 from holtmq.http.protocol import Exchange

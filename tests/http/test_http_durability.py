@@ -104,7 +104,7 @@ def test_a_checkpoint_stands_for_everything_before_it(broker: TestBroker, api: A
     )
 
     def checkpoint(node: object) -> None:
-        from holtmq.broker.checkpoint import snapshot
+        from holtmq.broker.records.checkpoint import snapshot
 
         node.journal.checkpoint(*snapshot(node.broker, node.partitioned.store))  # type: ignore[attr-defined]
 

@@ -345,7 +345,7 @@ def test_deliveries_survive_a_crash_and_a_checkpoint(broker: TestBroker, http: h
 
 
 def _snapshot(node: Any) -> Any:
-    from holtmq.broker.checkpoint import snapshot
+    from holtmq.broker.records.checkpoint import snapshot
 
     return snapshot(node.broker, node.partitioned.store)
 

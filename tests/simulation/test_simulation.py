@@ -15,9 +15,7 @@ from click.testing import CliRunner
 
 from holtmq.amqp.channel import Channel
 from holtmq.broker.broker import Broker
-from holtmq.broker.changes import Kind
 from holtmq.broker.flow import Flow
-from holtmq.broker.leases import Ledger
 from holtmq.broker.partitioned import acking, acknowledgment
 from holtmq.broker.partitioned.acknowledgment import Settlement
 from holtmq.broker.partitioned.arrivals import Arrivals
@@ -27,8 +25,10 @@ from holtmq.broker.partitioned.events import Acked, encode
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import _EVENTS, Change, Extra, PartitionedStore
 from holtmq.broker.partitioned.waiting import WaitingLine
-from holtmq.broker.recovery import _Holding
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.recovery import _Holding
+from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.file_journal import FileJournal
 from holtmq.testing import soak
 from holtmq.testing.simulation import BrokenPromise, simulate

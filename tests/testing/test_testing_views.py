@@ -6,7 +6,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from holtmq.broker import lane
+from holtmq.broker.work import spilling_fifo as lane
 from holtmq.testing import TestBroker
 
 Connect = Callable[..., pika.BlockingConnection]

@@ -14,7 +14,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from holtmq.broker.envelopes import to_payload
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned import range_reads
 from holtmq.broker.partitioned.bodies import ID_MAX, AmqpFacts, Body
@@ -26,6 +25,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.range_reads import Chosen, Piece, RangeInfo, Relation
 from holtmq.broker.partitioned.staging import StagedRow
 from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.streams.envelopes import to_payload
 from holtmq.http.arrow_columns import MAP, NEED_NO_RECORD, TIME, MessageColumns
 from holtmq.journal.interface import Loose
 from holtmq.wire.properties import Properties, encode_properties

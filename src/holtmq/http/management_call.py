@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from holtmq.auth.permissions import Action
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.vhost import VHost
+from holtmq.broker.topology.vhost import VHost
 from holtmq.http.context import Context
 from holtmq.http.management_access import Need, require
 from holtmq.http.management_wire import read_json

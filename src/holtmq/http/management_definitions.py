@@ -12,7 +12,7 @@ import msgspec
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.vhost import VHost
+from holtmq.broker.topology.vhost import VHost
 from holtmq.http.errors import Refusal
 from holtmq.http.management_call import CHANGED, Answer, Call, Row
 from holtmq.http.management_topology import exchange_row, listed_queues

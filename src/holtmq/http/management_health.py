@@ -7,8 +7,8 @@ how the node knows.
 from typing import Final
 
 from holtmq.auth.permissions import Action
-from holtmq.broker.leases import Holder, Ledger
 from holtmq.broker.message import make_address
+from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.http.errors import Refusal
 from holtmq.http.management_access import Need
 from holtmq.http.management_call import NODE, Answer, Call, Row

@@ -14,9 +14,9 @@ import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.flow import Outcome
-from holtmq.broker.leases import Holder, Ledger
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.leases import Holder, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.errors import Refusal
 from holtmq.http.management_call import CHANGED, Answer, Call, Row
 from holtmq.http.management_topology import exchange_name

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from holtmq import __version__
-from holtmq.broker.exchanges import Kind
+from holtmq.broker.topology.exchanges import Kind
 from holtmq.http.clients import ChannelRow, ConnectionRow, ConsumerRow
 from holtmq.http.errors import Refusal
 from holtmq.http.management_access import Need

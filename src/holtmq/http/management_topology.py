@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
-from holtmq.broker.traits import DIRECT_REPLY_TO
-from holtmq.broker.vhost import QueueBinding, QueueExchange, VHost
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.management_access import Need
 from holtmq.http.management_call import CHANGED, CREATED, NODE, Answer, Call, Row
 from holtmq.http.management_wire import (

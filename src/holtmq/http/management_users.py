@@ -12,8 +12,8 @@ from holtmq.auth.permissions import FULL_ACCESS, Permissions
 from holtmq.auth.users import Grant, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import NotFound
-from holtmq.broker.policies import Policy, PolicyBook
-from holtmq.broker.vhost import VHost
+from holtmq.broker.topology.policies import Policy, PolicyBook
+from holtmq.broker.topology.vhost import VHost
 from holtmq.http.errors import Refusal
 from holtmq.http.management_access import Need
 from holtmq.http.management_call import CHANGED, CREATED, Answer, Call, Row

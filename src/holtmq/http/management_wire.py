@@ -15,8 +15,8 @@ from urllib.parse import quote_plus
 import msgspec
 
 from holtmq.auth.permissions import BadPattern
-from holtmq.broker.changes import pack_table
 from holtmq.broker.errors import AccessRefused, BrokerError, JournalUnavailable, NotFound
+from holtmq.broker.records.changes import pack_table
 from holtmq.http.errors import Refusal
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError

@@ -13,7 +13,7 @@ from holtmq.broker.partitioned.bodies import ID_MAX, Body
 from holtmq.broker.partitioned.bundle import Part
 from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.minting import mint

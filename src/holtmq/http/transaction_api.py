@@ -18,8 +18,8 @@ from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
 from holtmq.broker.partitioned.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.keyed import KeyDecision, KeyOp
 from holtmq.broker.partitioned.requests import AckRequest, PushItem
-from holtmq.broker.work_door import WorkAck, WorkPush
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.timed_leases import WorkAck, WorkPush
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.ack_api import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal, invalid_json

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.joint import JointTransactions
 from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.bundle import Part
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.work_door import WorkAck, WorkDoor, WorkMessage, WorkPush
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.streams.cross_kind_transaction import JointTransactions
+from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.context import Context
 from holtmq.http.minting import mint
 from holtmq.http.protocol import Exchange

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
 
 FOREVER: Final = 0
 _EXPIRIES_MIN: Final = 1024

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.errors import Conflict, NotFound
 from holtmq.broker.partitioned.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.delivery_log import DeliveryRun, LogState
@@ -23,6 +22,7 @@ from holtmq.broker.partitioned.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.name_patterns import compile_for
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import ReadRuns, Run
 from holtmq.journal.run_reader import payloads, run_bytes
 

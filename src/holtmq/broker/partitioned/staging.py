@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.errors import Conflict, LimitReached
 from holtmq.broker.partitioned.addressing import Addresses
 from holtmq.broker.partitioned.bodies import Body, encode_body
@@ -24,6 +23,7 @@ from holtmq.broker.partitioned.message_log import from_bytes, to_bytes
 from holtmq.broker.partitioned.pushing import decide_push
 from holtmq.broker.partitioned.spool import Spool
 from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
 
 ORPHAN_SECONDS: Final = 3600.0
 WRITERS_MAX: Final = 100_000  # committed writers remembered; the longest silent is forgotten first

@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.partitioned.arrivals import Arrivals
 from holtmq.broker.partitioned.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
 from holtmq.broker.partitioned.events import (
@@ -33,6 +32,7 @@ from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
 from holtmq.broker.partitioned.snapshot import restore, snapshot
 from holtmq.broker.partitioned.subscriptions import Subscriptions
 from holtmq.broker.partitioned.traces import Traced, TraceStore
+from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import Journal
 
 CACHE_BYTES: Final = 64 << 20

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.groups import micros
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
 
 
 class StateOp(NamedTuple):

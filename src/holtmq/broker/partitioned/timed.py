@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.partitioned.bodies import UnreadableBody
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
 
 
 class Timed(msgspec.Struct, array_like=True, frozen=True):

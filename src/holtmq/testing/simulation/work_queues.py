@@ -21,8 +21,8 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
-from holtmq.broker.envelopes import to_body
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.streams.envelopes import to_body
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import views
 from holtmq.testing.simulation.amqp_client import SimClient
 from holtmq.testing.simulation.promises import Action, BrokenRule

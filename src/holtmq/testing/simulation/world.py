@@ -13,9 +13,9 @@ from typing import Final
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.checkpoint import snapshot
 from holtmq.broker.partitioned.service import PartitionedService, Settings
-from holtmq.broker.recovery import recover
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.recovery import recover
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from holtmq.broker.lane import RUN, Lane, Pager
 from holtmq.broker.message import Message
+from holtmq.broker.work.spilling_fifo import RUN, Lane, Pager
 
 _SAMPLE: Final = 8
 

@@ -11,10 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
 
-from holtmq.broker.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.errors import Conflict
-from holtmq.broker.lane import Lane, Pager
-from holtmq.broker.leases import Lease
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.acknowledgment import AckStatus
 from holtmq.broker.partitioned.pushing import has_room
@@ -22,8 +19,11 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.subscriptions import StartMode, StartRequest
-from holtmq.broker.queue_arguments import QueueOptions
-from holtmq.broker.work_queue import Consumer, WorkQueue
+from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
+from holtmq.broker.topology.queue_arguments import QueueOptions
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.spilling_fifo import Lane, Pager
+from holtmq.broker.work.work_queue import Consumer, WorkQueue
 
 _READ_AT_ONCE: Final = 256
 _GROUP_PARTITIONS: Final = 64

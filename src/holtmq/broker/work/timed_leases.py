@@ -9,15 +9,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holtmq.broker.envelopes import to_payload
 from holtmq.broker.errors import Conflict, LeaseLost, LimitReached, NotFound
 from holtmq.broker.flow import Outcome
-from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.routes import Route
+from holtmq.broker.publish.routes import Route
+from holtmq.broker.streams.envelopes import to_payload
 from holtmq.broker.timer_wheel import Timer
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.leases import Holder, Lease, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import (
     PROPERTIES_AT,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from holtmq.broker.partitioned.bundle import Part, check
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.streams import Streams
-from holtmq.broker.work_door import WorkAck, WorkDoor, WorkPush
+from holtmq.broker.streams.vhost_streams import Streams
+from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkPush
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker

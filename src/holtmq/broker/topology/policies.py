@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from holtmq.broker.errors import Conflict, NotFound
-from holtmq.broker.queue_arguments import (
+from holtmq.broker.topology.queue_arguments import (
     REFUSED,
     RULES,
     BadValue,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import Grant, User, UserStore, Vhost
-from holtmq.broker.changes import (
+from holtmq.broker.errors import NotFound
+from holtmq.broker.records.changes import (
     AnyChange,
     BindingDeleted,
     BindingPut,
@@ -23,10 +24,9 @@ from holtmq.broker.changes import (
     encode_change,
     pack_table,
 )
-from holtmq.broker.errors import NotFound
-from holtmq.broker.policies import PolicyBook, alternate_exchange
-from holtmq.broker.vhost import QueueBinding, QueueExchange, VHost, refuse_default
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.topology.policies import PolicyBook, alternate_exchange
+from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost, refuse_default
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 

@@ -14,7 +14,9 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.broker import Broker
-from holtmq.broker.changes import (
+from holtmq.broker.message import TRANSIENT, Message
+from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.records.changes import (
     AnyChange,
     BindingPut,
     ExchangePut,
@@ -27,12 +29,10 @@ from holtmq.broker.changes import (
     encode_change,
     pack_table,
 )
-from holtmq.broker.lane import Lane
-from holtmq.broker.message import TRANSIENT, Message
-from holtmq.broker.partitioned.store import PartitionedStore
-from holtmq.broker.policies import Policy
-from holtmq.broker.priority import Levels
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.topology.policies import Policy
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
 
 
 class QueueState(msgspec.Struct, array_like=True):

@@ -5,8 +5,8 @@ Owns: the meeting of lanes and journal. Must not touch: queues.
 
 from collections.abc import Sequence
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.message import TRANSIENT, Message, decode_message, encode_message
+from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import Journal
 
 

@@ -11,7 +11,7 @@ import msgspec
 from holtmq.broker.message import Message
 
 if TYPE_CHECKING:
-    from holtmq.broker.work_queue import WorkQueue
+    from holtmq.broker.work.work_queue import WorkQueue
 
 REVOKED_MAX: Final = 100_000  # revoked leases remembered per session, for late settlements
 

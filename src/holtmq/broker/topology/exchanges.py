@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, Union
 
-from holtmq.broker.consistent_hash import HashRing, parse_weight
-from holtmq.broker.equivalence import argument_difference, field_difference, shown, type_name
 from holtmq.broker.errors import Conflict
-from holtmq.broker.headers_match import HeadersPattern
-from holtmq.broker.topic_trie import TopicTrie
+from holtmq.broker.topology.consistent_hash import HashRing, parse_weight
+from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
+from holtmq.broker.topology.headers_match import HeadersPattern
+from holtmq.broker.topology.topic_trie import TopicTrie
 
 Table: TypeAlias = Mapping[str, object]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holtmq.broker.message import Message
-from holtmq.broker.vhost import VHost
-from holtmq.broker.work_queue import Reason, WorkQueue
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work.work_queue import Reason, WorkQueue
 
 DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 

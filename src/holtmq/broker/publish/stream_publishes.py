@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from holtmq.broker.envelopes import Envelope, envelope_of, to_payload
 from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.pushing import room_left
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.routes import Route
-from holtmq.broker.stream_queue import StreamQueue
-from holtmq.broker.traits import Traits
+from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.routes import Route
+from holtmq.broker.streams.envelopes import Envelope, envelope_of, to_payload
+from holtmq.broker.streams.stream_queue import StreamQueue
 
 _BYTES_MAX: Final = 1 << 20  # a read is smaller; contents that came in pieces may not be
 _ENVELOPES_MAX: Final = 8  # on one route: publishers repeat their properties, or change them every time

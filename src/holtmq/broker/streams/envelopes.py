@@ -13,7 +13,7 @@ import msgspec
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.bodies import AmqpFacts, Body
 from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
-from holtmq.broker.traits import Traits
+from holtmq.broker.publish.publish_properties import Traits
 from holtmq.wire.properties import (
     PROPERTIES_AT,
     Properties,

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, Protocol
 
-from holtmq.broker.lane import Lane, Pager
-from holtmq.broker.leases import Lease
 from holtmq.broker.message import Message
-from holtmq.broker.priority import Levels
-from holtmq.broker.queue_arguments import QueueOptions, QueueType
+from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Lane, Pager
 
 _SHARE: Final = 256  # most messages handed out between two looks at the consumers' room
 _SHARE_BYTES: Final = 262_144

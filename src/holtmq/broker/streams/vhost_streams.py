@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.gathering import Gathering
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.bundle import Part, write_together
 from holtmq.broker.partitioned.events import (
@@ -22,9 +21,10 @@ from holtmq.broker.partitioned.events import (
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.queue_arguments import QueueOptions
-from holtmq.broker.stream_queue import StreamQueue
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.publish.stream_publishes import Gathering
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.queue_arguments import QueueOptions
+from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker

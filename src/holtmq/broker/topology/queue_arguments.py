@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Protocol
 
-from holtmq.broker.equivalence import argument_difference, field_difference, shown, type_name
 from holtmq.broker.errors import Conflict
+from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 
 # Ten years. A bound keeps every deadline representable, and nobody waits longer.
 MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from holtmq.broker.errors import AccessRefused, Conflict, NotFound, ResourceLocked
-from holtmq.broker.exchanges import (
+from holtmq.broker.topology.exchanges import (
     Binding,
     Exchange,
     equivalence_error,
     make_exchange,
     predeclared_exchanges,
 )
-from holtmq.broker.queue_arguments import QueueDeclaration
-from holtmq.broker.queue_arguments import equivalence_error as queue_equivalence_error
-from holtmq.broker.routing import RouteResult, route
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.topology.queue_arguments import QueueDeclaration
+from holtmq.broker.topology.queue_arguments import equivalence_error as queue_equivalence_error
+from holtmq.broker.topology.routing import RouteResult, route
+from holtmq.broker.work.work_queue import WorkQueue
 
 Table: TypeAlias = Mapping[str, object]
 QueueExchange: TypeAlias = Exchange[WorkQueue]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from holtmq.broker.exchanges import Exchange, Q, Table
+from holtmq.broker.topology.exchanges import Exchange, Q, Table
 
 _NO_TABLE: Mapping[str, object] = {}
 _MAX_DELAY_MS = 2**32 - 1  # the delayed-message plugin's bound, so that a schedule can be held

@@ -7,13 +7,13 @@ version changes. Must not touch: messages in queues.
 import struct
 from typing import Final
 
-from holtmq.broker.envelopes import Envelope
-from holtmq.broker.exchanges import Exchange
-from holtmq.broker.lane import Lane
-from holtmq.broker.stream_queue import StreamQueue
-from holtmq.broker.traits import Traits
-from holtmq.broker.vhost import VHost
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.streams.envelopes import Envelope
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.exchanges import Exchange
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
 
 NO_QUEUES: Final[tuple[WorkQueue, ...]] = ()
 

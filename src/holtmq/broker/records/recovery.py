@@ -16,7 +16,9 @@ import msgspec
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import Grant, User
 from holtmq.broker.broker import Broker
-from holtmq.broker.changes import (
+from holtmq.broker.message import placed
+from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.records.changes import (
     AnyChange,
     BindingDeleted,
     BindingPut,
@@ -36,14 +38,12 @@ from holtmq.broker.changes import (
     decode_change,
     unpack_table,
 )
-from holtmq.broker.checkpoint import Counters, DelayState, QueueState
-from holtmq.broker.flow_records import decode_delayed, decode_mark, decode_returned, decode_settled
-from holtmq.broker.message import placed
-from holtmq.broker.partitioned.store import PartitionedStore
-from holtmq.broker.policies import make_policy
-from holtmq.broker.priority import Levels
-from holtmq.broker.queue_arguments import QueueType, parse_queue_arguments
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
+from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.topology.policies import make_policy
+from holtmq.broker.topology.queue_arguments import QueueType, parse_queue_arguments
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import Recovery
 
 assert sys.byteorder == "little", "journal records hold arrays in little-endian order"

@@ -6,9 +6,9 @@ Must not touch: the properties nobody asks about; they pass through raw.
 
 from typing import Final
 
-from holtmq.broker.equivalence import type_name
 from holtmq.broker.errors import Conflict
-from holtmq.broker.routing import delay_of
+from holtmq.broker.topology.equivalence import type_name
+from holtmq.broker.topology.routing import delay_of
 from holtmq.wire.properties import (
     PROPERTIES_AT,
     body_size,

@@ -11,22 +11,22 @@ from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from typing import Final
 
-from holtmq.broker.batch import Batch, Joint
-from holtmq.broker.changes import Kind
-from holtmq.broker.flow_records import (
+from holtmq.broker.message import Message, encode_message, unplaced
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.publish.publish_properties import Traits, TraitsCache
+from holtmq.broker.publish.record_batch import Batch, Joint
+from holtmq.broker.publish.routes import Imprint, Route, durable_ids
+from holtmq.broker.publish.stream_publishes import Gathering
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.message_records import (
     decode_delayed,
     encode_delayed,
 )
-from holtmq.broker.gathering import Gathering
-from holtmq.broker.message import Message, encode_message, unplaced
-from holtmq.broker.paging import JournalPager
-from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.queue_arguments import Overflow
-from holtmq.broker.routes import Imprint, Route, durable_ids
 from holtmq.broker.timer_wheel import TimerWheel
-from holtmq.broker.traits import Traits, TraitsCache
-from holtmq.broker.vhost import VHost
-from holtmq.broker.work_queue import Reason, WorkQueue
+from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work.paging import JournalPager
+from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 
