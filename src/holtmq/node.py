@@ -21,7 +21,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
-from holtmq.broker.partitioned.bodies import Cipher
+from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.service import Settings as PartitionedSettings

@@ -28,8 +28,8 @@ from holtmq.amqp.methods import (
 )
 from holtmq.broker.flow import Outcome
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned.admin import configure
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.commands.admin import configure
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService

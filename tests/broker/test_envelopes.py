@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned.bodies import AmqpFacts, Body, decode_body, encode_body
+from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body, decode_body, encode_body
 from holtmq.broker.streams.envelopes import Showing, message_of, to_payload
 from holtmq.wire.properties import Properties, encode_properties
 

@@ -10,10 +10,10 @@ import pytest
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.admin import configure, delete_message, delete_queue, seek
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.commands.admin import configure, delete_message, delete_queue, seek
 from holtmq.broker.partitioned.events import Trimmed
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService

@@ -7,7 +7,7 @@ import pytest
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.partitioned.bodies import BodyCache
+from holtmq.broker.partitioned.log.bodies import BodyCache
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.work.leases import Holder, Lease
 from holtmq.broker.work.work_queue import WorkQueue

@@ -8,7 +8,7 @@ import pytest
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.work.timed_leases import WorkDoor
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal

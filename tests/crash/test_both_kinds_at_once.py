@@ -24,10 +24,10 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, LimitReached, NotFound
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.admin import configure
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.bundle import Part
+from holtmq.broker.partitioned.commands.admin import configure
+from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import recover

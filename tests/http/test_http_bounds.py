@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from http_support import Api
 
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.http import paging, reads_api
 from holtmq.testing import TestBroker

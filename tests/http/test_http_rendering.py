@@ -2,9 +2,9 @@
 
 import json
 
-from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.events import IdsGiven, QueueConfigured
-from holtmq.broker.partitioned.identifiers import message_id, partition_id, promised_id
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.log.identifiers import message_id, partition_id, promised_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.requests import PushItem, PushResult

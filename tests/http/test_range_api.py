@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned import staging
+from holtmq.broker.partitioned.commands import staging
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
 from holtmq.node import Node
@@ -568,7 +568,7 @@ def test_a_group_with_workers_cannot_be_mirrored(http: httpx.Client) -> None:
 def test_a_reader_that_does_not_read_makes_the_broker_wait_not_grow(
     broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holtmq.broker.partitioned import range_reads
+    from holtmq.broker.partitioned.log import range_reads
 
     for at in range(0, 40_000, 4_000):
         items = [{"queue": "q", "payload": {"n": n, "pad": "x" * 1000}} for n in range(at, at + 4_000)]
@@ -610,7 +610,7 @@ def test_large_messages_after_small_ones_are_not_read_all_at_once(
     broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of what was read last says nothing about what comes next."""
-    from holtmq.broker.partitioned import range_reads
+    from holtmq.broker.partitioned.log import range_reads
 
     push(http, "q", 5_000)
     for n in range(40):

@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 from http_support import Api
 
-from holtmq.broker.partitioned.message_log import NO_PARTITION
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.http import turns
 from holtmq.http.turns import Turns
 from holtmq.node import Node

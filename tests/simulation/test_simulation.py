@@ -16,15 +16,16 @@ from click.testing import CliRunner
 from holtmq.amqp.channel import Channel
 from holtmq.broker.broker import Broker
 from holtmq.broker.flow import Flow
-from holtmq.broker.partitioned import acking, acknowledgment
-from holtmq.broker.partitioned.acknowledgment import Settlement
-from holtmq.broker.partitioned.arrivals import Arrivals
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.dedup import DedupIndex
+from holtmq.broker.partitioned.commands import acking
 from holtmq.broker.partitioned.events import Acked, encode
+from holtmq.broker.partitioned.groups.acknowledgment import Settlement
+from holtmq.broker.partitioned.groups.group import acknowledgment
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.log.dedup import DedupIndex
+from holtmq.broker.partitioned.log.pending_visibility import Arrivals
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import _EVENTS, Change, Extra, PartitionedStore
-from holtmq.broker.partitioned.waiting import WaitingLine
+from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.recovery import _Holding
 from holtmq.broker.work.leases import Ledger

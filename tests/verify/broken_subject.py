@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from holtmq.broker.partitioned import events as partitioned_events
 from holtmq.broker.partitioned import store as partitioned_store
-from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.events import Acked, Event
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore
 from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind

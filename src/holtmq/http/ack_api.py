@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus
-from holtmq.broker.partitioned.clean_acks import CleanRun
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.identifiers import partition_of
+from holtmq.broker.partitioned.commands.clean_acks import CleanRun
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.identifiers import partition_of
 from holtmq.broker.partitioned.queue import Extension
 from holtmq.http.context import Context
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json

@@ -7,8 +7,8 @@ import os
 import socket
 from typing import Final
 
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.tally import QueueTally
+from holtmq.broker.partitioned.counters import QueueTally
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.endpoints import ADMIN, READ, Call, Endpoint
 from holtmq.http.history import add, summed
 from holtmq.http.resources_api import counts_of

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holtmq.broker.partitioned.bodies import Cipher, decode_body
+from holtmq.broker.partitioned.log.bodies import Cipher, decode_body
+from holtmq.broker.partitioned.log.range_reads import Piece
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.range_reads import Piece
 from holtmq.broker.streams.envelopes import to_body
 from holtmq.journal.interface import Run
 from holtmq.journal.spans import spans

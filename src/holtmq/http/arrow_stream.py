@@ -15,15 +15,15 @@ from typing import Final
 import pyarrow as pa
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned import range_reads
-from holtmq.broker.partitioned.bodies import ID_MAX, AmqpFacts, Body
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter
-from holtmq.broker.partitioned.delivery_log import DeliveryRun, Outcome
-from holtmq.broker.partitioned.identifiers import dead_letter_id
-from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.commands.staging import StagedRow
+from holtmq.broker.partitioned.log import range_reads
+from holtmq.broker.partitioned.log.bodies import ID_MAX, AmqpFacts, Body
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, Outcome
+from holtmq.broker.partitioned.log.identifiers import dead_letter_id
+from holtmq.broker.partitioned.log.range_reads import Chosen, Piece, RangeInfo, Relation
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.range_reads import Chosen, Piece, RangeInfo, Relation
-from holtmq.broker.partitioned.staging import StagedRow
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.streams.envelopes import to_payload
 from holtmq.http.arrow_columns import MAP, NEED_NO_RECORD, TIME, MessageColumns

@@ -8,16 +8,16 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import LimitReached, NotFound
-from holtmq.broker.partitioned.admin import Replayed, purge, queue_named, replay
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter, LetterFilter
-from holtmq.broker.partitioned.identifiers import (
+from holtmq.broker.partitioned.commands.admin import Replayed, purge, queue_named, replay
+from holtmq.broker.partitioned.commands.replaying import find_letter
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, LetterFilter
+from holtmq.broker.partitioned.log.identifiers import (
     dead_letter_id,
     dead_letter_of,
     partition_id,
     partition_of,
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.replaying import find_letter
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.paging import page_out, within_bytes

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue
-from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.extras.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.push_api import check_text

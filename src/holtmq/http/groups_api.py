@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.admin import delete_group, move_subscription, queue_named, seek
-from holtmq.broker.partitioned.groups import Group, micros
-from holtmq.broker.partitioned.identifiers import partition_id
+from holtmq.broker.partitioned.commands.admin import delete_group, move_subscription, queue_named, seek
+from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.groups.subscriptions import Scope
+from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import GroupCounts, GroupPartition, count_group, group_partitions
-from holtmq.broker.partitioned.subscriptions import Scope
 from holtmq.http.endpoints import ADMIN, READ, WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.turns import Turns

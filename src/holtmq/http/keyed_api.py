@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.keyed import FOREVER, KeyDecision, KeyOp, KeyResult, Row, Verb
+from holtmq.broker.partitioned.extras.keyed import FOREVER, KeyDecision, KeyOp, KeyResult, Row, Verb
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http import paging
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.push_api import check_text

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import msgspec
 
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.locks import NAMESPACE, Held, LockAnswer, row_key
+from holtmq.broker.partitioned.extras.locks import NAMESPACE, Held, LockAnswer, row_key
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.endpoints import WRITE, Call, Endpoint
 from holtmq.http.keyed_api import KvRefused
 from holtmq.http.wire import iso_ms

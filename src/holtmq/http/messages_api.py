@@ -8,11 +8,11 @@ from heapq import merge
 from operator import itemgetter
 from typing import Final
 
-from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus
-from holtmq.broker.partitioned.admin import delete_message, queue_named
-from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
-from holtmq.broker.partitioned.identifiers import partition_id, partition_of
-from holtmq.broker.partitioned.message_log import GONE
+from holtmq.broker.partitioned.commands.admin import delete_message, queue_named
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
+from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
+from holtmq.broker.partitioned.log.message_log import GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import MessageState, message_state
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply

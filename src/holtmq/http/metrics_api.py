@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.context import Context
 from holtmq.http.endpoints import Call, Endpoint, Reply
 from holtmq.http.history import MINUTE_US

@@ -8,10 +8,10 @@ import asyncio
 from typing import Final, NamedTuple
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.groups import QUEUE_MODE
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.subscriptions import StartRequest, read_start
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, Waiter
-from holtmq.broker.partitioned.subscriptions import StartRequest, read_start
 from holtmq.http.context import Context
 from holtmq.http.errors import Refusal
 from holtmq.http.minting import mint

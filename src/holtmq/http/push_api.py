@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.bodies import ID_MAX, Body
-from holtmq.broker.partitioned.bundle import Part
-from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.log.bodies import ID_MAX, Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.context import Context

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.admin import configure, delete_queue
+from holtmq.broker.partitioned.commands.admin import configure, delete_queue
 from holtmq.broker.partitioned.queue_config import OptionValue, QueueConfig, merge
 from holtmq.http.endpoints import ADMIN, WRITE, Call, Endpoint
 from holtmq.http.errors import EMPTY_BODY, Refusal, invalid_json

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from starlette.responses import StreamingResponse
 
-from holtmq.broker.partitioned import range_reads
-from holtmq.broker.partitioned.range_reads import Chosen, RangeInfo, Relation
+from holtmq.broker.partitioned.log import range_reads
+from holtmq.broker.partitioned.log.range_reads import Chosen, RangeInfo, Relation
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.protocol import CORS

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.identifiers import partition_id
-from holtmq.broker.partitioned.message_log import NO_PARTITION, Partition
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.identifiers import partition_id
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION, Partition
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.http import paging
 from holtmq.http.endpoints import WRITE, Call, Endpoint

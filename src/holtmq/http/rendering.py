@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckVerdict
-from holtmq.broker.partitioned.clean_acks import CleanRun
-from holtmq.broker.partitioned.identifiers import message_id, partition_id
+from holtmq.broker.partitioned.commands.clean_acks import CleanRun
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckVerdict
+from holtmq.broker.partitioned.log.identifiers import message_id, partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PushItem, PushResult, Run
 from holtmq.http.wire import iso_us, quoted, quoted_or_null

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Final
 
-from holtmq.broker.partitioned.admin import clear, queue_named
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.identifiers import partition_id
-from holtmq.broker.partitioned.message_log import NO_PARTITION
+from holtmq.broker.partitioned.commands.admin import clear, queue_named
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.identifiers import partition_id
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import (
     Counts,

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.staging import Committed, Winner
+from holtmq.broker.partitioned.commands.staging import Committed, Winner
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.errors import Refusal
 from holtmq.http.range_api import arrow

@@ -7,11 +7,11 @@ workers of another server) are zeros, never missing.
 from collections import Counter
 from typing import Final
 
-from holtmq.broker.partitioned.admin import queue_named
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.commands.admin import queue_named
+from holtmq.broker.partitioned.counters import QueueTally
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
-from holtmq.broker.partitioned.tally import QueueTally
 from holtmq.http.endpoints import READ, Call, Endpoint
 from holtmq.http.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.queues_api import options_out

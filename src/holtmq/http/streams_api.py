@@ -10,12 +10,12 @@ from uuid import uuid4
 import msgspec
 
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.bundle import Cycle, CycleAck, run_cycle
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.identifiers import partition_id, partition_of
+from holtmq.broker.partitioned.commands.atomic_commit import Cycle, CycleAck, run_cycle
+from holtmq.broker.partitioned.extras.stream_state import ConfigMismatch, StateOp
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import PushItem, PushResult
-from holtmq.broker.partitioned.stream_state import ConfigMismatch, StateOp
 from holtmq.http import paging
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal

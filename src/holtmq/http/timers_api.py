@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import msgspec
 
-from holtmq.broker.partitioned.bodies import ID_MAX
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.identifiers import promised_id
-from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.bodies import ID_MAX
+from holtmq.broker.partitioned.log.identifiers import promised_id
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.timed import Timed, TimedChange
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.keyed_api import KvRefused
 from holtmq.http.push_api import NAME_MAX, check_text

@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import NotFound
-from holtmq.broker.partitioned.admin import trace
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.identifiers import partition_id, partition_of
-from holtmq.broker.partitioned.traces import Traced
+from holtmq.broker.partitioned.commands.admin import trace
+from holtmq.broker.partitioned.extras.traces import Traced
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.http.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.errors import Refusal
 from holtmq.http.paging import page_out, within_bytes

@@ -12,11 +12,11 @@ from uuid import uuid4
 import msgspec
 
 from holtmq.broker.errors import BrokerError, LeaseLost
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.bundle import Part, transact
-from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
-from holtmq.broker.partitioned.identifiers import partition_id, partition_of
-from holtmq.broker.partitioned.keyed import KeyDecision, KeyOp
+from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.extras.keyed import KeyDecision, KeyOp
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
+from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import AckRequest, PushItem
 from holtmq.broker.work.timed_leases import WorkAck, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue

@@ -13,7 +13,7 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.subscriptions import read_timestamp
+from holtmq.broker.partitioned.groups.subscriptions import read_timestamp
 from holtmq.http.errors import Refusal
 
 _US: Final = 1_000_000

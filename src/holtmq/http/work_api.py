@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
-from holtmq.broker.partitioned.bundle import Part
+from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.streams.cross_kind_transaction import JointTransactions
 from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush

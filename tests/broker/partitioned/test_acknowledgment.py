@@ -3,7 +3,7 @@
 import pytest
 from partitioned_support import ids, node_with
 
-from holtmq.broker.partitioned.acknowledgment import (
+from holtmq.broker.partitioned.groups.acknowledgment import (
     AckOutcome,
     AckStatus,
     AckVerdict,
@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.acknowledgment import (
     Settlement,
     settle,
 )
-from holtmq.broker.partitioned.groups import QUEUE_MODE
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 
 OK, FAILED, DLQ, RETRY = AckStatus.COMPLETED, AckStatus.FAILED, AckStatus.DEAD_LETTER, AckStatus.RETRY
 

@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from holtmq.broker.partitioned import admin
-from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckStatus
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.clean_acks import CleanRun
-from holtmq.broker.partitioned.groups import QUEUE_MODE, Group
+from holtmq.broker.partitioned.commands import admin
+from holtmq.broker.partitioned.commands.clean_acks import CleanRun
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Group
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.log.snapshot import snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import OptionValue
 from holtmq.broker.partitioned.requests import Popped, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.snapshot import snapshot
 from holtmq.journal import MemoryJournal
 
 HISTORIES, STEPS = 80, 120

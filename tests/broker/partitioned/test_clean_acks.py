@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_support import Node, Popped, node_with
 
-from holtmq.broker.partitioned.acking import decide_acks
-from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus
-from holtmq.broker.partitioned.clean_acks import CleanRun, decide_clean
-from holtmq.broker.partitioned.groups import QUEUE_MODE
+from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.clean_acks import CleanRun, decide_clean
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 
 
 def runs_of(popped: list[Popped]) -> list[CleanRun]:

@@ -4,14 +4,14 @@ from array import array
 
 from partitioned_support import Node, node_with
 
-from holtmq.broker.partitioned.dedup import DedupIndex, fingerprint
+from holtmq.broker.partitioned.commands.pushing import decide_push
+from holtmq.broker.partitioned.commands.retention import decide_clear
 from holtmq.broker.partitioned.events import QueueConfigured
-from holtmq.broker.partitioned.message_log import MessageLog
-from holtmq.broker.partitioned.pushing import decide_push
+from holtmq.broker.partitioned.log.dedup import DedupIndex, fingerprint
+from holtmq.broker.partitioned.log.message_log import MessageLog
+from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
-from holtmq.broker.partitioned.retention import decide_clear
-from holtmq.broker.partitioned.snapshot import restore, snapshot
 
 
 def test_within_one_call_the_first_is_stored_and_the_others_point_to_it() -> None:

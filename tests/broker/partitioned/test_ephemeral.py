@@ -2,7 +2,7 @@
 
 import pytest
 
-from holtmq.broker.partitioned.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue, Handed
+from holtmq.broker.partitioned.extras.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue, Handed
 
 
 def payloads(handed: list[Handed]) -> list[bytes]:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from holtmq.broker.partitioned.keyed import FOREVER, KeyedRows, KeyOp, KeyResult, Row, Verb
+from holtmq.broker.partitioned.extras.keyed import FOREVER, KeyedRows, KeyOp, KeyResult, Row, Verb
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.journal.memory import MemoryJournal
 

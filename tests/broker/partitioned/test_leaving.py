@@ -5,13 +5,13 @@ from random import Random
 import pytest
 from partitioned_support import Node, ids, node_with
 
-from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.commands.idle_partitions import IdleSweep, decide_idle
+from holtmq.broker.partitioned.commands.retention import decide_clear, decide_retention
 from holtmq.broker.partitioned.events import IdsGiven, MessageDeleted
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.idle_partitions import IdleSweep, decide_idle
-from holtmq.broker.partitioned.message_log import CHUNK_ROWS, NO_PARTITION
-from holtmq.broker.partitioned.retention import decide_clear, decide_retention
-from holtmq.broker.partitioned.snapshot import restore, snapshot
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, NO_PARTITION
+from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.statistics import group_counts, partition_counts, queue_counts
 
 DAY_US = 86_400_000_000
@@ -399,7 +399,7 @@ def test_a_partition_outlives_the_ids_that_are_remembered() -> None:
 
 
 def test_a_sweep_visits_every_partition_of_every_queue_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.broker.partitioned.idle_partitions.STEP_PARTITIONS", 2)
+    monkeypatch.setattr("holtmq.broker.partitioned.commands.idle_partitions.STEP_PARTITIONS", 2)
     node = emptied(*"abcde")
     node.now += 31 * 86_400
     pass_ = IdleSweep(list(node.queues.values()))

@@ -9,17 +9,18 @@ from random import Random
 
 import pytest
 
-from holtmq.broker.partitioned import admin, message_log
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
-from holtmq.broker.partitioned.message_log import GONE, NO_PARTITION, Partition
-from holtmq.broker.partitioned.pushing import decide_push
+from holtmq.broker.partitioned.commands import admin
+from holtmq.broker.partitioned.commands.pushing import decide_push
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
+from holtmq.broker.partitioned.log import message_log
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, Partition
+from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US, OptionValue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem, Run
 from holtmq.broker.partitioned.service import PartitionedService, Settings
-from holtmq.broker.partitioned.snapshot import restore, snapshot
 from holtmq.broker.partitioned.statistics import group_counts, partition_counts, queue_counts
 from holtmq.journal import MemoryJournal
 

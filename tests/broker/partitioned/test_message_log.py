@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from holtmq.broker.partitioned.identifiers import (
+from holtmq.broker.partitioned.log.identifiers import (
     dead_letter_id,
     dead_letter_of,
     message_id,
@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.identifiers import (
     partition_id,
     partition_of,
 )
-from holtmq.broker.partitioned.message_log import CHUNK_ROWS, GONE, MessageLog
+from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE, MessageLog
 
 
 def filled(count: int, step: int = 1000) -> MessageLog:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.name_patterns import WAYS_MAX, compile_for
+from holtmq.broker.name_patterns import WAYS_MAX, compile_for
 
 
 @pytest.mark.parametrize(

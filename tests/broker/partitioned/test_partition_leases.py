@@ -1,7 +1,7 @@
 """One group's cursors and leases, and the line of partitions worth a look."""
 
-from holtmq.broker.partitioned.partition_leases import PartitionLeases
-from holtmq.broker.partitioned.ready_partitions import ReadyPartitions
+from holtmq.broker.partitioned.groups.partition_leases import PartitionLeases
+from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
 
 
 def test_a_partition_never_touched_has_no_cursor() -> None:

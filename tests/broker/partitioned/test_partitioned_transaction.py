@@ -4,15 +4,15 @@ import pytest
 from partitioned_support import Node, Popped, ids, node_with
 
 from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, LimitReached, NotFound
-from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus, AckVerdict
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.snapshot import snapshot
-from holtmq.broker.partitioned.transaction import (
+from holtmq.broker.partitioned.commands.transaction import (
     AckOperation,
     PushOperation,
     TransactionDecision,
     decide_transaction,
 )
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.snapshot import snapshot
 
 
 def two_queues() -> Node:

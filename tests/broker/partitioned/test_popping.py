@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from holtmq.broker.partitioned import popping
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.admin import configure
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.commands import popping
+from holtmq.broker.partitioned.commands.admin import configure
+from holtmq.broker.partitioned.commands.staging import StagedRow, Winner
+from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
-from holtmq.broker.partitioned.staging import StagedRow, Winner
-from holtmq.broker.partitioned.timed import Timed, TimedChange
 from holtmq.journal import JournalCorrupt, MemoryJournal
 
 

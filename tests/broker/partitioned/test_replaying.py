@@ -4,11 +4,11 @@ import pytest
 from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.errors import NotFound
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.dead_letter_store import LetterFilter
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.replaying import decide_purge, decide_replay, find_letter
-from holtmq.broker.partitioned.retention import decide_clear
+from holtmq.broker.partitioned.commands.replaying import decide_purge, decide_replay, find_letter
+from holtmq.broker.partitioned.commands.retention import decide_clear
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.dead_letter_store import LetterFilter
 
 
 def failed(node: Node, group: str, partition: str, *transaction_ids: str) -> None:

@@ -4,10 +4,10 @@ import pytest
 from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.errors import LimitReached
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.message_log import CHUNK_ROWS
-from holtmq.broker.partitioned.retention import decide_clear, decide_retention
+from holtmq.broker.partitioned.commands.retention import decide_clear, decide_retention
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS
 
 
 def run(node: Node) -> int:

@@ -12,21 +12,21 @@ from random import Random
 import pytest
 
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.partitioned import admin
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.bundle import Part, transact
-from holtmq.broker.partitioned.clean_acks import CleanRun
+from holtmq.broker.partitioned.commands import admin
+from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.commands.clean_acks import CleanRun
+from holtmq.broker.partitioned.commands.staging import StagedRow, Winner
 from holtmq.broker.partitioned.events import PartitionsDeleted
-from holtmq.broker.partitioned.groups import QUEUE_MODE, Group, micros
-from holtmq.broker.partitioned.message_log import NO_PARTITION
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Group, micros
+from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import OptionValue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.staging import StagedRow, Winner
-from holtmq.broker.partitioned.subscriptions import StartMode, StartRequest
-from holtmq.broker.partitioned.wide_pops import matches
+from holtmq.broker.partitioned.waiting.wide_pops import matches
 from holtmq.journal import MemoryJournal
 
 HISTORIES, STEPS = 160, 120

@@ -5,12 +5,12 @@ from collections.abc import Callable, Generator
 import pytest
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned import staging
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.commands import staging
+from holtmq.broker.partitioned.commands.staging import Committed, StagedRow, Winner
 from holtmq.broker.partitioned.events import QueueDeleted
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService, Settings
-from holtmq.broker.partitioned.staging import Committed, StagedRow, Winner
 from holtmq.journal import MemoryJournal
 
 NOW = 1_800_000_000.0

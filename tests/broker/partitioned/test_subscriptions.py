@@ -5,9 +5,15 @@ from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.events import NO_QUEUE
-from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
-from holtmq.broker.partitioned.joining import decide_group_deletion, decide_move, forget_subscriptions
-from holtmq.broker.partitioned.subscriptions import Scope, StartMode, StartRequest, read_start, read_timestamp
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
+from holtmq.broker.partitioned.groups.joining import decide_group_deletion, decide_move, forget_subscriptions
+from holtmq.broker.partitioned.groups.subscriptions import (
+    Scope,
+    StartMode,
+    StartRequest,
+    read_start,
+    read_timestamp,
+)
 
 LOOKBACK = 4.0
 

@@ -2,8 +2,8 @@
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned.admin import delete_queue
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.commands.admin import delete_queue
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.journal import MemoryJournal

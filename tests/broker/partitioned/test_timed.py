@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.timed import Timed, TimedChange
 from holtmq.journal import MemoryJournal
 
 

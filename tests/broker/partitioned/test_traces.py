@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holtmq.broker.partitioned.traces import Traced, TraceStore
+from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 
 
 def event(number: int, transaction_id: str = "t", names: tuple[str, ...] = (), queue: int = 1) -> Traced:

@@ -4,14 +4,14 @@ from random import Random
 
 import pytest
 
-from holtmq.broker.partitioned import popping
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.admin import configure, delete_queue
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.commands import popping
+from holtmq.broker.partitioned.commands.admin import configure, delete_queue
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.wide_pops import matches
+from holtmq.broker.partitioned.waiting.wide_pops import matches
 from holtmq.journal import MemoryJournal
 
 QUEUES, NAMESPACES, TASKS, GROUPS = ("a", "b", "c", "d"), ("", "x", "y"), ("", "t"), ("g", "h")

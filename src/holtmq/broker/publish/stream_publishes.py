@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.pushing import room_left
+from holtmq.broker.partitioned.commands.pushing import room_left
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.publish.publish_properties import Traits

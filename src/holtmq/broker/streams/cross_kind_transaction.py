@@ -7,7 +7,7 @@ the rules of either kind, wire names, clocks.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holtmq.broker.partitioned.bundle import Part, check
+from holtmq.broker.partitioned.commands.atomic_commit import Part, check
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.vhost_streams import Streams
 from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkPush

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.partitioned.bodies import AmqpFacts, Body
-from holtmq.broker.partitioned.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.wire.properties import (
     PROPERTIES_AT,

@@ -13,12 +13,12 @@ from typing import Final, Protocol
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.pushing import has_room
+from holtmq.broker.partitioned.commands.pushing import has_room
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.subscriptions import StartMode, StartRequest
 from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.leases import Lease

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned.bundle import Part, write_together
+from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     QueueConfigured,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holtmq.broker.errors import Conflict, LeaseLost, LimitReached, NotFound
 from holtmq.broker.flow import Outcome
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.streams.envelopes import to_payload
 from holtmq.broker.timer_wheel import Timer

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Final
 
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
-from holtmq.broker.partitioned.admin import configure
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.bundle import Part, transact
-from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
+from holtmq.broker.partitioned.commands.admin import configure
+from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
+from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue_config import OptionValue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
-from holtmq.broker.partitioned.subscriptions import StartMode, StartRequest
 from holtmq.testing.simulation.partitioned_model import Lease, Options, Queue, State
 from holtmq.testing.simulation.partitioned_promises import LATE, PartitionedPromises
 from holtmq.testing.simulation.partitioned_view import observed, payload_of

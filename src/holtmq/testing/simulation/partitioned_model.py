@@ -7,9 +7,9 @@ the broker's code for the same rules; a shared mistake would be invisible.
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from holtmq.broker.partitioned.acknowledgment import AckStatus, AckVerdict
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.subscriptions import StartMode
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.subscriptions import StartMode
 
 US: Final = 1_000_000
 Letter = tuple[str, str, int, int, str]  # group, partition, position, retries spent, error

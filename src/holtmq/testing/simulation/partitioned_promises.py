@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.requests import Popped, PopRequest
 from holtmq.journal import JournalFailed
 from holtmq.testing.simulation.partitioned_model import Lease, State

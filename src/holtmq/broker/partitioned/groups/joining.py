@@ -16,15 +16,15 @@ from holtmq.broker.partitioned.events import (
     SubscriptionMoved,
     SubscriptionsForgotten,
 )
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.subscriptions import (
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.subscriptions import (
     Scope,
     StartMode,
     StartRequest,
     Subscription,
     Subscriptions,
 )
+from holtmq.broker.partitioned.queue import PartitionedQueue
 
 
 def decide_subscription(

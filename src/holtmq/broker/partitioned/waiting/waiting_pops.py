@@ -11,7 +11,7 @@ from math import inf
 from holtmq.broker.partitioned.events import Acked, Pushed, QueueConfigured, QueueEvent
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PopRequest, Waiter
-from holtmq.broker.partitioned.wide_pops import WideLines, matches
+from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 from holtmq.journal.interface import JournalFailed
 
 _ANY = ""

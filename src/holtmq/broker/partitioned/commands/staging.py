@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.broker.errors import Conflict, LimitReached
-from holtmq.broker.partitioned.addressing import Addresses
-from holtmq.broker.partitioned.bodies import Body, encode_body
+from holtmq.broker.partitioned.commands.addressing import Addresses
+from holtmq.broker.partitioned.commands.pushing import decide_push
+from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.events import decode_all, encode
-from holtmq.broker.partitioned.message_log import from_bytes, to_bytes
-from holtmq.broker.partitioned.pushing import decide_push
-from holtmq.broker.partitioned.spool import Spool
+from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
 from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore, Side
 from holtmq.broker.records.changes import Kind
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.bodies import UnreadableBody
+from holtmq.broker.partitioned.log.bodies import UnreadableBody
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
 from holtmq.broker.records.changes import Kind
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.keyed import KeyedRows, KeyOp, Row, Verb
+from holtmq.broker.partitioned.extras.keyed import KeyedRows, KeyOp, Row, Verb
 
 NAMESPACE: Final = "queen-locks"
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, NotFound
-from holtmq.broker.partitioned.acking import decide_acks
-from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckVerdict
+from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
 from holtmq.broker.partitioned.events import QueueEvent
-from holtmq.broker.partitioned.pushing import PushDecision, decide_push
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckVerdict
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 

@@ -10,17 +10,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.counters import Tally
 from holtmq.broker.partitioned.events import NO_QUEUE
-from holtmq.broker.partitioned.groups import Delivery, micros
-from holtmq.broker.partitioned.joining import decide_join, decide_subscription
+from holtmq.broker.partitioned.groups.group import Delivery, micros
+from holtmq.broker.partitioned.groups.joining import decide_join, decide_subscription
+from holtmq.broker.partitioned.groups.subscriptions import Scope
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PopRequest, Run
 from holtmq.broker.partitioned.store import Change, PartitionedStore
-from holtmq.broker.partitioned.subscriptions import Scope
-from holtmq.broker.partitioned.tally import Tally
-from holtmq.broker.partitioned.waiting import WaitingLine
-from holtmq.broker.partitioned.wide_pops import WideLines, matches
+from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 
 _SWEEP: Final = 4_096
 _JOINED_MAX: Final = 100_000  # of 180 bytes: partitions come and go, and pops may name any that never were

@@ -7,13 +7,13 @@ Must not touch: state (the queue applies the events), clocks, wire names.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from holtmq.broker.partitioned.acknowledgment import (
+from holtmq.broker.partitioned.events import Acked
+from holtmq.broker.partitioned.groups.acknowledgment import (
     AckOutcome,
     AckVerdict,
     Answers,
 )
-from holtmq.broker.partitioned.events import Acked
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 _RELEASED: Final = AckOutcome(AckVerdict.ACKNOWLEDGED, lease_released=True)

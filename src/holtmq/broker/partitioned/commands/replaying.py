@@ -7,10 +7,10 @@ Must not touch: state, bodies (the caller copies the payload), clocks.
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter, LetterFilter
+from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
 from holtmq.broker.partitioned.events import DeadLettersRemoved
-from holtmq.broker.partitioned.identifiers import dead_letter_id
-from holtmq.broker.partitioned.pushing import PushDecision, decide_push
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, LetterFilter
+from holtmq.broker.partitioned.log.identifiers import dead_letter_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from holtmq.broker.errors import LimitReached
-from holtmq.broker.partitioned.bodies import Body, UnreadableBody
+from holtmq.broker.partitioned.commands.pushing import PushDecision
+from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.events import IdsGiven
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.pushing import PushDecision
+from holtmq.broker.partitioned.extras.timers import Timed, TimedChange, TimedMessages
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.bodies import Body, UnreadableBody
 from holtmq.broker.partitioned.queue_config import US
 from holtmq.broker.partitioned.requests import PushItem, PushResult
-from holtmq.broker.partitioned.spool import Spool
 from holtmq.broker.partitioned.store import Change, PartitionedStore
-from holtmq.broker.partitioned.timed import Timed, TimedChange, TimedMessages
-from holtmq.broker.partitioned.waiting import WaitingLine
+from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 
 _Decided = tuple[str, Sequence[PushItem], PushDecision]
 _TRY_AGAIN: Final = 1.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holtmq.broker.partitioned.events import Acked, Filed, GroupStarted, QueueEvent, Trimmed
-from holtmq.broker.partitioned.groups import QUEUE_MODE, Group, micros
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Group, micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from holtmq.broker.partitioned.message_log import MessageLog
+from holtmq.broker.partitioned.log.message_log import MessageLog
 
 MAX_ENTRIES: Final = 4_000_000  # about 110 bytes each; beyond it the oldest go early, and are counted
 _BITS: Final = (1 << 60) - 1  # two digits of a Python int: 32 bytes an entry instead of 48

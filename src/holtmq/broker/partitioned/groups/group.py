@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from holtmq.broker.partitioned.acknowledgment import Answers
-from holtmq.broker.partitioned.message_log import MessageLog, Partition
-from holtmq.broker.partitioned.partition_leases import UNSET, Lease, PartitionLeases
+from holtmq.broker.partitioned.groups.acknowledgment import Answers
+from holtmq.broker.partitioned.groups.partition_leases import UNSET, Lease, PartitionLeases
+from holtmq.broker.partitioned.log.message_log import MessageLog, Partition
 from holtmq.broker.partitioned.queue_config import US, QueueConfig
-from holtmq.broker.partitioned.ready_partitions import ReadyPartitions
+from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
 
 QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of everybody who names none
 RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack which released their lease

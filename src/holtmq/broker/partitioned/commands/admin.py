@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
-from holtmq.broker.partitioned.bodies import Body, encode_body
-from holtmq.broker.partitioned.dead_letter_store import LetterFilter
+from holtmq.broker.partitioned.commands.replaying import (
+    ReplayDecision,
+    decide_purge,
+    decide_replay,
+    find_letter,
+)
+from holtmq.broker.partitioned.commands.retention import decide_clear
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     DeadLettersRemoved,
@@ -16,22 +21,22 @@ from holtmq.broker.partitioned.events import (
     QueueConfigured,
     QueueDeleted,
 )
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.joining import (
+from holtmq.broker.partitioned.extras.traces import Traced
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.groups.joining import (
     SeekDecision,
     decide_group_deletion,
     decide_move,
     decide_seek,
     forget_subscriptions,
 )
+from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.log.dead_letter_store import LetterFilter
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import OptionValue, merge
-from holtmq.broker.partitioned.replaying import ReplayDecision, decide_purge, decide_replay, find_letter
 from holtmq.broker.partitioned.requests import PushResult
-from holtmq.broker.partitioned.retention import decide_clear
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import Change
-from holtmq.broker.partitioned.traces import Traced
 
 
 def configure(

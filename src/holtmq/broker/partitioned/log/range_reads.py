@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import Conflict, NotFound
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter
-from holtmq.broker.partitioned.delivery_log import DeliveryRun, LogState
+from holtmq.broker.name_patterns import compile_for
 from holtmq.broker.partitioned.events import GroupStarted, QueueEvent, Sought
-from holtmq.broker.partitioned.message_log import CHUNK_ROWS, GONE
-from holtmq.broker.partitioned.name_patterns import compile_for
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, LogState
+from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
 from holtmq.broker.records.changes import Kind

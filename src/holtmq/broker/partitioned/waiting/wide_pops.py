@@ -9,7 +9,7 @@ touch: claims, clocks.
 from collections.abc import Iterator, Mapping
 
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.ready_partitions import ReadyPartitions
+from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
 
 _Scope = tuple[str, str]  # namespace, task; blank: any
 

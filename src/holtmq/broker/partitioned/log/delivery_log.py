@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.broker.partitioned.events import Acked
-from holtmq.broker.partitioned.partition_leases import Lease
+from holtmq.broker.partitioned.groups.partition_leases import Lease
 
 RUNS_MAX: Final = 128 << 10  # about 6 MB for a queue that is busy
 _BLOCK: Final = 4096

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from holtmq.broker.errors import LimitReached
-from holtmq.broker.partitioned.addressing import Addresses, address
+from holtmq.broker.partitioned.commands.addressing import Addresses, address
 from holtmq.broker.partitioned.events import Pushed
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.message_log import GONE
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.message_log import GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 DEFAULT_PARTITION: Final = "Default"

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holtmq.broker.errors import LeaseLost, NotFound
-from holtmq.broker.partitioned.acking import decide_acks
-from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckStatus
-from holtmq.broker.partitioned.bodies import Body, encode_body
-from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
-from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import Change, Extra
-from holtmq.broker.partitioned.stream_state import StateOp, StreamStates
-from holtmq.broker.partitioned.transaction import (
+from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.transaction import (
     AckOperation,
     PushOperation,
     TransactionDecision,
     decide_transaction,
 )
+from holtmq.broker.partitioned.extras.stream_state import StateOp, StreamStates
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.store import Change, Extra
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
 from holtmq.broker.records.changes import Kind
 

@@ -7,10 +7,10 @@ queue applies the event). A name that is pushed to again becomes a new partition
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.events import PartitionsDeleted
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.message_log import NO_PARTITION
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 STEP_PARTITIONS: Final = 20_000  # about 5 ms of walking

@@ -21,7 +21,7 @@ from holtmq.broker.partitioned.events import (
     SubscriptionMoved,
     SubscriptionsForgotten,
 )
-from holtmq.broker.partitioned.groups import micros
+from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue_config import US
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)

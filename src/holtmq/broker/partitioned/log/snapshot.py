@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter
-from holtmq.broker.partitioned.dedup import MAX_ENTRIES, Fingerprinter, fingerprint
 from holtmq.broker.partitioned.events import IdsGiven, QueueConfigured, UnreadableEvent
-from holtmq.broker.partitioned.groups import Group
-from holtmq.broker.partitioned.message_log import (
+from holtmq.broker.partitioned.groups.group import Group
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, Fingerprinter, fingerprint
+from holtmq.broker.partitioned.log.message_log import (
     GONE,
     NO_PARTITION,
     LogState,

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holtmq.broker.partitioned.acknowledgment import (
+from holtmq.broker.partitioned.events import Acked, Filed, GroupStarted
+from holtmq.broker.partitioned.groups.acknowledgment import (
     ERROR_MAX,
     Ack,
     AckOutcome,
@@ -22,9 +23,8 @@ from holtmq.broker.partitioned.acknowledgment import (
     settle,
     verdict_at,
 )
-from holtmq.broker.partitioned.events import Acked, Filed, GroupStarted
-from holtmq.broker.partitioned.groups import Group, micros
-from holtmq.broker.partitioned.partition_leases import Lease
+from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.groups.partition_leases import Lease
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 NOT_FOUND: Final = AckOutcome(AckVerdict.NOT_FOUND)

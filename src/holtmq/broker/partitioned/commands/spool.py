@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.bodies import encode_body
+from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
 from holtmq.broker.records.changes import Kind

@@ -7,11 +7,11 @@ and the admin commands decide), clocks, bodies.
 from collections.abc import Iterable
 from typing import Final
 
-from holtmq.broker.partitioned.dead_letter_store import DeadLetterStore
 from holtmq.broker.partitioned.events import IdsGiven, PartitionsDeleted
-from holtmq.broker.partitioned.groups import Group
-from holtmq.broker.partitioned.message_log import NO_PARTITION, MessageLog, Partition
-from holtmq.broker.partitioned.partition_leases import UNSET
+from holtmq.broker.partitioned.groups.group import Group
+from holtmq.broker.partitioned.groups.partition_leases import UNSET
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetterStore
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION, MessageLog, Partition
 
 _EVEN_EXPIRED: Final = float("-inf")
 
