@@ -30,10 +30,10 @@ from holtmq.broker.records.recovery import recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, Tls, TlsVerify
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.http.context import Context, Listener
-from holtmq.http.history import History
+from holtmq.http.engine.context import Context, Listener
+from holtmq.http.operator.history import History
+from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
-from holtmq.http.system_api import resident_bytes, total_memory
 from holtmq.journal import (
     Journal,
     JournalError,

@@ -17,7 +17,7 @@ from holtmq.broker.records import checkpoint
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work import spilling_fifo as lane
+from holtmq.broker.work import spilling_fifo
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import Lane
@@ -384,13 +384,13 @@ def seqs(messages: list[Message]) -> list[int]:
 def shrink_paging() -> list[tuple[ModuleType, str, int]]:
     """Constants that make a dozen messages a deep queue."""
     return [
-        (lane, "HEAD_MAX", 6),
-        (lane, "HEAD_KEEP", 2),
-        (lane, "HEAD_MAX_BYTES", 400),
-        (lane, "RUN", 3),
-        (lane, "_FIRST_RUN", 2),
-        (lane, "TAIL_MAX", 2),
-        (lane, "_CHUNK", 8),
+        (spilling_fifo, "HEAD_MAX", 6),
+        (spilling_fifo, "HEAD_KEEP", 2),
+        (spilling_fifo, "HEAD_MAX_BYTES", 400),
+        (spilling_fifo, "RUN", 3),
+        (spilling_fifo, "_FIRST_RUN", 2),
+        (spilling_fifo, "TAIL_MAX", 2),
+        (spilling_fifo, "_CHUNK", 8),
         (checkpoint, "_IN_MEMORY_AT_MOST", 7),
     ]
 

@@ -8,7 +8,7 @@ from core_support import Bench, headers_of
 from holtmq.broker import flow
 from holtmq.broker.flow import Outcome
 from holtmq.broker.message import Message
-from holtmq.broker.publish import publishing as placing
+from holtmq.broker.publish import publishing
 from holtmq.journal import JournalFailed, file_journal
 from holtmq.journal.fake_disk import FakeDisk
 
@@ -171,7 +171,7 @@ def test_a_delayed_message_that_cannot_be_placed_leaves_no_batch_open(
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(placing, "encode_message", broken)
+        patch.setattr(publishing, "encode_message", broken)
         with pytest.raises(RuntimeError, match="a bug"):
             bench.advance(50)
 

@@ -35,10 +35,10 @@ from holtmq.broker.streams.cross_kind_transaction import JointTransactions
 from holtmq.broker.streams.envelopes import to_body
 from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush
 from holtmq.config import Config
-from holtmq.http.context import Context
-from holtmq.http.protocol import Exchange
-from holtmq.http.push_api import PushApi
-from holtmq.http.work_api import WorkApi
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.protocol import Exchange
+from holtmq.http.queues.push import PushApi
+from holtmq.http.queues.work import WorkApi
 from holtmq.journal import JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk
 from holtmq.journal.interface import Journal

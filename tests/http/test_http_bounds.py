@@ -8,7 +8,8 @@ from http_support import Api
 
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import PartitionedStore
-from holtmq.http import paging, reads_api
+from holtmq.http.engine import paging
+from holtmq.http.queues import reads
 from holtmq.testing import TestBroker
 
 
@@ -180,8 +181,8 @@ def test_a_fetch_reads_no_more_messages_than_it_may_give(monkeypatch: pytest.Mon
 def test_one_call_looks_at_so_many_partitions_and_goes_on_by_next(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads_api, "_MOST_LOOKED_AT", 5)
-    monkeypatch.setattr(reads_api, "_LEAST_LOOKED_AT", 2)
+    monkeypatch.setattr(reads, "_MOST_LOOKED_AT", 5)
+    monkeypatch.setattr(reads, "_LEAST_LOOKED_AT", 2)
     items = [{"queue": "q", "partition": f"p{number}", "payload": 1} for number in range(8)]
     api.post("/api/v1/push", {"items": items})
 

@@ -150,7 +150,7 @@ def test_an_id_nobody_was_given_is_unknown(api: Api, wrong: str) -> None:
 
 
 def test_inboxes_nobody_uses_make_room_for_new_ones(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.http.ephemeral_api._QUEUES_MAX", 3)
+    monkeypatch.setattr("holtmq.http.extras.ephemeral._QUEUES_MAX", 3)
     api.post(f"{BASE}/configure", {"queue": "declared"})
     push(api, 1, queue="full")
     push(api, 1, queue="inbox-1")

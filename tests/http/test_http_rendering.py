@@ -8,8 +8,8 @@ from holtmq.broker.partitioned.log.identifiers import message_id, partition_id, 
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.requests import PushItem, PushResult
-from holtmq.http.rendering import push_results
-from holtmq.http.wire import iso_ms, iso_us
+from holtmq.http.engine.wire import iso_ms, iso_us
+from holtmq.http.queues.rendering import push_results
 
 CONFIGURED = QueueConfigured("q", "", "", QueueConfig(), 0)
 

@@ -11,7 +11,7 @@ from http_support import Api, ids, raw_exchange
 
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
-from holtmq.http.protocol import FastProtocol
+from holtmq.http.engine.protocol import FastProtocol
 from holtmq.testing import TestBroker
 
 PUSH = b'{"items":[{"queue":"q","payload":1,"transactionId":"%s"}]}'

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from holtmq.http.minting import mint
+from holtmq.http.engine.uuid_pool import mint
 
 
 def test_minted_ids_are_distinct_version_4_uuids() -> None:

@@ -255,8 +255,8 @@ def test_without_pyarrow_the_answer_names_what_to_install(
     import sys
 
     push(http, "q", 1)
-    monkeypatch.setitem(sys.modules, "holtmq.http.arrow_stream", None)
-    monkeypatch.delattr("holtmq.http.arrow_stream", raising=False)
+    monkeypatch.setitem(sys.modules, "holtmq.http.arrow.stream", None)
+    monkeypatch.delattr("holtmq.http.arrow.stream", raising=False)
 
     answer = http.get("/api/v1/ranges/q/rows")
 

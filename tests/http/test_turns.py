@@ -8,8 +8,8 @@ import pytest
 from http_support import Api
 
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
-from holtmq.http import turns
-from holtmq.http.turns import Turns
+from holtmq.http.engine import stepwise
+from holtmq.http.engine.stepwise import Turns
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 
@@ -36,7 +36,7 @@ FIGURES = (
 
 @pytest.fixture
 def single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "STEP", 0.0)
+    monkeypatch.setattr(stepwise, "STEP", 0.0)
 
 
 async def test_others_have_a_turn_between_the_steps(single_steps: None) -> None:
@@ -69,7 +69,7 @@ async def test_steps_come_to_what_they_return(single_steps: None) -> None:
 
 
 async def test_what_is_short_is_done_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "STEP", 3600.0)
+    monkeypatch.setattr(stepwise, "STEP", 3600.0)
     seen: list[str] = []
 
     async def work(name: str) -> None:
@@ -98,7 +98,7 @@ def test_figures_made_in_steps_are_the_same(api: Api, monkeypatch: pytest.Monkey
         return [api.get(f"/api/v1/{path}").json() for path in paths]
 
     at_once = ask()
-    monkeypatch.setattr(turns, "STEP", 0.0)
+    monkeypatch.setattr(stepwise, "STEP", 0.0)
 
     assert ask() == at_once
 
