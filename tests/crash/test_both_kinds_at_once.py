@@ -42,9 +42,9 @@ from holtmq.http.queues.work import WorkApi
 from holtmq.journal import JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk
 from holtmq.journal.interface import Journal
-from holtmq.testing.simulation.amqp_client import SimClient
 from holtmq.testing.views import raw_messages
 from holtmq.wire.properties import Properties, encode_header, encode_properties
+from simulation.amqp_client import SimClient
 
 NOW_MS = 1_700_000_000_000
 HEADER = encode_properties(Properties(delivery_mode=2))

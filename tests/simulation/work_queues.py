@@ -24,10 +24,10 @@ from holtmq.amqp.methods import (
 from holtmq.broker.streams.envelopes import to_body
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import views
-from holtmq.testing.simulation.amqp_client import SimClient
-from holtmq.testing.simulation.promises import Action, BrokenRule
-from holtmq.testing.simulation.world import World
 from holtmq.verify.record import Record, make_body, name_of
+from simulation.amqp_client import SimClient
+from simulation.promises import Action, BrokenRule
+from simulation.world import World
 
 _WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short", "dead"
 _TTL_MS: Final = 1_000

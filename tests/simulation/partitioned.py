@@ -17,11 +17,11 @@ from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartReque
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue_config import OptionValue
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
-from holtmq.testing.simulation.partitioned_model import Lease, Options, Queue, State
-from holtmq.testing.simulation.partitioned_promises import LATE, PartitionedPromises
-from holtmq.testing.simulation.partitioned_view import observed, payload_of
-from holtmq.testing.simulation.promises import Action, BrokenRule
-from holtmq.testing.simulation.world import World
+from simulation.partitioned_model import Lease, Options, Queue, State
+from simulation.partitioned_promises import LATE, PartitionedPromises
+from simulation.partitioned_view import observed, payload_of
+from simulation.promises import Action, BrokenRule
+from simulation.world import World
 
 _ORDERS, _EVENTS = "orders", "events"
 _QUEUES: Final = {

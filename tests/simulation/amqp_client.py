@@ -30,9 +30,9 @@ from holtmq.amqp.methods import (
     TxCommitOk,
 )
 from holtmq.broker.broker import Broker
-from holtmq.testing.simulation.promises import BrokenRule
 from holtmq.verify.record import name_of
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
+from simulation.promises import BrokenRule
 
 _SETTINGS: Final = Settings("HoltMQ", "simulated", heartbeat=0)
 _CHANNEL: Final = 1

@@ -1,4 +1,4 @@
-"""``python -m holtmq.testing.soak``: the simulation, one seed after the other, for as long as you like.
+"""``PYTHONPATH=tests python -m simulation``: the simulation, one seed after the other, for as long as you like.
 
 Owns: the command line. Must not touch: what a history is; ``simulation`` knows that.
 """
@@ -9,7 +9,7 @@ import time
 
 import click
 
-from holtmq.testing.simulation import STEPS, BrokenPromise, History, simulate
+from simulation import STEPS, BrokenPromise, History, simulate
 
 
 @click.command()

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.requests import Popped, PopRequest
 from holtmq.journal import JournalFailed
-from holtmq.testing.simulation.partitioned_model import Lease, State
-from holtmq.testing.simulation.partitioned_view import (
+from simulation.partitioned_model import Lease, State
+from simulation.partitioned_view import (
     View,
     damaged_bodies,
     difference,
@@ -23,8 +23,8 @@ from holtmq.testing.simulation.partitioned_view import (
     observed,
     payload_of,
 )
-from holtmq.testing.simulation.promises import BrokenRule
-from holtmq.testing.simulation.world import World
+from simulation.promises import BrokenRule
+from simulation.world import World
 
 T = TypeVar("T")
 

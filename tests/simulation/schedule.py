@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from holtmq.journal.fake_disk import Keep, PowerCut
-from holtmq.testing.simulation.partitioned import PartitionedQueues
-from holtmq.testing.simulation.promises import Action, BrokenPromise, BrokenRule, Side
-from holtmq.testing.simulation.work_queues import WorkQueues
-from holtmq.testing.simulation.world import World
+from simulation.partitioned import PartitionedQueues
+from simulation.promises import Action, BrokenPromise, BrokenRule, Side
+from simulation.work_queues import WorkQueues
+from simulation.world import World
 
 STEPS: Final = 100
 

@@ -17,7 +17,9 @@ class BrokenPromise(BrokenRule):
     """A seed whose history breaks a promise; the text says how to see it again."""
 
     def __init__(self, seed: int, step: int, what: str) -> None:
-        super().__init__(f"seed {seed}, step {step}: {what}\n  python -m holtmq.testing.soak --seed {seed}")
+        super().__init__(
+            f"seed {seed}, step {step}: {what}\n  PYTHONPATH=tests python -m simulation --seed {seed}"
+        )
         self.seed = seed
 
 

@@ -7,8 +7,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.testing.simulation.partitioned_model import Letter, State
 from holtmq.verify.record import make_body
+from simulation.partitioned_model import Letter, State
 
 
 @dataclass(frozen=True, slots=True)
