@@ -31,7 +31,7 @@ from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, Tls, TlsVerify
 from holtmq.descriptors import affordable_sockets, raise_limit
 from holtmq.http.engine.context import Context, Listener
-from holtmq.http.operator.history import History
+from holtmq.http.engine.history import History
 from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
 from holtmq.journal import (

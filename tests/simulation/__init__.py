@@ -1,7 +1,7 @@
 """Seeded random histories of the real broker and journal: clients, time, crashes and disk faults.
 
-Owns: the public names. One seed is one history, down to the byte: ``PYTHONPATH=tests python -m simulation --seed N``
-shows it again.
+Owns: the public names. One seed is one history, down to the byte:
+``PYTHONPATH=tests python -m simulation --seed N`` shows it again.
 """
 
 from simulation.promises import BrokenPromise, BrokenRule

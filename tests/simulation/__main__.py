@@ -1,4 +1,4 @@
-"""``PYTHONPATH=tests python -m simulation``: the simulation, one seed after the other, for as long as you like.
+"""``PYTHONPATH=tests python -m simulation``: simulated histories, one seed after the other, until stopped.
 
 Owns: the command line. Must not touch: what a history is; ``simulation`` knows that.
 """

@@ -1,8 +1,8 @@
 """The broker: commands from the edges, paired with the journal records that make them last.
 
-Owns: queues, policies, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. What
-holds no messages (users, exchanges, bindings) is in ``realm.py``, messages in motion are in ``flow.py``,
-and folding the journal back is in ``recovery.py``.
+Owns: queues, policies, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. Users,
+exchanges and bindings are in ``administration.py``, messages in motion in ``flow.py``, recovery in
+``recovery.py``.
 """
 
 import secrets

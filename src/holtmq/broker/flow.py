@@ -2,7 +2,7 @@
 
 Owns: the order in which a turn's work is done and which of it is one atomic record. Must not touch:
 topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever calls. How a message gets
-into its queues is in ``placing.py``.
+into its queues is in ``publishing.py``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Owns: the order. Must not touch: what endpoints do.
 
 from typing import Final
 
+from holtmq.http import hot_routes
 from holtmq.http.arrow import ranges, staging
-from holtmq.http.engine import hot_routes
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (

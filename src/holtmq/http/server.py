@@ -14,8 +14,8 @@ from uvicorn.server import ServerState
 
 from holtmq.http.engine.app import make_app
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.hot_routes import HotRoutes
 from holtmq.http.engine.protocol import FastProtocol
+from holtmq.http.hot_routes import HotRoutes
 from holtmq.http.management.api import with_management
 from holtmq.http.operator.system import resident_bytes
 from holtmq.http.routes import ENDPOINTS

@@ -13,9 +13,9 @@ from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
+from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.clients import Clients
-from holtmq.http.operator.history import History
+from holtmq.http.engine.history import History
 from holtmq.journal.interface import Journal
 
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from holtmq import __version__
 from holtmq.broker.topology.exchanges import Kind
+from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
 from holtmq.http.management.call import CHANGED, NODE, Answer, Call, Row
-from holtmq.http.management.clients import ChannelRow, ConnectionRow, ConsumerRow
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.operator.system import resident_bytes, total_memory
 

@@ -10,9 +10,9 @@ from typing import Final
 from holtmq.broker.partitioned.counters import QueueTally
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint
+from holtmq.http.engine.history import add, summed
 from holtmq.http.engine.stepwise import Turns
 from holtmq.http.engine.wire import iso_ms
-from holtmq.http.operator.history import add, summed
 from holtmq.http.operator.resources import counts_of
 from holtmq.http.operator.status import lag_ms, span_of, time_range
 

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply
-from holtmq.http.operator.history import MINUTE_US
+from holtmq.http.engine.history import MINUTE_US
 from holtmq.http.operator.system import resident_bytes
 
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,9 +13,9 @@ from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
 from holtmq.http.engine.endpoints import READ, Call, Endpoint
+from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.engine.stepwise import Turns
 from holtmq.http.engine.wire import iso_ms
-from holtmq.http.operator.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.operator.resources import counts_of, page_of, partition_rows, queue_head, selected, six
 from holtmq.http.queues.configure import options_out
 
