@@ -1,7 +1,7 @@
 """Publishes that lead to streams alone, gathered while a read lasts and pushed as one.
 
 Owns: what was taken and is not written yet, and how much of that there may be. Must not touch: publishes that
-also concern work queues (``publishing.py``), how a push is decided and written (``PartitionedService``), clocks.
+also concern work queues (``publishing.py``), how a push is decided (``PartitionedService``), clocks.
 """
 
 import sys
