@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from holtmq.broker import checkpoint, lane
+from holtmq.broker import lane
 from holtmq.broker.broker import Broker
 from holtmq.broker.checkpoint import snapshot
 from holtmq.broker.flow import Outcome
@@ -390,7 +390,6 @@ def shrink_paging() -> list[tuple[ModuleType, str, int]]:
         (lane, "_FIRST_RUN", 2),
         (lane, "TAIL_MAX", 2),
         (lane, "_CHUNK", 8),
-        (checkpoint, "_IN_MEMORY_AT_MOST", 7),
     ]
 
 

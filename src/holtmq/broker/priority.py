@@ -7,12 +7,11 @@ it takes. Must not touch: files, clocks.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from holtmq.broker.lane import RUN, Lane, Pager
+from holtmq.broker.lane import RUN, Lane, Pager, PositionRun
 from holtmq.broker.message import Message
 
 _SAMPLE: Final = 8
@@ -146,7 +145,7 @@ class Levels:
         for lane in self._from_top:
             lane.clear()
 
-    def positions(self) -> Iterator[array[int]]:
+    def positions(self) -> Iterator[PositionRun]:
         """Runs of the positions of every waiting message the journal holds."""
         for lane in self.lanes.values():
             yield from lane.positions()

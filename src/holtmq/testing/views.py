@@ -179,7 +179,7 @@ def _waiting(broker: Broker, lane: Lane) -> Iterator[Message]:
     yield from lane.ready
     runs = list(lane.positions())  # head, what was paged out, tail
     for run in runs[1:] if lane.inbox is lane.ready else runs[1:-1]:
-        yield from broker.flow.pager.read(run)
+        yield from broker.flow.pager.read(run.positions)
     if lane.inbox is not lane.ready:
         yield from lane.inbox
 

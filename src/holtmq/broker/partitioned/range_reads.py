@@ -306,7 +306,7 @@ class DeliveryCheckpoints(Side):
         if queue is not None:
             queue.deliveries.load(state.log)
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
+    def dump(self) -> tuple[list[Extra], list["array[int]"]]:
         records: list[Extra] = []
         for queue in self._store.by_number.values():
             log = queue.deliveries
