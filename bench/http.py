@@ -15,7 +15,7 @@ from bench.rabbitmq import free_port
 from bench.redis_streams import redis
 from rich.console import Console
 
-from holtmq.load.comparison import Figures, ComparedRun
+from holtmq.load.comparison import ComparedRun, Figures
 from holtmq.load.http_comparison import compare_http
 from holtmq.load.http_rounds import Contender
 from holtmq.load.http_stage import HttpTarget

@@ -33,7 +33,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
 from holtmq.broker.streams.envelopes import to_body
-from holtmq.broker.work.timed_leases import WorkAck, TimedLeases, WorkMessage, WorkPush
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.config import Config
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.protocol import Exchange

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from holtmq.cli import main
-from holtmq.load.comparison import Figures, ComparedRun
+from holtmq.load.comparison import ComparedRun, Figures
 from holtmq.load.link import Address
 from holtmq.load.measuring import Percentiles, Round, percentiles
 from holtmq.load.processes import listener_pid, usage

@@ -24,7 +24,7 @@ from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.dedup import DedupIndex
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.store import _EVENTS, Change, StateRecord, PartitionedStore
+from holtmq.broker.partitioned.store import _EVENTS, Change, PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.recovery import _Holding

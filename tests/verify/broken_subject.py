@@ -14,7 +14,7 @@ from holtmq.broker.partitioned import events as partitioned_events
 from holtmq.broker.partitioned import store as partitioned_store
 from holtmq.broker.partitioned.events import Acked, Event
 from holtmq.broker.partitioned.log.bodies import Body
-from holtmq.broker.partitioned.store import Change, StateRecord, PartitionedStore
+from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
 from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind
 from holtmq.http.engine.protocol import Exchange

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.publish.publishing import PublishOutcome, Publishing
+from holtmq.broker.publish.publishing import Publishing, PublishOutcome
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import (
     encode_mark,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import msgspec
 from rich.table import Table
 
-from holtmq.load.comparison import Figures, ComparedRun
+from holtmq.load.comparison import ComparedRun, Figures
 from holtmq.load.measuring import Percentiles
 
 _COLOURS = ("#1f6f8b", "#c06014", "#6b7f2a")

@@ -41,7 +41,7 @@ from holtmq.broker.partitioned.requests import (
     PushResult,
     Waiter,
 )
-from holtmq.broker.partitioned.store import Change, StateRecord, PartitionedStore
+from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines
 from holtmq.journal.interface import Journal

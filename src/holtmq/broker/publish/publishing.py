@@ -51,16 +51,16 @@ class Publishing:
 
     __slots__ = (
         "_batch",
+        "cross_kind",
         "delayed",
         "dirty",
         "gathered",
-        "stream_publishes",
-        "cross_kind",
         "journal",
         "now_ms",
         "on_dirty",
         "pager",
         "seq",
+        "stream_publishes",
         "timers",
         "traits",
         "vhosts",

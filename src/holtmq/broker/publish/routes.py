@@ -63,8 +63,8 @@ class Imprint:
     __slots__ = (
         "address",
         "durable_ids",
-        "header",
         "fifo",
+        "header",
         "persistent",
         "priority",
         "queue",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holtmq.broker.partitioned.commands.atomic_commit import Part, check
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.vhost_streams import Streams
-from holtmq.broker.work.timed_leases import WorkAck, TimedLeases, WorkPush
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkPush
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker

@@ -22,7 +22,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.leases import Lease
-from holtmq.broker.work.spilling_fifo import SpillingFifo, Pager
+from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 
 _READ_AT_ONCE: Final = 256

@@ -13,7 +13,7 @@ from holtmq.broker.message import Message
 from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import SpillingFifo, Pager
+from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 
 _SHARE: Final = 256  # most messages handed out between two looks at the consumers' room
 _SHARE_BYTES: Final = 262_144
@@ -70,10 +70,10 @@ class WorkQueue:
         "exclusive_consumer",
         "expiring",
         "expiry_scheduled_ms",
-        "held_back",
-        "id",
         "fifo",
         "fifos",
+        "held_back",
+        "id",
         "levels_clamped",
         "limited",
         "name",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from holtmq.broker.partitioned.counters import QueueTally, QueueCounters
+from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
 
 MINUTE_US: Final = 60_000_000
 _KEPT_MINUTES: Final = 24 * 60

@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.commands.atomic_commit import Part
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
-from holtmq.broker.work.timed_leases import WorkAck, TimedLeases, WorkMessage, WorkPush
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.protocol import Exchange

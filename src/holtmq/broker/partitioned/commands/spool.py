@@ -4,6 +4,7 @@ Owns: the switches, the spooled messages and their order; each reaches its queue
 of queues (a drain is an ordinary push), clocks.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +13,7 @@ import msgspec
 
 from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.partitioned.store import StateRecord, PartitionedStore, StatePart
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 STEP: Final = 1_000
@@ -118,6 +119,7 @@ class Spool(StatePart):
             state = _state.decode(payload)
             self._switches, self._waiting = state.switches, deque(state.waiting)
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         state = _SpoolState(self._switches, list(self._waiting))
-        return [(int(Kind.SPOOL_STATE), _encode(state))], [position for _, _, position in self._waiting]
+        positions = array("Q", [position for _, _, position in self._waiting])
+        return [(int(Kind.SPOOL_STATE), _encode(state))], [positions]

@@ -21,7 +21,7 @@ from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, LogState
 from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.store import StateRecord, PartitionedStore, StatePart
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import ReadRuns, Run
 from holtmq.journal.run_reader import payloads, run_bytes
@@ -306,7 +306,7 @@ class DeliveryCheckpoints(StatePart):
         if queue is not None:
             queue.deliveries.load(state.log)
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         records: list[StateRecord] = []
         for queue in self._store.by_number.values():
             log = queue.deliveries
