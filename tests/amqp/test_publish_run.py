@@ -164,7 +164,8 @@ def test_a_stream_of_publishes_cut_at_every_byte_arrives_whole() -> None:
         assert client.bodies() == [b"warm", *numbers(3)]
 
 
-def test_a_publish_on_another_channel_is_not_counted_for_this_one() -> None:
+@pytest.mark.parametrize("body", [b"", b"b"])
+def test_a_publish_on_another_channel_is_not_counted_for_this_one(body: bytes) -> None:
     broker = new_broker()
     client = Client(broker)
     client.call(QueueDeclare("q"))
@@ -174,7 +175,7 @@ def test_a_publish_on_another_channel_is_not_counted_for_this_one() -> None:
         client.feed(publish(b"a", "q") * 10)
     before = len(client.queue())
 
-    client.feed(publish(b"a", "q") * 5 + publish(b"b", "q", channel=2) * 5 + publish(b"c", "q") * 5)
+    client.feed(publish(b"a", "q") * 5 + publish(body, "q", channel=2) * 5 + publish(b"c", "q") * 5)
 
     assert len(client.queue()) == before + 10
 
