@@ -28,7 +28,7 @@ from holtmq.load.varied_blob import VariedBlob, Variety, binding_key
 from holtmq.load.workloads import WORKLOADS, Workload
 
 _READ = 256 * 1024
-_PREFETCH = 1000
+_PREFETCH = 20000
 _EXCHANGE = "holt-load"
 _CORPORA = (
     "varied-sizes",
