@@ -209,7 +209,7 @@ class OtherWaysIn:
         service = self._world.partitioned
         after = self._promises.state.copy()
         after.timers = timers
-        done = self._promises.command(lambda: service.store.commit_extras(service.timed.record(change)))
+        done = self._promises.command(lambda: service.store.commit_state(service.timed.record(change)))
         if done is not None:
             service.plan_timed()
             self._promises.becomes(after)

@@ -43,7 +43,7 @@ _STATUSES: Final = tuple(AckStatus)
 
 
 class PartitionedQueues:
-    """See the module. A ``Side`` of the history."""
+    """See the module. A ``ClientSide`` of the history."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -9,7 +9,7 @@ from typing import Final
 
 from holtmq.journal.fake_disk import Keep, PowerCut
 from simulation.partitioned import PartitionedQueues
-from simulation.promises import Action, BrokenPromise, BrokenRule, Side
+from simulation.promises import Action, BrokenPromise, BrokenRule, ClientSide
 from simulation.work_queues import WorkQueues
 from simulation.world import World
 
@@ -43,7 +43,7 @@ class Simulation:
         self._world = World(seed, trace)
         self._random = self._world.random
         self._crashes = self._power_cuts = 0
-        self._sides: tuple[Side, ...] = (WorkQueues(self._world), PartitionedQueues(self._world))
+        self._sides: tuple[ClientSide, ...] = (WorkQueues(self._world), PartitionedQueues(self._world))
         chosen: dict[Action, int] = {
             self._time_passes: 12,
             self._checkpoints: 4,

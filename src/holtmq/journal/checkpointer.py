@@ -25,7 +25,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
-class Outcome:
+class CheckpointOutcome:
     position: int
     published: bool = False
     reclaimed: Reclaimed = field(default_factory=Reclaimed)
@@ -42,7 +42,7 @@ class _Running:
 class Checkpointer:
     """``done`` is told how each one ended. Without ``notify`` every step runs inline."""
 
-    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[CheckpointOutcome], None]) -> None:
         self._disk = disk
         self._notify = notify
         self._done = done
@@ -105,12 +105,12 @@ class Checkpointer:
         running = self._running
         assert running is not None
         if isinstance(result, str):
-            self._finished(Outcome(running.position, problems=[result]))
+            self._finished(CheckpointOutcome(running.position, problems=[result]))
             return
         running.live = result
         written()
 
-    def _finished(self, outcome: Outcome) -> None:
+    def _finished(self, outcome: CheckpointOutcome) -> None:
         self._running = None
         self._done(outcome)
 
@@ -159,8 +159,8 @@ def _publish(
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
-) -> Outcome:
-    outcome = Outcome(position)
+) -> CheckpointOutcome:
+    outcome = CheckpointOutcome(position)
     try:
         if unsynced is not None:
             file = disk.open(unsynced, write=True)

@@ -55,7 +55,7 @@ class PositionRun(NamedTuple):
         return array("Q", [position for position in self.positions if position < TRANSIENT])
 
 
-class Lane:
+class SpillingFifo:
     """One order of messages: ``ready`` (head), positions, ``inbox`` (tail).
 
     ``inbox`` is ``ready`` itself while nothing is paged, so that a push is one append.
