@@ -12,7 +12,12 @@ import pika
 import pytest
 from e2e_support import DEADLINE
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, NackError
+from pika.exceptions import (
+    AMQPConnectionError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    NackError,
+)
 
 from holtmq.testing import TestBroker
 
@@ -161,6 +166,27 @@ def test_two_members_of_a_group_never_hold_the_same_message(stream_broker: TestB
         mine = [int(body) for body in got if int(body) % 4 == partition]
         assert mine == sorted(mine)
     connection.close()
+
+
+@pytest.mark.parametrize("refuse", ["nack", "nack and requeue", "reject"])
+def test_a_reader_that_is_in_no_group_cannot_refuse_a_message(stream_broker: TestBroker, refuse: str) -> None:
+    connection, channel = bound_stream(stream_broker)
+    channel.basic_publish("events", "k", b"1")
+    channel.basic_qos(prefetch_count=1)
+
+    method, _, _ = next(channel.consume("s", arguments={"x-stream-offset": "first"}))
+    if refuse == "reject":
+        channel.basic_reject(method.delivery_tag, requeue=False)
+    else:
+        channel.basic_nack(method.delivery_tag, requeue=refuse == "nack and requeue")
+    with pytest.raises(ConnectionClosedByBroker) as refusal:
+        connection.process_data_events(DEADLINE)
+
+    assert refusal.value.reply_code == 540
+    assert refusal.value.reply_text == (
+        "NOT_IMPLEMENTED - basic.nack and basic.reject not supported by stream queues queue 's' in vhost '/'"
+    )
+    assert stream_broker.call(lambda node: node.broker.vhost("/").queues["s"].unacked) == 0
 
 
 @pytest.mark.parametrize("offset", ["soon", -1, True, "10 hours"])

@@ -89,6 +89,7 @@ class Placing:
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
         now_ms = self.now_ms
+        persistent = traits.persistent or route.persists
         message = Message(
             seq,
             route.address,
@@ -97,12 +98,12 @@ class Placing:
             now_ms,
             0 if ttl is None else now_ms + ttl,
             traits.priority,
-            traits.persistent,
+            persistent,
         )
         if not route.simple or not traits.plain or self._batch is not None:
             return self._publish_special(route, traits, message)
         outcome = _PLACED
-        if traits.persistent and route.durable_ids:
+        if persistent and route.durable_ids:
             if self.gathered:
                 self.write_gathered()
             message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
@@ -208,6 +209,8 @@ class Placing:
             self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        if not message.persistent and any(queue.always_persists for queue in queues.values()):
+            message.persistent = True
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
@@ -262,6 +265,8 @@ class Placing:
     ) -> bool:
         """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
         assert self._batch is not None
+        if not message.persistent and any(queue.always_persists for queue in queues):
+            message.persistent = True
         full: list[WorkQueue] = []
         accepted: list[WorkQueue] = []
         for queue in queues:
