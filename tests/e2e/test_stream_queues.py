@@ -180,7 +180,7 @@ def test_a_reader_that_is_in_no_group_cannot_refuse_a_message(stream_broker: Tes
     else:
         channel.basic_nack(method.delivery_tag, requeue=refuse == "nack and requeue")
     with pytest.raises(ConnectionClosedByBroker) as refusal:
-        connection.process_data_events(DEADLINE)
+        channel.queue_declare("s", passive=True)
 
     assert refusal.value.reply_code == 540
     assert refusal.value.reply_text == (
