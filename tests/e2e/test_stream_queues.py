@@ -332,3 +332,22 @@ def test_a_stream_is_read_without_acknowledgments_and_without_a_prefetch(
 
     assert got == [b"1", b"2", b"3"]
     connection.close()
+
+
+def test_a_running_node_lets_go_of_what_is_beyond_a_streams_limits(stream_broker: TestBroker) -> None:
+    connection, channel = connect(stream_broker)
+    channel.confirm_delivery()
+    channel.queue_declare("aged", durable=True, arguments={**STREAM, "x-max-age": "1m"})
+    channel.queue_declare("short", durable=True, arguments={**STREAM, "x-max-length-bytes": 25})
+    for n in range(5):
+        channel.basic_publish("", "aged", b"%d" % (10**9 + n))
+        channel.basic_publish("", "short", b"%d" % (10**9 + n))
+
+    stream_broker.clock.advance(30)
+    assert len(stream_broker.messages("aged")) == 5
+    assert [message.body for message in stream_broker.messages("short")] == [b"1000000003", b"1000000004"]
+    stream_broker.clock.advance(40)
+
+    assert stream_broker.messages("aged") == []
+    assert channel.queue_declare("aged", passive=True).method.message_count == 0
+    connection.close()
