@@ -170,7 +170,7 @@ def test_two_members_of_a_group_never_hold_the_same_message(stream_broker: TestB
 
 @pytest.mark.parametrize("refuse", ["nack", "nack and requeue", "reject"])
 def test_a_reader_that_is_in_no_group_cannot_refuse_a_message(stream_broker: TestBroker, refuse: str) -> None:
-    connection, channel = bound_stream(stream_broker)
+    _, channel = bound_stream(stream_broker)
     channel.basic_publish("events", "k", b"1")
     channel.basic_qos(prefetch_count=1)
 

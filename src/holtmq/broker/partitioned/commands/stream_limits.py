@@ -1,7 +1,7 @@
 """How much of a stream is kept: ``x-max-age`` and ``x-max-length-bytes``, from its arguments or a policy.
 
-Owns: the limits by queue name, and what the messages of a queue with a limit in bytes weigh. That is measured,
-newest first and in bounded steps: no index has it. Must not touch: clocks, how messages leave
+Owns: the limits by queue name, and what the messages of a queue with a limit in bytes weigh. That is
+measured, newest first and in bounded steps: no index has it. Must not touch: clocks, how messages leave
 (``retention.py``).
 """
 
@@ -87,7 +87,7 @@ class _Scale:
         self._complete = False  # what lies below the counted ones has to go, or there is nothing
 
     def cut(self, most: int, weigh: Weigh) -> tuple[int, bool]:
-        """The offset below which there is too much, 0 if that is not known; whether there is more to weigh."""
+        """The offset below which there is too much (0: not known), and whether there is more to weigh."""
         log = self._log
         end = self._start + len(self._newer)
         sizes = self._sizes(range(end, min(log.sure, end + STEP_MESSAGES)), weigh)
