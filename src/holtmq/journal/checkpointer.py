@@ -25,7 +25,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
-class Outcome:
+class CheckpointOutcome:
     position: int
     published: bool = False
     reclaimed: Reclaimed = field(default_factory=Reclaimed)
@@ -43,7 +43,7 @@ class _Running:
 class Checkpointer:
     """``done`` is told how each one ended. Without ``notify`` every step runs inline."""
 
-    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[CheckpointOutcome], None]) -> None:
         self._disk = disk
         self._notify = notify
         self._done = done
@@ -100,12 +100,12 @@ class Checkpointer:
         running = self._running
         assert running is not None
         if problem is not None:
-            self._finished(Outcome(running.position, problems=[problem]))
+            self._finished(CheckpointOutcome(running.position, problems=[problem]))
             return
         running.written = True
         written()
 
-    def _finished(self, outcome: Outcome) -> None:
+    def _finished(self, outcome: CheckpointOutcome) -> None:
         self._running = None
         self._done(outcome)
 
@@ -157,8 +157,8 @@ def _publish(
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
-) -> Outcome:
-    outcome = Outcome(running.position)
+) -> CheckpointOutcome:
+    outcome = CheckpointOutcome(running.position)
     try:
         if unsynced is not None:
             file = disk.open(unsynced, write=True)

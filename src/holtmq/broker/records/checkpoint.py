@@ -31,7 +31,7 @@ from holtmq.broker.records.changes import (
 )
 from holtmq.broker.topology.policies import Policy
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 
 
@@ -105,7 +105,7 @@ def _outstanding(broker: Broker) -> dict[int, list[Message]]:
 def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[int]]) -> QueueState:
     """What a restart needs of a queue; the positions of everything it holds go to ``live``."""
     store = queue.store
-    lanes: dict[int, Lane] = dict(store.lanes) if isinstance(store, Levels) else {0: store}
+    fifos: dict[int, SpillingFifo] = dict(store.fifos) if isinstance(store, Levels) else {0: store}
     size, expiring = queue.bytes, queue.expiring
     out_by_level: dict[int, list[int]] = {}
     for message in outstanding:
@@ -114,15 +114,15 @@ def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[
         if message.persistent:
             size += len(message.body)
             out_by_level.setdefault(level, []).append(message.position)
-            lanes.setdefault(level, Lane())
+            fifos.setdefault(level, SpillingFifo())
     live.append(array("Q", sorted(message.position for message in outstanding if message.position)))
     levels: dict[int, bytes] = {}
-    for level, lane in lanes.items():
-        runs = list(lane.positions())
-        live += [_plain(run, lane.mixed) for run in runs]
-        size -= lane.transient_bytes()
+    for level, fifo in fifos.items():
+        runs = list(fifo.positions())
+        live += [_plain(run, fifo.mixed) for run in runs]
+        size -= fifo.transient_bytes()
         if queue.persisted:
-            kept = [_persistent_only(run, lane.mixed) for run in runs]
+            kept = [_persistent_only(run, fifo.mixed) for run in runs]
             levels[level] = b"".join(run.tobytes() for run in _with_out(kept, out_by_level.get(level, [])))
     return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
 

@@ -36,7 +36,7 @@ class Pager(Protocol):
         ...
 
 
-class Lane:
+class SpillingFifo:
     """One order of messages: ``ready`` (head), positions, ``inbox`` (tail).
 
     ``inbox`` is ``ready`` itself while nothing is paged, so that a push is one append.

@@ -64,7 +64,7 @@ class StreamLimits:
                 scale = self._scales[queue.number] = _Scale(log)
             heavy, busy = scale.cut(limits.max_bytes, self._weigh)
             floor = max(floor, heavy)
-        return min(floor, log.sure), busy
+        return min(floor, log.durable_end), busy
 
     def drop_scales(self, living: Callable[[int], bool]) -> None:
         """Forget what queues weigh that are gone."""
@@ -79,7 +79,7 @@ class _Scale:
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
-        self._start = log.sure
+        self._start = log.durable_end
         self._older: array[int] = array("Q")  # sizes of messages below ``_start``, the newest first
         self._newer: array[int] = array("Q")  # of those from there on, the oldest first
         self._head = 0  # so many of the newer ones no longer count
@@ -90,7 +90,7 @@ class _Scale:
         """The offset below which there is too much (0: not known), and whether there is more to weigh."""
         log = self._log
         end = self._start + len(self._newer)
-        sizes = self._sizes(range(end, min(log.sure, end + STEP_MESSAGES)), weigh)
+        sizes = self._sizes(range(end, min(log.durable_end, end + STEP_MESSAGES)), weigh)
         self._newer.extend(sizes)
         self._total += sum(sizes)
         if not self._complete:
@@ -98,7 +98,7 @@ class _Scale:
         while self._total > most and self._count > 1:  # the newest stays, whatever it weighs
             self._total -= self._pop_oldest()
             self._complete = True
-        busy = end + len(sizes) < log.sure or not self._complete
+        busy = end + len(sizes) < log.durable_end or not self._complete
         return (self._low if self._complete else 0), busy
 
     @property

@@ -115,11 +115,11 @@ class MessageLog:
         "_chunks",
         "_dead",
         "_starts",
+        "durable_end",
         "first_offset",
         "last_created_us",
         "live",
         "next_offset",
-        "sure",
     )
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class MessageLog:
         self._chunks: list[Chunk | None] = []
         self._starts: list[int] = []  # creation time of each chunk's first row; outlives the chunk
         self._dead: set[int] = set()  # full chunks without a live row
-        self.sure = 0  # the first offset whose message a crash could still take back, or next_offset
+        self.durable_end = 0  # the first offset whose message a crash could still take back, or next_offset
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class MessageLog:
 
     def load(self, state: "LogState") -> None:
         self._base, self.next_offset, self.last_created_us, self._starts, columns = state
-        self.sure = self.next_offset
+        self.durable_end = self.next_offset
         self._chunks = []
         for number, column in enumerate(columns, self._base):
             if not column:
