@@ -13,7 +13,6 @@ from types import ModuleType
 from holtmq.broker.broker import Broker
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import TRANSIENT, Message, make_address
-from holtmq.broker.records import checkpoint
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.topology.vhost import VHost
@@ -391,7 +390,6 @@ def shrink_paging() -> list[tuple[ModuleType, str, int]]:
         (spilling_fifo, "_FIRST_RUN", 2),
         (spilling_fifo, "TAIL_MAX", 2),
         (spilling_fifo, "_CHUNK", 8),
-        (checkpoint, "_IN_MEMORY_AT_MOST", 7),
     ]
 
 

@@ -30,7 +30,7 @@ from simulation.promises import Action, BrokenRule
 from simulation.world import World
 
 _WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short", "dead"
-_SURE = "durable_end"
+_SURE = "sure"
 _TTL_MS: Final = 1_000
 _QUEUES: Final[dict[str, dict[str, object]]] = {
     _WORK: {},

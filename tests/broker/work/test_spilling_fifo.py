@@ -165,12 +165,13 @@ def test_positions_name_every_waiting_message_once_and_tag_the_transient() -> No
     fill(fifo, shelf, 21, 40, persistent=False)
     fill(fifo, shelf, 41, 60)
 
-    positions = [position for run in fifo.positions() for position in run]
+    positions = [position for run in fifo.positions() for position in run.positions]
 
     persistent = [position for position in positions if position < TRANSIENT]
     assert persistent == [seq * 10 for seq in (*range(1, 21), *range(41, 61))]
     assert len(set(positions)) == len(positions)
-    assert fifo.mixed
+    assert [p for run in fifo.positions() for p in run.persistent()] == persistent
+    assert [p for run in fifo.positions() for p in run.plain()] == [p & ~TRANSIENT for p in positions]
 
 
 def test_bodies_that_a_restart_forgets_are_counted_exactly_through_paging() -> None:
@@ -250,6 +251,6 @@ def test_clearing_forgets_the_paged_too() -> None:
     fifo.clear()
 
     assert len(fifo) == fifo.transient_bytes() == 0
-    assert [run for run in fifo.positions() if run] == []
+    assert [run for run in fifo.positions() if run.positions] == []
     fill(fifo, shelf, 31, 32)
     assert seqs(fifo.take(9, shelf)) == [31, 32]

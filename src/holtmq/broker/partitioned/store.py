@@ -5,7 +5,7 @@ at start-up and the records of a checkpoint. Must not touch: decisions, wire nam
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -27,7 +27,7 @@ from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
 from holtmq.broker.partitioned.log.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
-from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, from_bytes
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -51,8 +51,8 @@ class StatePart:
         """Make one record true, now or at start-up."""
         raise NotImplementedError
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
-        """Records that stand for all of it, and the journal positions it refers to."""
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
+        """Records that stand for all of it, and the journal positions it refers to, in any order."""
         raise NotImplementedError
 
 
@@ -102,8 +102,8 @@ class PartitionedStore:
     ) -> list[int]:
         """Write everything as one record of which a crash leaves all or nothing, then make it true.
 
-        ``records`` and ``bodies`` are the messages of all ``Pushed`` events, in order. ``work_records`` are records
-        of the node's other half: written here, folded there; their positions are the answer.
+        ``records`` and ``bodies`` are the messages of all ``Pushed`` events in order. ``work_records`` are of
+        work queues: written here, folded there; their positions are the answer.
         """
         batch: list[StateRecord] = [(_BODY, record) for record in records]
         batch += state_records
@@ -266,7 +266,7 @@ class PartitionedStore:
         return loose
 
     def snapshot(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        """Records that stand for all of this, and sorted arrays of the journal positions it refers to."""
+        """Records that stand for all of this, and the journal positions it refers to, in any order."""
         events: list[bytes] = [encode(NO_QUEUE, event) for event in self.subscriptions.dump()]
         events += [encode(NO_QUEUE, event) for event in self.traces]
         records: list[StateRecord] = [
@@ -278,31 +278,14 @@ class PartitionedStore:
         records.append((int(Kind.PARTITIONED_COUNTERS), _encode(counters)))
         live: list[array[int]] = []
         for queue in self.by_number.values():
-            live += _live_positions(queue)
+            live += queue.log.stored_positions()
+            live.append(array("Q", [letter.journal_position for letter in queue.dead_letters]))
         for side in dict.fromkeys(self._state_parts.values()):
             more, kept = side.dump()
             records += more
-            if kept:
-                live.append(array("Q", sorted(kept)))
+            live += kept
         return records, live
 
 
 _BODY: Final = int(Kind.PARTITIONED_BODY)
 _EVENTS: Final = int(Kind.PARTITIONED)
-
-
-def _live_positions(queue: PartitionedQueue) -> Iterator["array[int]"]:
-    """By whole chunks: a million messages take milliseconds, not a second of stepping through them."""
-    columns = queue.log.dump()[4]
-    for column in columns:
-        if not column:
-            continue
-        positions, partitions = from_bytes("Q", column[0]), from_bytes("I", column[2])
-        if GONE in partitions:
-            kept = zip(positions, partitions, strict=True)
-            positions = array("Q", [position for position, index in kept if index != GONE])
-        if positions:
-            yield positions
-    letters = array("Q", sorted({letter.journal_position for letter in queue.dead_letters}))
-    if letters:
-        yield letters

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.broker import Broker
-from holtmq.broker.message import TRANSIENT, Message
+from holtmq.broker.message import Message
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import (
     AnyChange,
@@ -59,14 +59,13 @@ class DelayState(msgspec.Struct, array_like=True):
     due_ms: dict[int, int]
 
 
-_IN_MEMORY_AT_MOST: Final = 20_000  # a longer run is certainly one of paged positions
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def snapshot(
     broker: Broker, partitioned: PartitionedStore | None = None
 ) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
-    """Records that stand for all state of now, and the sorted positions that it refers to."""
+    """Records that stand for all state of now, and the positions that it refers to, in any order."""
     records: list[tuple[int, bytes]] = [
         (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
     ]
@@ -78,7 +77,7 @@ def snapshot(
         if queue.persisted:
             records.append((Kind.QUEUE_STATE, _encode(state)))
     delayed = broker.flow.delayed
-    live.append(array("Q", sorted(delayed)))
+    live.append(array("Q", delayed))
     due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
     records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
     if partitioned is not None:
@@ -115,14 +114,14 @@ def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[
             size += len(message.body)
             out_by_level.setdefault(level, []).append(message.position)
             fifos.setdefault(level, SpillingFifo())
-    live.append(array("Q", sorted(message.position for message in outstanding if message.position)))
+    live.append(array("Q", [message.position for message in outstanding if message.position]))
     levels: dict[int, bytes] = {}
     for level, fifo in fifos.items():
         runs = list(fifo.positions())
-        live += [_plain(run, fifo.mixed) for run in runs]
+        live += [run.plain() for run in runs]
         size -= fifo.transient_bytes()
         if queue.persisted:
-            kept = [_persistent_only(run, fifo.mixed) for run in runs]
+            kept = [run.persistent() for run in runs]
             levels[level] = b"".join(run.tobytes() for run in _with_out(kept, out_by_level.get(level, [])))
     return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
 
@@ -141,22 +140,6 @@ def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
         merged.append(run)
     merged.append(array("Q", out))
     return merged
-
-
-def _untagged(position: int) -> int:
-    return position & ~TRANSIENT
-
-
-def _persistent_only(run: array[int], mixed: bool) -> array[int]:
-    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: all of it is persistent
-        return run
-    return array("Q", [position for position in run if position < TRANSIENT])
-
-
-def _plain(run: array[int], mixed: bool) -> array[int]:
-    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: in the order of the journal
-        return run
-    return array("Q", sorted(map(_untagged, run)))
 
 
 def _topology(broker: Broker) -> Iterable[AnyChange]:

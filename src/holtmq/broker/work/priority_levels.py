@@ -7,13 +7,12 @@ it takes. Must not touch: files, clocks.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 from holtmq.broker.message import Message
-from holtmq.broker.work.spilling_fifo import RUN, Pager, SpillingFifo
+from holtmq.broker.work.spilling_fifo import RUN, Pager, PositionRun, SpillingFifo
 
 _SAMPLE: Final = 8
 
@@ -146,7 +145,7 @@ class Levels:
         for fifo in self._from_top:
             fifo.clear()
 
-    def positions(self) -> Iterator[array[int]]:
+    def positions(self) -> Iterator[PositionRun]:
         """Runs of the positions of every waiting message the journal holds."""
         for fifo in self.fifos.values():
             yield from fifo.positions()

@@ -1,4 +1,4 @@
-"""Timed messages over HTTP, alone and as timer_operations of a transaction.
+"""Timed messages over HTTP, alone and as parts of a transaction.
 
 Owns: reading operations and the wire form of results. Must not touch: when they fire.
 """

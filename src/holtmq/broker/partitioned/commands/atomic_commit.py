@@ -1,6 +1,6 @@
 """Several things in one step: a client's transaction, and the cycle of a stream processor.
 
-Owns: stream_publishes what each part decides into one commit, all of it or nothing. Must not touch: the decisions
+Owns: collecting what each part decides into one commit, all of it or nothing. Must not touch: the decisions
 themselves, wire names, clocks.
 """
 

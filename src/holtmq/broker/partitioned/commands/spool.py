@@ -4,6 +4,7 @@ Owns: the switches, the spooled messages and their order; each reaches its queue
 of queues (a drain is an ordinary push), clocks.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -118,6 +119,7 @@ class Spool(StatePart):
             state = _state.decode(payload)
             self._switches, self._waiting = state.switches, deque(state.waiting)
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         state = _SpoolState(self._switches, list(self._waiting))
-        return [(int(Kind.SPOOL_STATE), _encode(state))], [position for _, _, position in self._waiting]
+        positions = array("Q", [position for _, _, position in self._waiting])
+        return [(int(Kind.SPOOL_STATE), _encode(state))], [positions]

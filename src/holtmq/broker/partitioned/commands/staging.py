@@ -356,16 +356,17 @@ class Staging(StatePart):
         attempts = self._batches.setdefault((writer, batch), {})
         attempts.setdefault((task, attempt), _Attempt()).parts[number] = part
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         parts: list[tuple[str, int, int, int, int, int, int, bytes]] = []
-        kept: list[int] = []
+        headers: array[int] = array("Q")
+        kept = [headers]
         for (writer, batch), attempts in self._batches.items():
             for (task, attempt), staged in attempts.items():
                 for number, part in staged.parts.items():
                     packed = to_bytes(part.positions)
                     parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
-                    kept.append(part.header)
-                    kept += part.positions
+                    headers.append(part.header)
+                    kept.append(part.positions)
         return [(int(Kind.STAGING_STATE), _encode(_State(self._committed, parts)))], kept
 
 

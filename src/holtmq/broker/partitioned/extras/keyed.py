@@ -4,6 +4,7 @@ Owns: the operations, their conditions, expiry. A call's operations see each oth
 one that is ``required`` and loses undoes them all. Must not touch: clocks, wire names, the meaning of values.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -189,7 +190,7 @@ class KeyedRows(StatePart):
             if expires_us != FOREVER:
                 self._expire_later(row, namespace)
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         rows: list[tuple[str, str, bytes | None, int, int, int]] = [
             (namespace, row.key, row.value, row.version, row.expires_us, row.updated_us)
             for namespace, keys in self._rows.items()

@@ -4,6 +4,7 @@ Owns: registration and its conflicts, the rows, both durable. Must not touch: qu
 pushes and ack into one commit elsewhere), clocks, the meaning of values but for a window's end.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -143,7 +144,7 @@ class StreamStates(StatePart):
             else:
                 rows[key] = Row(key, value, updated_us)
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         records: list[StateRecord] = [(int(Kind.STREAM), _encode(query)) for query in self._queries.values()]
         for query, partitions in self._rows.items():
             for partition, rows in partitions.items():

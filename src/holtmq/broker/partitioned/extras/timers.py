@@ -4,6 +4,7 @@ Owns: the waiting ones by (queue, key), and that each fires once. Must not touch
 ``due`` in time), queues (firing is an ordinary push).
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -139,6 +140,6 @@ class TimedMessages(StatePart):
         for queue, key in change.ended:
             self._timers.get(queue, {}).pop(key, None)
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         waiting = [timer for timers in self._timers.values() for timer in timers.values()]
         return self.record(TimedChange(waiting)), []

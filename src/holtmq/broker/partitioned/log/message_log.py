@@ -310,6 +310,20 @@ class MessageLog:
             if chunk is not None:
                 yield number << CHUNK_SHIFT, chunk.partitions
 
+    def stored_positions(self) -> Iterator["array[int]"]:
+        """Journal positions of all stored messages, by whole chunks and in the order of the offsets.
+
+        That need not be the order of the journal: what several tasks staged is committed task by task.
+        """
+        for chunk in self._chunks:
+            if chunk is None or not chunk.live:
+                continue
+            if GONE in chunk.partitions:
+                rows = zip(chunk.positions, chunk.partitions, strict=True)
+                yield array("Q", [position for position, index in rows if index != GONE])
+            else:
+                yield chunk.positions[:]
+
     # -- checkpoints -----------------------------------------------------------------------------
 
     def dump(self) -> "LogState":

@@ -306,7 +306,7 @@ class DeliveryCheckpoints(StatePart):
         if queue is not None:
             queue.deliveries.load(state.log)
 
-    def dump(self) -> tuple[list[StateRecord], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         records: list[StateRecord] = []
         for queue in self._store.by_number.values():
             log = queue.deliveries
