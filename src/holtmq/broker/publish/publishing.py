@@ -343,6 +343,12 @@ class Publishing:
 
     # -- delayed messages ------------------------------------------------------------------------
 
+    def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
+        """Take a persistent message in that goes to its exchange when the time has come."""
+        self.seq += 1
+        message = Message(self.seq, route.address, header, body, self.now_ms, 0, 0, True)
+        self._delay(message, route.vhost.name, route.exchange.name, self.now_ms + delay_ms)
+
     def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
         payload = encode_delayed(message, vhost, exchange, due_ms)
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
@@ -388,7 +394,8 @@ class Publishing:
                     exchange, key, traits.headers, traits.hash_properties(), delay_served=True
                 )
                 queues.update((queue.name, queue) for queue in result.queues)
-            message.header = _delay_served(message.header, traits)
+            if traits.delay_ms:
+                message.header = _delay_served(message.header, traits)
             self._place_unconfirmed(vhost, queues.values(), message)
         self.commit()
 
