@@ -1,8 +1,10 @@
 """Ranges, staged batches and mirrored cursors over HTTP, as any program would use them."""
 
 import io
+import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from holtmq.broker.message import make_address
 from holtmq.broker.partitioned import staging
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
+from holtmq.http.arrow_columns import decode_envelope
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties, encode_header, encode_properties
@@ -664,3 +667,24 @@ def test_a_routing_key_that_is_no_text_is_spelled_out(broker: TestBroker, http: 
     found = table(http.get("/api/v1/ranges/log/rows", params={"from": 0, "to": 2}))
     found.validate(full=True)
     assert found["routing_key"].to_pylist() == ["plain", "a\\xff"]
+
+
+def test_nested_headers_are_json() -> None:
+    headers = {
+        "plain": "text",
+        "number": 7,
+        "flag": True,
+        "none": None,
+        "list": [1, "two", None, 0.5],
+        "table": {"who": "ann", "deep": {"at": datetime(2026, 5, 1, tzinfo=UTC), "raw": b"\x01"}},
+    }
+
+    _, found, _ = decode_envelope(encode_properties(Properties(headers=headers)))
+
+    texts = dict(found or ())
+    assert (texts["plain"], texts["number"], texts["flag"], texts["none"]) == ("text", "7", "true", "null")
+    assert json.loads(texts["list"]) == [1, "two", None, 0.5]
+    assert json.loads(texts["table"]) == {
+        "who": "ann",
+        "deep": {"at": "2026-05-01T00:00:00+00:00", "raw": "\x01"},
+    }

@@ -8,6 +8,7 @@ Every call may be repeated safely: reads change nothing, a staged part replaces 
 
 import http.client
 import json
+import logging
 import re
 import ssl
 import time
@@ -29,6 +30,9 @@ _ARROW: Final = "application/vnd.apache.arrow.stream"
 _AWAY: Final = (OSError, http.client.HTTPException, pa.ArrowInvalid, EOFError)
 _PAUSE: Final = 0.1
 _PAUSE_MAX: Final = 2.0
+_SILENCE: Final = 5.0  # seconds the broker may be away before the log says so
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +274,19 @@ class BrokerClient:
             ) from error
         if time.monotonic() + pause > deadline:
             raise BrokerUnreachable(
-                f"no answer from {self._options.url} for {self._options.retry_seconds:g} seconds: "
-                f"{type(error).__name__}: {error}"
+                f"no answer from {self._options.url} for {self._options.retry_seconds:g} seconds "
+                f"(option retryTimeout): {type(error).__name__}: {error}"
             ) from error
+        away = self._options.retry_seconds - (deadline - time.monotonic())
+        if away <= _SILENCE < away + pause:
+            log.warning(
+                "no answer from %s for %g seconds, trying again for up to %g: %s: %s",
+                self._options.url,
+                _SILENCE,
+                self._options.retry_seconds,
+                type(error).__name__,
+                error,
+            )
         time.sleep(pause)
         return min(2 * pause, _PAUSE_MAX)
 
