@@ -15,7 +15,7 @@ from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.commands import staging
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
-from holtmq.http.arrow_columns import decode_envelope
+from holtmq.http.arrow.columns import decode_envelope
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties, encode_header, encode_properties
