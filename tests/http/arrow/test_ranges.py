@@ -602,13 +602,6 @@ def test_a_reader_that_does_not_read_makes_the_broker_wait_not_grow(
     assert rest > 20_000_000
 
 
-def test_a_batch_that_would_stop_the_broker_for_long_is_refused(http: httpx.Client) -> None:
-    refusal = commit(http, 0, (0, 0, 600_000), (1, 0, 600_000))
-
-    assert refusal.status_code == 429
-    assert "maxOffsetsPerTrigger" in refusal.json()["error"]
-
-
 def test_large_messages_after_small_ones_are_not_read_all_at_once(
     broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
-from holtmq.broker.partitioned.commands.staging import StagedRow
+from holtmq.broker.partitioned.commands.staging_records import StagedRow
 from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.bodies import ID_MAX, AmqpFacts, Body
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
