@@ -14,13 +14,14 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow as pa
 
-from holtmq.spark.errors import BrokerRefused, BrokerUnreachable
+from holtmq.spark.errors import BrokerRefused, BrokerUnreachable, InvalidOption
 from holtmq.spark.offsets import Head
 from holtmq.spark.options import Connection, Selection
 
@@ -67,6 +68,7 @@ class BrokerClient:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._base = parts.path.rstrip("/")
         self._tls = _tls(connection) if parts.scheme == "https" else None
+        self._token = connection.token or _read_token(connection.token_file)
         self._open: http.client.HTTPConnection | None = None
 
     def __enter__(self) -> "BrokerClient":
@@ -234,8 +236,8 @@ class BrokerClient:
         if connection is None:
             connection = self._open = self._connect()
         headers = {"content-type": kind} if body is not None else {}
-        if self._options.token:
-            headers["authorization"] = f"Bearer {self._options.token}"
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
         asked = urlencode({name: value for name, value in query.items() if value})
         connection.request(method, f"{self._base}{path}?{asked}", body, headers)
         response = connection.getresponse()
@@ -289,6 +291,13 @@ class BrokerClient:
             )
         time.sleep(pause)
         return min(2 * pause, _PAUSE_MAX)
+
+
+def _read_token(path: str) -> str:
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except OSError as error:
+        raise InvalidOption(f"option tokenFile: {error}") from None
 
 
 def _reason(body: bytes) -> str:

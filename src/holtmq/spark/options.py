@@ -49,6 +49,7 @@ class Connection:
     tls_cert: str = ""
     tls_key: str = ""
     tls_verify: bool = True
+    token_file: str = ""  # where the token is, on every machine that needs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class SinkOptions:
 _CONNECTION: Final = (
     "url",
     "token",
+    "tokenFile",
     "timeout",
     "retryTimeout",
     "tlsCa",
@@ -234,6 +236,8 @@ def _connection(options: "_Options") -> Connection:
         options.refuse("url", "it must look like http://host:6632")
     if bool(options.text("tlsCert")) != bool(options.text("tlsKey")):
         raise InvalidOption("tlsCert and tlsKey go together")
+    if options.text("token") and options.text("tokenFile"):
+        raise InvalidOption("give token or tokenFile, not both")
     return Connection(
         url.rstrip("/"),
         options.text("token"),
@@ -243,6 +247,7 @@ def _connection(options: "_Options") -> Connection:
         options.text("tlsCert"),
         options.text("tlsKey"),
         options.flag("tlsVerify", True),
+        options.text("tokenFile"),
     )
 
 
