@@ -40,7 +40,7 @@ from holtmq.broker.partitioned.commands.staging_records import (
 from holtmq.broker.partitioned.events import decode_all, encode
 from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
-from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore, Side
+from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 ORPHAN_SECONDS: Final = 3600.0
@@ -51,7 +51,7 @@ STEP_ROWS: Final = 4096  # in each step before it
 _TRIES: Final = 3
 
 
-class Staging(Side):
+class Staging(StatePart):
     """See the module. One per node."""
 
     kinds = (int(Kind.STAGED), int(Kind.STAGE_COMMITTED), int(Kind.STAGING_STATE))
@@ -64,7 +64,7 @@ class Staging(Side):
         self._ended: dict[str, float] = {}  # writer -> when it was aborted for good
         self._begun: dict[str, tuple[int, list[Place]]] = {}  # writer -> batch in publication, and its rest
         self._committing: list[str] = []  # the writer of each commit that is under way
-        self._store.add_side(self)
+        self._store.add_state_part(self)
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Staging(Side):
             raise Conflict(f"batch {batch} of writer {writer} is being published: its parts stay as they are")
         names: dict[str, int] = {}
         places: list[tuple[int, int, str]] = []
-        records: list[Extra] = []
+        records: list[StateRecord] = []
         queues, cipher = self._store.queues, self._store.cipher
         for row in rows:
             queue = queues.get(row.queue)
@@ -101,7 +101,7 @@ class Staging(Side):
                 )
             )
         header = Header(writer, batch, task, attempt, part, round(now * 1e6), list(names), places)
-        self._store.commit_extras([*records, (Kind.STAGED, encode_record(header))])
+        self._store.commit_state([*records, (Kind.STAGED, encode_record(header))])
         return self._batches[writer, batch][task, attempt].rows
 
     def commit(
@@ -198,7 +198,7 @@ class Staging(Side):
             to_bytes(order),
             rest,
         )
-        self._store.commit_extras([(Kind.STAGE_COMMITTED, encode_record(publication))])
+        self._store.commit_state([(Kind.STAGE_COMMITTED, encode_record(publication))])
         return Committed(len(order), duplicates, False)
 
     def abort(self, writer: str, batch: int) -> bool:
@@ -359,16 +359,17 @@ class Staging(Side):
         attempts = self._batches.setdefault((writer, batch), {})
         attempts.setdefault((task, attempt), Attempt()).parts[number] = part
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         parts: list[tuple[str, int, int, int, int, int, int, bytes]] = []
-        kept: list[int] = []
+        headers: array[int] = array("Q")
+        kept = [headers]
         for (writer, batch), attempts in self._batches.items():
             for (task, attempt), staged in attempts.items():
                 for number, part in staged.parts.items():
                     packed = to_bytes(part.positions)
                     parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
-                    kept.append(part.header)
-                    kept += part.positions
+                    headers.append(part.header)
+                    kept.append(part.positions)
         return [(int(Kind.STAGING_STATE), encode_record(State(self._committed, parts, self._begun)))], kept
 
 
