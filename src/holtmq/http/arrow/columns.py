@@ -131,7 +131,13 @@ class MessageColumns:
         return names.take(pa.array(places))
 
     def _offset(self) -> pa.Array:
-        return pa.array(np.frombuffer(self._piece.offsets, np.uint64).astype(np.int64))
+        return pa.array(self._offsets())
+
+    def _offsets(self) -> Ints:
+        offsets = self._piece.offsets
+        if isinstance(offsets, range):
+            return np.arange(offsets.start, offsets.stop, dtype=np.int64)
+        return np.frombuffer(offsets, np.uint64).astype(np.int64)
 
     def _created_at(self) -> pa.Array:
         return pa.array(np.frombuffer(self._piece.created, np.uint64).astype(np.int64)).cast(TIME)
@@ -139,7 +145,7 @@ class MessageColumns:
     def _message_id(self) -> pa.Array:
         """``identifiers.message_id`` for all rows at once."""
         created = np.frombuffer(self._piece.created, np.uint64).astype(np.int64)
-        offsets = np.frombuffer(self._piece.offsets, np.uint64).astype(np.int64)
+        offsets = self._offsets()
         text = np.empty((self._rows, 36), np.uint8)
         queue = 0x8000 | self._queue.number & 0x3FFF
         text[:] = np.frombuffer(b"00000000-0000-7000-%04x-000000000000" % queue, np.uint8)
