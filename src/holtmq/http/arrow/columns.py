@@ -21,7 +21,7 @@ from holtmq.broker.partitioned.log.range_reads import Piece
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.streams.envelopes import to_body
 from holtmq.journal.interface import Run
-from holtmq.journal.spans import spans
+from holtmq.journal.spans import numbers_at, spans
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import Properties, decode_properties
 
@@ -103,9 +103,7 @@ class MessageColumns:
 
     def _u16(self, at: Ints) -> Ints:
         # A record at the very end may be shorter than the facts it does not have.
-        at = np.minimum(at, len(self._raw) - 2)
-        low: Ints = self._raw[at].astype(np.int64)
-        return low | self._raw[at + 1].astype(np.int64) << 8
+        return numbers_at(self._blob, "<u2", np.minimum(at, len(self._raw) - 2))
 
     def _gather(
         self, kind: pa.DataType, begin: Ints, end: Ints, valid: npt.NDArray[np.bool_] | None
