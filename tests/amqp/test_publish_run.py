@@ -27,7 +27,7 @@ from holtmq.journal import MemoryJournal
 from holtmq.wire import property_walker
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
-QUEUES = ("plain", "durable", "priority", "limited")
+QUEUES = ("plain", "durable", "priority", "quorum", "limited")
 SETUP = (
     QueueDeclare("plain"),
     QueueDeclare("priority", arguments={"x-max-priority": 3}),
@@ -38,6 +38,7 @@ SETUP = (
     QueueBind("plain", "topic", "a.*"),
     QueueBind("durable", "topic", "#"),
     QueueBind("priority", "topic", "a.#"),
+    QueueBind("quorum", "topic", "a.b"),
     QueueBind("plain", "fan", ""),
     QueueBind("durable", "fan", ""),
     QueueBind("limited", "behind", "k"),
@@ -83,9 +84,10 @@ def play(
         journal = MemoryJournal()
         broker = new_broker(journal)
         broker.declare_queue(broker.vhost("/"), "durable", durable=True)
+        broker.declare_queue(broker.vhost("/"), "quorum", durable=True, arguments={"x-queue-type": "quorum"})
         Client(broker).call(*SETUP)
         consumers = []
-        for name in QUEUES[:3]:
+        for name in QUEUES[:4]:
             consumer = Client(broker)
             consumer.call(BasicConsume(name, "tag"))
             consumers.append(consumer)

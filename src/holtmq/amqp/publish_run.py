@@ -35,6 +35,7 @@ _ADDRESS_AT: Final = 13  # exchange and key, each behind its length
 _HEADER_MIN: Final = 22
 _PROPERTIES_AT: Final = 21
 _MESSAGE: Final = int(Kind.MESSAGE)
+_PRIORITY: Final = PERSISTENT - 1
 _SAMPLE: Final = 31  # one in so many messages is looked at as to whether it repeats; no round number of keys
 
 
@@ -170,8 +171,8 @@ class PublishRun:
                         body = b""
                         stop = header_end
                 seq += 1
-                if properties >= PERSISTENT:
-                    message = Message(seq, address, header, body, now_ms, 0, properties - PERSISTENT, True)
+                if properties >= PERSISTENT or found.persists:
+                    message = Message(seq, address, header, body, now_ms, 0, properties & _PRIORITY, True)
                     if found.durable_ids:
                         message.position = append(_MESSAGE, encode_message(message, found.durable_ids))
                         journalled = True

@@ -22,6 +22,7 @@ class Route:
         "envelopes",
         "exchange",
         "only_queue",
+        "persists",
         "queues",
         "routing_key",
         "simple",
@@ -37,6 +38,7 @@ class Route:
         result = vhost.route(exchange, routing_key)
         self.queues = result.queues
         self.durable_ids = durable_ids(result.queues)
+        self.persists = any(queue.always_persists for queue in result.queues)
         # One queue without limits: the common case, placed without a loop.
         self.only_queue = (
             result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None

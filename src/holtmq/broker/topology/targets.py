@@ -32,13 +32,14 @@ def durable_ids(queues: Iterable[WorkQueue]) -> bytes:
 class QueueSet:
     """The queues that a message is placed on, none of them with limits."""
 
-    __slots__ = ("durable_ids", "fifo", "queue", "queues")
+    __slots__ = ("durable_ids", "fifo", "persists", "queue", "queues")
 
     def __init__(self, queues: tuple[WorkQueue, ...]) -> None:
         self.queues = queues
         self.queue = queues[0] if len(queues) == 1 else None
         self.fifo = self.queue.fifo if self.queue is not None else None  # None: priorities, or several queues
         self.durable_ids = durable_ids(queues)
+        self.persists = any(queue.always_persists for queue in queues)
 
 
 NO_QUEUES: Final = QueueSet(())
