@@ -43,6 +43,7 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.disk import Disk
+from holtmq.journal.spill_file import SpillFile
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +168,12 @@ class Node:
                 later=loop.call_later,
             )
         self.broker = Broker(
-            self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
+            self.journal,
+            max_priority=config.amqp.max_priority,
+            cancel_requeue=config.amqp.cancel_requeue,
+            spill=None if config.data.memory or self.disk is not None else SpillFile(config.data.dir),
         )
+        self.broker.flow.memory.limit = config.limits.queue_memory_bytes(total_memory())
         self.partitioned = _partitioned(self.journal, config)
         streams = self.broker.attach(self.partitioned)
         self.refresh_clock()

@@ -36,6 +36,7 @@ from holtmq.broker.topology.queue_arguments import (
 )
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
@@ -44,9 +45,16 @@ from holtmq.wire.tables import FieldTable
 class Broker(Administration):
     """All state of a node, and every rule that changes it."""
 
-    def __init__(self, journal: Journal, *, max_priority: int = 10, cancel_requeue: bool = True) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        max_priority: int = 10,
+        cancel_requeue: bool = True,
+        spill: Spill | None = None,
+    ) -> None:
         super().__init__(journal)
-        self.flow = Flow(journal, self.vhosts)
+        self.flow = Flow(journal, self.vhosts, spill)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
         self.sessions: set[Ledger] = set()  # whoever holds leases: a checkpoint must see them
@@ -228,6 +236,7 @@ class Broker(Administration):
         for consumer in consumers:
             consumer.cancelled(queue)
         queue.store.clear()
+        self.flow.memory.note(queue, 0)
         queue.held_back.clear()
         if self.journal.failed:
             return  # nobody asked for this removal in words: a restart will have the queue again
@@ -245,6 +254,7 @@ class Broker(Administration):
         self.flow.turn()
         outstanding = self.outstanding(queue)
         count = queue.purge(outstanding)
+        self.flow.memory.note(queue, 0)
         if not count or not queue.persisted:
             return count, False
         survivors = [message for message in outstanding if message.persistent]

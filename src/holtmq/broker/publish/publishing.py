@@ -26,7 +26,8 @@ from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.queue_arguments import Overflow
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.paging import JournalPager
+from holtmq.broker.work.memory_budget import MemoryBudget
+from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
 from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
@@ -58,6 +59,7 @@ class Publishing:
         "dirty",
         "gathered",
         "journal",
+        "memory",
         "now_ms",
         "on_dirty",
         "pager",
@@ -69,12 +71,13 @@ class Publishing:
         "walkers",
     )
 
-    def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
+    def __init__(self, journal: Journal, vhosts: dict[str, VHost], spill: Spill | None = None) -> None:
         self.journal = journal
+        self.memory = MemoryBudget()
         self.cross_kind: CrossKindJournal | None = None  # where there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
         self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
-        self.pager = JournalPager(journal)
+        self.pager = MessagePager(journal, spill or MemorySpill())
         self.vhosts = vhosts
         self.traits = TraitsCache()
         self.walkers = PropertyWalkers()
