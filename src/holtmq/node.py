@@ -30,6 +30,7 @@ from holtmq.broker.records.recovery import recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, Tls, TlsVerify
 from holtmq.descriptors import affordable_sockets, raise_limit
+from holtmq.heap import keep_freed_memory
 from holtmq.http.engine.context import Context, Listener
 from holtmq.http.engine.history import History
 from holtmq.http.operator.system import resident_bytes, total_memory
@@ -431,6 +432,7 @@ def serve(config: Config) -> int:
     import uvloop
 
     raise_limit()
+    keep_freed_memory()
     # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
     sys.setswitchinterval(0.0005)
     # What exists now stays; messages and leases are not tracked at all (decision 0009). The default threshold
