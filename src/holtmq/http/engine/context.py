@@ -4,13 +4,14 @@ Owns: nothing; it is handed down once, at start. Must not touch: sockets.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holtmq.auth.login import Authenticator
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
+from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.http.engine.clients import Clients
@@ -45,6 +46,8 @@ class Context:
     clients: Clients  # who is connected over AMQP
     alarm: Callable[[], str]  # why publishers must wait; empty: they need not
     listeners: Callable[[], list[Listener]]
+    sampler: Sampler
+    kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
 
     def check_alarm(self) -> None:
         """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""
