@@ -17,6 +17,7 @@ from holtmq.config import Config
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
+from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.journal.interface import Journal
 
 
@@ -48,6 +49,7 @@ class Context:
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
+    range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:
         """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""
