@@ -59,8 +59,7 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
     rows = await dashboard.facts.queues()
     findings = await dashboard.watch.findings()
     rates = [round(rate, 1) for rate in context.sampler.node.rates(int(now))]
-    limits, data, journal = context.config.limits, context.config.data, context.journal.stats()
-    disk = None if data.memory else os.statvfs(data.dir)
+    limits, journal = context.config.limits, context.journal.stats()
     return {
         "now": int(now * 1000),
         "uptime": round(now - context.started_at, 1),
@@ -73,7 +72,7 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
         "consumers": sum(row.consumers for row in rows),
         "memory": {"used": resident_bytes(), "limit": limits.memory_bytes(total_memory())},
         "disk": {
-            "free": None if disk is None else disk.f_bavail * disk.f_frsize,
+            "free": _free_bytes(context),
             "limit": limits.disk_free_min_bytes,
             "journal": journal.bytes_on_disk,
         },
@@ -88,6 +87,14 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
         "alarm": context.alarm(),
         "findings": findings,
     }
+
+
+def _free_bytes(context: Context) -> int | None:
+    try:
+        disk = os.statvfs(context.config.data.dir)
+    except OSError:  # a journal in memory has no folder
+        return None
+    return disk.f_bavail * disk.f_frsize
 
 
 async def attention(call: Call) -> object:

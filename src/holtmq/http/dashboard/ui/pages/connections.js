@@ -3,6 +3,7 @@ import { html } from "../parts/html.js";
 import { part, query, remove } from "../parts/api.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { bytes, count, moment, since } from "../parts/format.js";
+import { brokerNow } from "../parts/live.js";
 import { useData } from "../parts/load.js";
 import { refine, route } from "../parts/route.js";
 import { Pager, Problem, Table } from "../parts/table.js";
@@ -14,7 +15,7 @@ export function Connections() {
   const skip = Number(offset) || 0;
   const { data, error, reload } = useData("/api/v1/dashboard/connections" + query({ text, sort, descending, offset: skip, limit: LIMIT }), 3);
   const close = (row) => confirmDanger({ title: "Close the connection", text: `${row.client || row.name} (${row.user}) will be disconnected; ${count(row.unacked)} unacknowledged messages go back to their queues.`, action: "Close", run: () => remove(`/api/connections/${part(row.name)}`) }).then(reload);
-  const now = Date.now();
+  const now = brokerNow();
   const columns = [
     { title: "Client", sort: "client", show: (row) => html`<b>${row.client || row.product || "unnamed"}</b><br /><code>${row.name}</code>` },
     { title: "User", sort: "user", show: (row) => html`${row.user} <span class="tag">${row.vhost}</span>` },

@@ -4,6 +4,7 @@ import { get, part, post, remove } from "../parts/api.js";
 import { Rates } from "../parts/chart.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { bytes, count, moment, rate, since, span } from "../parts/format.js";
+import { brokerNow } from "../parts/live.js";
 import { useData } from "../parts/load.js";
 import { go, route } from "../parts/route.js";
 import { Problem, Table } from "../parts/table.js";
@@ -81,7 +82,7 @@ export function Queue() {
   const { data, error, reload } = useData(base, 2);
   if (!data) return html`<h1>${name}</h1><${Problem} error=${error} />${error ? null : html`<p class="muted">Loading…</p>`}`;
   const { row, series, totals, settings } = data;
-  const now = Date.now();
+  const now = brokerNow();
   const management = `/api/queues/${part(vhost)}/${part(name)}`;
   const purge = () => confirmDanger({ title: `Purge ${name}`, text: `${count(row.ready)} waiting messages will be deleted for good.`, name, action: "Purge", run: () => remove(`${management}/contents`) }).then(reload);
   const drop = () => confirmDanger({ title: `Delete ${name}`, text: `The queue and ${count(row.ready + (row.unacked || 0))} messages in it will be deleted for good.`, name, action: "Delete", run: () => remove(management) }).then((done) => done && go("/queues"));

@@ -1,5 +1,6 @@
 // Lines over time, drawn by uPlot in the page's own colours.
 import { html, useEffect, useRef } from "./html.js";
+import { brokerNow } from "./live.js";
 import uPlot from "../vendor/uplot.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -8,7 +9,7 @@ export function Rates({ series, step, label }) {
   const place = useRef(null);
   const plot = useRef(null);
   const length = series.published.length;
-  const now = Math.floor(Date.now() / 1000);
+  const now = Math.floor(brokerNow() / 1000);
   const at = Array.from({ length }, (_, index) => now - (length - 1 - index) * step);
   const scaled = (values) => values.map((value) => value / step);
   const data = [at, scaled(series.published), scaled(series.delivered), scaled(series.acked)];

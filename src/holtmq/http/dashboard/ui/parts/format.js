@@ -12,8 +12,8 @@ export function rate(value) {
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return UNKNOWN;
   if (seconds < 1) return "< 1 s";
-  if (seconds < 120) return `${Math.round(seconds)} s`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 120) return `${Math.floor(seconds)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 172800) return `${(seconds / 3600).toFixed(1)} h`;
   return `${Math.round(seconds / 86400)} d`;
 }

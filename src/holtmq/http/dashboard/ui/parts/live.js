@@ -5,6 +5,11 @@ import { signedOut } from "./api.js";
 export const overview = signal(null);
 export const connected = signal(true);
 
+let ahead = 0; // the broker's clock against this browser's, in milliseconds
+
+// The broker's time: ages are counted by its clock.
+export const brokerNow = () => Date.now() + ahead;
+
 let source = null;
 
 export function listen() {
@@ -12,6 +17,7 @@ export function listen() {
   source = new EventSource("/api/v1/dashboard/events");
   source.addEventListener("overview", (event) => {
     overview.value = JSON.parse(event.data);
+    ahead = overview.value.now - Date.now();
     connected.value = true;
   });
   source.onerror = () => {
