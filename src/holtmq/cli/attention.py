@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -15,6 +16,7 @@ from rich.table import Table
 from holtmq.cli.target import Target, as_json, with_broker
 
 _ROWS: Final = 30
+_WIDE: Final = 200  # in a pipe nothing needs to be cut off
 
 
 class HolderRow(msgspec.Struct, frozen=True):
@@ -117,7 +119,8 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
         return
     console = Console()
     if once or not console.is_terminal:
-        console.print(_table(look()))
+        wide = console if console.is_terminal else Console(width=_WIDE)
+        wide.print(_table(look()))
         return
     with Live(_table(look()), console=console, screen=True, auto_refresh=False) as live:
         try:
@@ -129,8 +132,10 @@ def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> N
 
 
 def _table(answer: QueuesAnswer) -> Table:
-    table = Table(title=f"{len(answer.rows)} of {answer.total} queues", title_justify="left")
-    for name in ("queue", "vhost", "kind"):
+    title = f"{len(answer.rows)} of {answer.total} queues"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("queue", overflow="fold", min_width=12)
+    for name in ("vhost", "kind"):
         table.add_column(name)
     for name in ("ready", "unacked", "oldest", "in/s", "out/s", "acked/s", "consumers"):
         table.add_column(name, justify="right")
