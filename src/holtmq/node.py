@@ -249,7 +249,7 @@ class Node:
                 self.amqp.flush()
                 self.partitioned.turn(self.clock())
             finally:
-                if self.partitioned.store.aging and not self._retention_planned:
+                if self.partitioned.has_retention and not self._retention_planned:
                     self._plan_retention()
                 self._arm_timer()
 
@@ -312,6 +312,8 @@ class Node:
                 self.tick()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
+                for _ in self.partitioned.staging.finish(self.clock()):
+                    await asyncio.sleep(0)
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown, and when the disk needs the room of what is settled:

@@ -24,7 +24,7 @@ def main(url: str, folder: Path) -> None:
     )
     query = copied.trigger(processingTime="0 seconds").start()
     archive(
-        Setting(url, "local[2]", every=0.05, retry="2m"),
+        Setting(url, "local[2]", every=0.05, retry_timeout="2m"),
         "in",
         str(folder / "lake"),
         max_rows=70,

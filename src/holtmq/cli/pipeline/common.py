@@ -43,9 +43,10 @@ catalog_option = click.option(
 _broker = (
     click.option(
         "--retry-timeout",
-        default="",
+        default="5m",
+        show_default=True,
         metavar="TIME",
-        help="How long the broker may be away before the job fails.",
+        help="How long the broker may be away before the job fails: 30s, 10m.",
     ),
     tls_option,
     token_option,
@@ -111,15 +112,13 @@ def _setting(
         raise click.ClickException(missing(error)) from None
     if once and every:
         raise click.UsageError("--once and --every exclude each other")
-    try:
-        if retry:
-            parse_seconds(retry)
-        seconds = parse_seconds(every) if every else None
-    except ValueError as error:
-        raise click.UsageError(
-            f"{'--every' if not retry else '--retry-timeout or --every'}: {error}"
-        ) from None
-    return Setting(url, master, token, seconds, pairs("--conf", conf), tls_ca, retry=retry)
+    for option, value in (("--every", every), ("--retry-timeout", retry)):
+        try:
+            parse_seconds(value or "0")
+        except ValueError as error:
+            raise click.UsageError(f"{option} {value}: {error}") from None
+    seconds = parse_seconds(every) if every else None
+    return Setting(url, master, token, seconds, pairs("--conf", conf), tls_ca, retry_timeout=retry)
 
 
 def pairs(option: str, given: tuple[str, ...]) -> dict[str, str]:

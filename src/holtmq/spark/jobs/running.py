@@ -32,7 +32,7 @@ class Setting:
     conf: Mapping[str, str] = field(default_factory=dict)
     tls_ca: str = ""  # file of the authority behind an https url; empty: the system's
     out: TextIO = sys.stderr
-    retry: str = ""  # how long the broker may be away before the job fails; empty: the connector's default
+    retry_timeout: str = ""  # how long the broker may be away: option retryTimeout; empty: its default
     threads: int = field(default_factory=lambda: os.cpu_count() or 2)  # of jobs that run without Spark
 
     def session(self, name: str) -> "SparkSession":
@@ -41,7 +41,12 @@ class Setting:
     @property
     def source(self) -> dict[str, str]:
         """Options every read and write starts from."""
-        given = {"url": self.url, "token": self.token, "tlsCa": self.tls_ca, "retryTimeout": self.retry}
+        given = {
+            "url": self.url,
+            "token": self.token,
+            "tlsCa": self.tls_ca,
+            "retryTimeout": self.retry_timeout,
+        }
         return {name: value for name, value in given.items() if value}
 
 
