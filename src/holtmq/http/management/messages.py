@@ -93,7 +93,7 @@ async def publish(call: ManagementCall) -> object:
     body = _body(given, call.context.config.amqp.max_message_bytes)
     header = encode_header(len(body), encode_properties(_properties(given.properties)))
     flow = call.broker.flow
-    traits, header = flow.traits.shared(header)
+    traits = flow.traits.of(header)
     user = call.user
     if traits.user_id not in (None, user.name) and _IMPERSONATOR not in user.tags:
         raise Refusal(
