@@ -66,7 +66,12 @@ class StagingMachine(RuleBasedStateMachine):
         assert answer.status_code == 200, answer.text
         self.staged.setdefault((writer, task, attempt), {})[part] = rows
 
-    @rule(writer=st.sampled_from("ab"), chosen=st.integers(0, 3))
+    @rule(writer=st.sampled_from("ab"), order=st.permutations([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]))
+    def several_tasks_stage_in_turn(self, writer: str, order: list[tuple[int, int]]) -> None:
+        for task, part in order:
+            self.stage(writer, task, 0, part)
+
+    @rule(writer=st.sampled_from("ab"), chosen=st.sampled_from([0, 0, 0, 1, 2, 3]))
     def commit(self, writer: str, chosen: int) -> None:
         winners = {
             task: (attempt, [row for _, rows in sorted(parts.items()) for row in rows])
@@ -113,4 +118,4 @@ class StagingMachine(RuleBasedStateMachine):
 
 
 TestStaging = StagingMachine.TestCase
-TestStaging.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestStaging.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
