@@ -228,6 +228,7 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         self.broker.flow.turn()
+        self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})
 
