@@ -17,8 +17,9 @@ from .disk import Disk, OsDisk
 from .epoch import next_epoch
 from .file_journal import FileJournal, JournalOptions
 from .interface import Defer, JournalError, JournalFailed, Later, Recovery
+from .records import MARKER_SIZE
 from .recovery import Survey, TailWalk, survey
-from .segment import HEADER_SIZE, TEMPORARY, create_segment
+from .segment import HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment
 from .writer import LogWriter, OpenLog
 
 _COPY: Final = 1 << 20
@@ -91,7 +92,8 @@ def _recover(
             journal.opened(_resume(disk, found, walk, recovery.epoch, capacity, clock))
         else:
             recovery.clean = True
-            file, header = create_segment(disk, 0, recovery.epoch, capacity)
+            header = SegmentHeader(0, recovery.epoch, disk.random_bytes(MARKER_SIZE))
+            file = create_segment(disk, header, capacity)
             writer = LogWriter(disk, file, header, capacity, 0, recovery.epoch, clock)
             journal.opened(OpenLog(writer, recovery.epoch, [(0, HEADER_SIZE + capacity)], capacity, 0, 0))
     except OSError as exc:
