@@ -19,6 +19,7 @@ from .checkpoint import discard, publish, write_checkpoint
 from .compaction import Reclaimed, SealedSegment, reclaim
 from .disk import Disk
 from .interface import Defer
+from .mirror import Mirror
 from .segment import count_between
 
 _Value = TypeVar("_Value")
@@ -51,6 +52,7 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._results: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
+        self.mirror: Mirror | None = None
 
     @property
     def waits_for(self) -> int | None:
@@ -85,7 +87,9 @@ class Checkpointer:
         running = self._running
         assert running is not None
         running.publishing = True
-        work = partial(_publish, self._disk, running, sealed, threshold, unsynced, self._stopping.is_set)
+        work = partial(
+            _publish, self._disk, running, sealed, threshold, unsynced, self._stopping.is_set, self.mirror
+        )
         self._background(work, self._finished)
 
     def stop(self) -> None:
@@ -157,6 +161,7 @@ def _publish(
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
+    mirror: Mirror | None,
 ) -> Outcome:
     outcome = Outcome(running.position)
     try:
@@ -168,8 +173,12 @@ def _publish(
                 file.close()
         publish(disk, running.position)
         outcome.published = True
+        if mirror is not None:
+            mirror.published(running.position)
         outcome.reclaimed = reclaim(disk, sealed, running.live, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
+        if mirror is not None:
+            mirror.reclaimed()
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")
     return outcome

@@ -371,6 +371,7 @@ class FileJournal:
         for base, _ in log.segments:
             self._reader.add(base)
         log.writer.syncs = self._options.sync
+        self._checkpointer.mirror = log.mirror
         self._state = ""
         self._writing.start(log.writer, self._notify, self._collect)
 
@@ -389,5 +390,7 @@ class FileJournal:
     def release(self) -> None:
         """Give up ownership without a word to the log."""
         self._state = "it is closed"
+        if self._checkpointer.mirror is not None:
+            self._checkpointer.mirror.close()
         self._reader.close()
         self._disk.unlock()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .disk import Disk, File
+from .mirror import Mirror
 from .records import MARKER_SIZE, encode_sync
 from .segment import HEADER_SIZE, SegmentHeader, create_segment
 
@@ -67,6 +68,7 @@ class LogWriter:
         clock: Callable[[], float],
     ) -> None:
         self.syncs = True  # False only where the operator gave up on power cuts
+        self.idle_seconds: float | None = None  # how often ``idle`` wants to be called
         self._disk = disk
         self._file = file
         self._header = header
@@ -133,6 +135,12 @@ class LogWriter:
         mark = encode_sync(self._header.marker, self._durable, self._synced, self._clock())
         self._write([mark], self._durable)
 
+    def idle(self) -> None:
+        """Nothing was handed over for ``idle_seconds``."""
+
+    def closing(self) -> None:
+        """From the loop's thread: ``finish`` comes next."""
+
     def finish(self) -> None:
         """Mark a clean end, give back the unused space, and close."""
         if self._synced < self._durable:
@@ -181,3 +189,4 @@ class OpenLog:
     capacity: int
     end: int
     checkpoint_position: int
+    mirror: Mirror | None = None
