@@ -35,7 +35,7 @@ _STATUSES: Final = tuple(AckStatus)
 
 
 class PartitionedQueues:
-    """See the module. A ``Side`` of the history."""
+    """See the module. A ``StatePart`` of the history."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -23,7 +23,7 @@ class BrokenPromise(BrokenRule):
         self.seed = seed
 
 
-class Side(Protocol):
+class StatePart(Protocol):
     """The clients of one kind of queue, with their own record of what they were promised."""
 
     @property

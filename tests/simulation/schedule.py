@@ -9,7 +9,7 @@ from typing import Final
 
 from holtmq.journal.fake_disk import Keep, PowerCut
 from simulation.partitioned import PartitionedQueues
-from simulation.promises import Action, BrokenPromise, BrokenRule, Side
+from simulation.promises import Action, BrokenPromise, BrokenRule, StatePart
 from simulation.work_queues import WorkQueues
 from simulation.world import World
 
@@ -35,7 +35,7 @@ class Simulation:
         self._world = World(seed, trace)
         self._random = self._world.random
         self._crashes = 0
-        self._sides: tuple[Side, ...] = (WorkQueues(self._world), PartitionedQueues(self._world))
+        self._state_parts: tuple[StatePart, ...] = (WorkQueues(self._world), PartitionedQueues(self._world))
         chosen: dict[Action, int] = {
             self._time_passes: 12,
             self._checkpoints: 4,
@@ -43,7 +43,7 @@ class Simulation:
             self._crashes_now: 3,
             self._restarts: 1,
         }
-        for side in self._sides:
+        for side in self._state_parts:
             chosen.update(side.actions)
         self._actions, self._weights = list(chosen), list(chosen.values())
         self._open()
@@ -64,7 +64,7 @@ class Simulation:
             raise BrokenPromise(self._seed, world.step, f"{type(error).__name__}: {error}") from error
         finally:
             world.die(Keep.NOTHING)
-        confirmed = sum(side.confirmed for side in self._sides)
+        confirmed = sum(side.confirmed for side in self._state_parts)
         return History(self._seed, world.step, self._crashes, confirmed, world.digest.hexdigest())
 
     def _step(self) -> None:
@@ -85,7 +85,7 @@ class Simulation:
             if self._random.random() < 0.3:
                 self._crash(self._random.choice(list(Keep)))
         elif self._world.step % 3 == 0 and not self._world.broker.flow.dirty:
-            for side in self._sides:
+            for side in self._state_parts:
                 side.check()
 
     # -- what happens to the machine -------------------------------------------------------------
@@ -122,7 +122,7 @@ class Simulation:
 
     def _turn(self) -> None:
         self._world.turn()
-        for side in self._sides:
+        for side in self._state_parts:
             side.turned()
 
     def _flush(self) -> None:
@@ -130,7 +130,7 @@ class Simulation:
         turned = not self._world.broker.flow.dirty
         self._world.journal.flush()
         if not self._world.failed and turned:
-            for side in self._sides:
+            for side in self._state_parts:
                 side.flushed()
         self._turn()
 
@@ -143,10 +143,10 @@ class Simulation:
         self._come_back(f"a crash ({keep.value})")
 
     def _come_back(self, after: str) -> None:
-        for side in self._sides:
+        for side in self._state_parts:
             side.died()
         self._open()
-        for side in self._sides:
+        for side in self._state_parts:
             wrong = side.recovered()
             if wrong:
                 raise BrokenRule(f"after {after}: {wrong}")
@@ -159,7 +159,7 @@ class Simulation:
             self._world.disk.crash(self._random.choice(list(Keep)))
 
     def _prepare(self) -> None:
-        for side in self._sides:
+        for side in self._state_parts:
             side.prepare()
 
 

@@ -22,9 +22,9 @@ from holtmq.broker.partitioned.groups import acknowledgment
 from holtmq.broker.partitioned.groups.acknowledgment import Settlement
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.dedup import DedupIndex
-from holtmq.broker.partitioned.log.pending_visibility import Arrivals
+from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.store import _EVENTS, Change, Extra, PartitionedStore
+from holtmq.broker.partitioned.store import _EVENTS, Change, PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.recovery import _Holding
@@ -93,7 +93,7 @@ def test_confirming_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_message_that_shows_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Arrivals, "add", lambda arrivals, *push: arrivals._show(*push))
+    monkeypatch.setattr(PendingVisibility, "add", lambda arrivals, *push: arrivals._show(*push))
 
     assert "claimable was" in first_broken_promise()
 
@@ -185,11 +185,11 @@ def test_a_command_applied_before_its_record_is_found(monkeypatch: pytest.Monkey
         changes: list[Change],
         records: list[bytes] = [],  # noqa: B006
         bodies: list[Body] = [],  # noqa: B006
-        extras: list[Extra] = [],  # noqa: B006
-        riders: list[Extra] = [],  # noqa: B006
+        state_records: list[StateRecord] = [],  # noqa: B006
+        work_records: list[StateRecord] = [],  # noqa: B006
     ) -> list[int]:
-        if records or extras or riders:
-            return commit(store, changes, records, bodies, extras, riders)
+        if records or state_records or work_records:
+            return commit(store, changes, records, bodies, state_records, work_records)
         store._apply(changes, [])
         return store.journal.append_batch([(_EVENTS, b"".join(encode(*change) for change in changes))])[:0]
 
@@ -226,7 +226,7 @@ def test_an_http_transaction_written_in_pieces_is_found(monkeypatch: pytest.Monk
     commit = PartitionedStore.commit
 
     def in_two(
-        store: PartitionedStore, changes: list[Change], *rest: list[bytes], **more: list[Extra]
+        store: PartitionedStore, changes: list[Change], *rest: list[bytes], **more: list[StateRecord]
     ) -> list[int]:
         acks = [change for change in changes if isinstance(change[1], Acked)]
         others = [change for change in changes if not isinstance(change[1], Acked)]

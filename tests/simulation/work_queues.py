@@ -43,7 +43,7 @@ _FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
 
 
 class WorkQueues:
-    """See the module. A ``Side`` of the history."""
+    """See the module. A ``StatePart`` of the history."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -259,7 +259,7 @@ class WorkQueues:
                 raise BrokenRule(f"{queue} counts {queue.bytes} bytes")
             there.update(name_of(message.body) or "" for message in ready)
             there.update(name_of(message.body) or "" for message in leased)
-            head = queue.store.peek(self._world.broker.flow.pager) if queue.lane is not None else None
+            head = queue.store.peek(self._world.broker.flow.pager) if queue.fifo is not None else None
             if queue.name == _SHORT and head is not None and head.arrived_ms + _TTL_MS <= self._world.now_ms:
                 raise BrokenRule(f"{queue} holds an expired message")
         missing = (self._record.must_be_there() | self._fleeting) - there
