@@ -13,38 +13,18 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Final
 
 from .errors import Unreachable
 from .local_copy import LocalCopy
 from .store import Kind, LogState, LogStore, Owner, Part
+from .view import ReplicaView, Role, StoppedWaiting
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.05
 _REPORT_SECONDS: Final = 1.0
-
-
-class Role(StrEnum):
-    STARTING = "starting"
-    STANDBY = "standby"
-    OWNER = "owner"
-
-
-@dataclass(slots=True)
-class ReplicaView:
-    """What the node may know of its replica. Its threads write single fields, the loop reads them."""
-
-    role: Role = Role.STARTING
-    owner: str = ""
-    epoch: int = 0
-    behind_bytes: int = 0
-    behind_seconds: float = 0.0
-    answered_at: float = field(default_factory=time.monotonic)  # PostgreSQL last answered
-    successor: str = ""  # the owner is asked to hand over to this node
-    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +34,6 @@ class Watching:
     takeover_after: float
     standby: bool  # leave a log that is free to others first
     address: str
-
-
-class StoppedWaiting(Exception):
-    """The node was told to stop before it owned the log."""
 
 
 class Follower:
@@ -93,6 +69,7 @@ class Follower:
                 fetched = self._fetch(state)
                 if fetched:
                     yield from self._copy.walk()
+                    self._note_behind()
                     continue
                 self._copy.require_whole()
                 self._note(state)
@@ -147,6 +124,14 @@ class Follower:
         view.role, view.owner, view.epoch, view.trouble = Role.STANDBY, state.owner, state.epoch, ""
         view.behind_bytes, view.behind_seconds, view.answered_at = 0, 0.0, now
         self._report(now)
+
+    def _note_behind(self) -> None:
+        now = time.monotonic()
+        view = self._view
+        view.behind_seconds = now - self._whole_at
+        if now - self._reported_at >= _REPORT_SECONDS:
+            view.behind_bytes = max(self._store.end() - self._copy.written, 0)
+            self._report(now)
 
     def _report(self, now: float) -> None:
         if now - self._reported_at >= _REPORT_SECONDS:

@@ -24,12 +24,13 @@ from holtmq.journal.writer import OpenLog
 
 from .appending import Appender
 from .errors import StartAgain, Unreachable
-from .following import Follower, ReplicaView, StoppedWaiting, Watching
+from .following import Follower, Watching
 from .local_copy import LocalCopy
 from .replicated_writer import ReplicatedWriter
 from .session import Session
 from .shipping import Shipper
 from .store import LogStore, Owner
+from .view import ReplicaView, StoppedWaiting
 
 log = logging.getLogger(__name__)
 

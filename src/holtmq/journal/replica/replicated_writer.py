@@ -16,9 +16,9 @@ from holtmq.journal.writer import Commit, Group, LogWriter
 
 from .appending import Appender
 from .errors import Unreachable
-from .following import ReplicaView, Role
 from .mark import Mark, write_mark
 from .store import LogStore, Owner
+from .view import ReplicaView, Role
 
 log = logging.getLogger(__name__)
 
