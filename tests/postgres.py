@@ -1,7 +1,7 @@
 """PostgreSQL clusters of the tests' own, from Debian's package.
 
-Owns: making, starting, killing and replicating clusters in temporary folders. Must not touch: a PostgreSQL that
-runs on this machine already.
+Owns: making, starting, killing and replicating clusters in temporary folders. Must not touch: a PostgreSQL
+that runs on this machine already.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class Cluster:
 
     def create(self, more: str = "") -> Cluster:
         """Make a new database cluster and start it."""
-        # Durability is what is tested: only the cluster's own files need not survive a power cut while it is made.
         self._run("initdb", "-D", str(self.data), "-A", "trust", "-U", "postgres", "--no-sync")
         self._configure(_SETTINGS + more)
         return self.start()

@@ -19,6 +19,7 @@ from .file_journal import FileJournal, JournalOptions
 from .interface import Defer, JournalError, JournalFailed, Later, Recovery
 from .records import MARKER_SIZE
 from .recovery import Survey, TailWalk, survey
+from .replica.mark import NAME as REPLICA_MARK
 from .segment import HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment
 from .writer import LogWriter, OpenLog
 
@@ -50,7 +51,14 @@ def open_journal(
     disk = disk or OsDisk(folder)
     disk.lock()
     try:
-        for name in disk.list():
+        names = disk.list()
+        if REPLICA_MARK in names:
+            raise JournalError(
+                f"{disk.folder} is a copy of a log in PostgreSQL, which may hold more than the copy: start "
+                "with journal.replica. To go on without PostgreSQL, stop the owner in good order and remove "
+                f"the file {REPLICA_MARK} from its folder"
+            )
+        for name in names:
             if name.endswith(TEMPORARY):  # a crash's leftovers: nothing refers to them
                 disk.remove(name)
         found = survey(disk)

@@ -47,6 +47,11 @@ class LocalCopy:
         self._problem = ""
 
     @property
+    def has_segments(self) -> bool:
+        """Whether the folder holds any part of a journal."""
+        return any(base_of(name) is not None for name in self._disk.list())
+
+    @property
     def last_base(self) -> int:
         """Where the last segment begins."""
         return max(self.headers)
@@ -64,7 +69,7 @@ class LocalCopy:
         if mark is not None and mark.log == state.identity:
             self.mark = mark
             return mark
-        if any(base_of(name) is not None for name in self._disk.list()):
+        if self.has_segments:
             what = "of another log" if mark is not None else "of its own"
             if mark is not None or state.newest_part:
                 raise ReplicaRefused(

@@ -22,6 +22,7 @@ from holtmq.journal.records import MARKER_SIZE
 from holtmq.journal.segment import HEADER_SIZE, TEMPORARY, SegmentHeader, segment_name
 from holtmq.journal.writer import OpenLog
 
+from .adopting import adopt
 from .appending import Appender
 from .errors import StartAgain, Unreachable
 from .following import Follower, Watching
@@ -114,7 +115,10 @@ class ReplicatedOpening:
             try:
                 self._state = self._store.open()
                 copy = LocalCopy(self._disk, self._store)
-                copy.own_mark(self._state)
+                if copy.own_mark(self._state) is None and copy.has_segments:
+                    owner = Owner(self._replica.node, copy.mark.folder, self._process)
+                    adopt(self._disk, self._store, self._state, owner, copy.mark)
+                    continue
                 self._position = copy.restore(self._state)
                 if self._position is not None:
                     verify_checkpoint(self._disk, self._position)

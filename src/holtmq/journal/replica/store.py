@@ -301,6 +301,14 @@ class LogStore:
         if found is None:
             raise Fenced("another node owns the log")
 
+    def remove(self) -> None:
+        """Drop the log with all that is in it. For logs of a test: a node that runs on it ends."""
+        with self.session.connection() as connection, connection.transaction():
+            query = "SELECT id FROM holtmq.part WHERE log = %s"
+            for (part,) in connection.execute(query, (self.id,)).fetchall():
+                schema.drop_rows_table(connection, part)
+            connection.execute("DELETE FROM holtmq.log WHERE id = %s", (self.id,))
+
     # -- nodes
 
     def report(self, name: str, role: str, address: str, position: int, behind_seconds: float) -> None:
