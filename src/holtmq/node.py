@@ -53,6 +53,7 @@ _CLEANUP_FIRST_MS: Final = 300_000  # after a start; a node that is often restar
 _CLEANUP_STEP_MS: Final = 100
 _RETENTION_STEP_MS: Final = 20
 _LOW_ON_DISK: Final = "low on disk"
+_DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
 GUEST_HASH: Final = (
@@ -85,6 +86,7 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeper: asyncio.Task[None] | None = None
+        self._handover: asyncio.Task[None] | None = None
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
         self._relieved_at = -math.inf  # when a checkpoint last looked for room
@@ -254,6 +256,9 @@ class Node:
         if self._housekeeper is not None:
             self._housekeeper.cancel()
             await asyncio.gather(self._housekeeper, return_exceptions=True)
+        if self._handover is not None:
+            self._handover.cancel()
+            await asyncio.gather(self._handover, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         self.broker.flow.turn()
@@ -353,9 +358,16 @@ class Node:
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()
-        elif replica.is_asked_for:
+        elif replica.is_asked_for and self._handover is None:
             log.warning("handing the log over", extra={"to": replica.is_asked_for})
-            self.ended.set()
+            self._handover = asyncio.create_task(self._hand_over(), name="handover")
+
+    async def _hand_over(self) -> None:
+        """Let consumers finish and confirm all that was read, so that clients need to send nothing twice."""
+        await self.amqp.drain(_DRAIN_SECONDS)
+        await self.settle()
+        self.amqp.flush()
+        self.ended.set()
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown, and when the disk needs the room of what is settled:

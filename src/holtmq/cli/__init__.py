@@ -20,6 +20,7 @@ _VERBS = {
     "queue": "holtmq.cli.queues:queue",
     "connection": "holtmq.cli.queues:connection",
     "journal": "holtmq.cli.journal:journal",
+    "cluster": "holtmq.cli.cluster:cluster",
     "bench": "holtmq.cli.bench:bench",
     "pipeline": "holtmq.cli.pipeline:pipeline",
     "verify": "holtmq.cli.verify:verify",
