@@ -176,7 +176,7 @@ def _fifos(queue: WorkQueue) -> list[SpillingFifo]:
 
 
 def _waiting(broker: Broker, fifo: SpillingFifo) -> Iterator[Message]:
-    yield from fifo.waiting(broker.flow.pager)
+    yield from fifo.browse(broker.flow.pager)
 
 
 def stored_message(queue: WorkQueue, message: Message) -> StoredMessage:

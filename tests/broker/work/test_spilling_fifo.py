@@ -183,7 +183,7 @@ def test_persistent_and_transient_messages_in_turn_keep_order_and_positions() ->
         found.position for found in left if found.position
     ]
     assert fifo.transient_bytes() == sum(len(found.body) for found in left if not found.persistent)
-    assert seqs(list(fifo.waiting(shelf))) == seqs(left)
+    assert seqs(list(fifo.browse(shelf))) == seqs(left)
     assert [found.seq for run in fifo.drain(shelf) for found in run] == seqs(left)
 
 

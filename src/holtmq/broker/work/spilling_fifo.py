@@ -25,6 +25,7 @@ _FIRST_RUN: Final = 64  # before anything is known about the size of the bodies
 TAIL_MAX: Final = 1_024
 TAIL_MAX_BYTES: Final = 4 * 1024 * 1024
 _CHUNK: Final = 65_536
+_BROWSE_RUN: Final = 64
 
 
 class Pager(Protocol):
@@ -241,16 +242,18 @@ class SpillingFifo:
             held += sum([len(m.body) for m in self.inbox if not m.persistent])
         return held + sum([block.transient_bytes for block in self._paged if isinstance(block, _SpilledRun)])
 
-    def waiting(self, pager: Pager) -> Iterator[Message]:
-        """All that waits, in order, left where it is (for those who only look)."""
-        yield from self.ready
-        for block in self._paged:
+    def browse(self, pager: Pager) -> Iterator[Message]:
+        """Every waiting message in order, left in place and not kept in memory."""
+        yield from list(self.ready)
+        for block in list(self._paged):
             if isinstance(block, _SpilledRun):
                 yield from self._live(pager.read_back(block.spilled))
-            else:
-                yield from pager.read([position for position in block if position not in self._withdrawn])
+                continue
+            for start in range(0, len(block), _BROWSE_RUN):
+                run = block[start : start + _BROWSE_RUN]
+                yield from pager.read([position for position in run if position not in self._withdrawn])
         if self.inbox is not self.ready:
-            yield from self.inbox
+            yield from list(self.inbox)
 
     def drain(self, pager: Pager) -> Iterator[list[Message]]:
         """Take everything, run by run."""
