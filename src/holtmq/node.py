@@ -17,7 +17,7 @@ from typing import Final
 
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.server import AmqpServer, Limits
-from holtmq.auth.permissions import FULL_ACCESS
+from holtmq.auth.permissions import FULL_ACCESS, Action
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
@@ -43,6 +43,7 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.disk import Disk
+from holtmq.name_patterns import is_usable
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class Node:
             self.http_tls_port = await self.http.listen(http.host, http.tls_port, _tls_context(http))
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         self._warn_if_open()
+        self._warn_of_patterns()
         log.info(
             "ready",
             extra={
@@ -387,6 +389,25 @@ class Node:
         if self._stopping:
             return False, "stopping"
         return True, ""
+
+    def _warn_of_patterns(self) -> None:
+        """What older versions stored may not be usable any more, and then matches nothing."""
+        broker = self.broker
+        stored = [
+            (f"policy '{policy.name}' in vhost '{vhost}'", policy.pattern.pattern)
+            for book in (broker.policies, broker.operator_policies)
+            for vhost in broker.vhosts
+            for policy in book.in_vhost(vhost)
+        ]
+        stored += [
+            (f"{action.value} permission of '{grant.user}' in vhost '{grant.vhost}'", pattern)
+            for grant in broker.users.grants()
+            for action in Action
+            if (pattern := grant.permissions.pattern(action))
+        ]
+        for where, pattern in stored:
+            if not is_usable(pattern):
+                log.warning("pattern matches nothing", extra={"where": where, "pattern": pattern})
 
     def _warn_if_open(self) -> None:
         wide = [

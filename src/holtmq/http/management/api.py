@@ -140,7 +140,7 @@ def _answer(result: object, row: Row, call: Call) -> Response:
     columns = query.text("columns")
     rows = ordered(result, query.text("sort"), query.text("sort_reverse") == "true")
     if row.paged and query.has("page") and isinstance(rows, list):
-        page = one_page(rows, query, call.user)
+        page = one_page(rows, query)
         return _json({**page, "items": pick(page["items"], columns)})
     return _json(pick(rows, columns))
 

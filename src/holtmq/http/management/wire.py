@@ -14,11 +14,11 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from holtmq.auth.permissions import BadPattern
 from holtmq.broker.errors import AccessRefused, BrokerError, JournalUnavailable, NotFound
 from holtmq.broker.records.changes import pack_table
 from holtmq.http.engine.errors import Refusal
 from holtmq.journal.interface import JournalFailed
+from holtmq.name_patterns import BadPattern
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import EPOCH, FieldTable, Timestamp
 
