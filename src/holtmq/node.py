@@ -197,7 +197,7 @@ class Node:
             self.wake,
             TokenVerifier(auth) if auth.jwt_enabled else None,
             self.started_at,
-            History(self.partitioned.tally),
+            History(self.partitioned.counters),
             self.amqp.authenticator,
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
@@ -251,7 +251,7 @@ class Node:
                 self.amqp.flush()
                 self.partitioned.turn(self.clock())
             finally:
-                if self.partitioned.store.aging and not self._retention_planned:
+                if self.partitioned.has_retention and not self._retention_planned:
                     self._plan_retention()
                 self._arm_timer()
 
@@ -314,6 +314,8 @@ class Node:
                 self.tick()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
+                for _ in self.partitioned.staging.finish(self.clock()):
+                    await asyncio.sleep(0)
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown, and when the disk needs the room of what is settled:

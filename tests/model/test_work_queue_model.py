@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from work_queue_model import DEAD, QUEUES, TOPICS, Item, Model, ModelQueue, Projection, Shape
 
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.message_records import decode_delayed
@@ -46,9 +46,13 @@ traits = st.one_of(
     st.fixed_dictionaries({"dead_letters": st.just(True)}),
     st.fixed_dictionaries({"delivery_limit": st.sampled_from([0, 1, 2])}),
     st.fixed_dictionaries({"retry_delay_ms": st.just(20)}),
+    # All that such a queue must be or have; the limit is the one it has when it names none.
+    st.just({"quorum": True, "durable": True, "top": 0, "delivery_limit": 20}),
 )
 shapes = st.lists(traits, max_size=3).map(
-    lambda some: Shape(**{key: value for one in some for key, value in one.items()})
+    lambda some: Shape(
+        **{key: value for one in sorted(some, key=lambda one: "quorum" in one) for key, value in one.items()}
+    )
 )
 picks = st.integers(0, 1000)
 turns = st.sampled_from([True, True, False])  # whether the operation ends its turn
@@ -337,8 +341,9 @@ class Machine(RuleBasedStateMachine):
         ttl_ms: int | None,
         ahead: Counter[str] | None = None,
         bytes_ahead: Counter[str] | None = None,
-    ) -> tuple[list[ModelQueue], Outcome]:
+    ) -> tuple[list[ModelQueue], PublishOutcome]:
         queues = list(self.model.route(exchange, keys))
+        persistent = self.lasts(persistent, queues)
         ahead, bytes_ahead = ahead or Counter(), bytes_ahead or Counter()
         accepted = []
         for queue in queues:
@@ -351,11 +356,16 @@ class Machine(RuleBasedStateMachine):
         for queue in accepted:
             queue.waiting.append(self.model.item(body, persistent, priority or 0, ttl_ms))
         if len(accepted) < len(queues):
-            return accepted, Outcome.REFUSED
+            return accepted, PublishOutcome.REFUSED
         if not queues:
-            return accepted, Outcome.UNROUTED
+            return accepted, PublishOutcome.UNROUTED
         lasts = persistent and any(queue.shape.durable for queue in accepted)
-        return accepted, Outcome.JOURNALLED if lasts else Outcome.PLACED
+        return accepted, PublishOutcome.JOURNALLED if lasts else PublishOutcome.PLACED
+
+    @staticmethod
+    def lasts(persistent: bool, queues: list[ModelQueue]) -> bool:
+        """What reaches a quorum queue is persistent in all its queues, whatever its publisher said."""
+        return persistent or any(queue.shape.quorum for queue in queues)
 
     def send(
         self,
@@ -365,7 +375,7 @@ class Machine(RuleBasedStateMachine):
         persistent: bool,
         priority: int | None,
         ttl_ms: int | None,
-    ) -> Outcome:
+    ) -> PublishOutcome:
         return self.bench.publish(
             keys[0],
             body,
@@ -389,7 +399,7 @@ class Machine(RuleBasedStateMachine):
             headers=headers,
             turn=False,
         )
-        assert outcome is (Outcome.JOURNALLED if persistent else Outcome.PLACED)
+        assert outcome is (PublishOutcome.JOURNALLED if persistent else PublishOutcome.PLACED)
         self.all_delays[body] = self.model.now_ms + delay_ms, self.model.item(body, persistent)
         self.model.delayed.append(self.all_delays[body])
         self.end(True)
@@ -578,7 +588,8 @@ class Machine(RuleBasedStateMachine):
                 bytes_ahead[queue.name] += len(body)
             for queue in queues:
                 if queue not in accepted and queue.shape.overflow == "reject-publish-dlx":
-                    queue.outcasts.append(("maxlen", self.model.item(body, persistent)))
+                    refused = self.model.item(body, self.lasts(persistent, queues))
+                    queue.outcasts.append(("maxlen", refused))
             placed.append((accepted, body))
         leases: list[Lease] = []
         chosen = self.some_leases(who, multiple=True) if verdict != "none" else None
@@ -588,7 +599,7 @@ class Machine(RuleBasedStateMachine):
             (self.follow_ack if verdict == "ack" else self.follow_reject)(*chosen)
         for accepted, body in placed:
             for queue in accepted:
-                queue.waiting.append(self.model.item(body, persistent))
+                queue.waiting.append(self.model.item(body, self.lasts(persistent, accepted)))
         self.note()
         flow.commit({id(x.queue): x.queue for x in leases if not x.queue.deleted}.values())
         self.overtaken = []

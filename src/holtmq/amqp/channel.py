@@ -41,10 +41,11 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.topology import Topology
 from holtmq.amqp.transaction import Settle, Transaction
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Imprint, Route
+from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
@@ -101,7 +102,7 @@ class Channel:
         except JournalFailed:
             if self.confirms is None:
                 raise
-            outcome = Outcome.REFUSED
+            outcome = PublishOutcome.REFUSED
         if self.confirms is not None or mandatory:
             self._published(outcome, route, mandatory, header, body)
 
@@ -115,7 +116,7 @@ class Channel:
         except JournalFailed:
             if self.confirms is None:
                 raise
-            outcome = Outcome.REFUSED
+            outcome = PublishOutcome.REFUSED
         confirms = self.confirms
         # Placed (0), or journalled (1) like one before it in this read: there is nothing to note but the tag.
         if confirms is not None and self.owes_confirms and outcome <= confirms.journalled:
@@ -123,14 +124,16 @@ class Channel:
         elif confirms is not None or mandatory:
             self._published(outcome, imprint.route, mandatory, imprint.header, body)
 
-    def _published(self, outcome: Outcome, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
-        if mandatory and outcome is Outcome.UNROUTED:
+    def _published(
+        self, outcome: PublishOutcome, route: Route, mandatory: bool, header: bytes, body: bytes
+    ) -> None:
+        if mandatory and outcome is PublishOutcome.UNROUTED:
             self._return(route, header, body)
         confirms = self.confirms
         if confirms is not None:
             confirms.last += 1
             if outcome:
-                confirms.note(outcome is Outcome.JOURNALLED, outcome is Outcome.REFUSED)
+                confirms.note(outcome is PublishOutcome.JOURNALLED, outcome is PublishOutcome.REFUSED)
             if not self.owes_confirms:
                 self.owes_confirms = True
                 self.connection.confirming.append(self)
@@ -275,9 +278,9 @@ class Channel:
             case BasicAck(tag, multiple):
                 self.ack(tag, multiple)
             case BasicNack(tag, multiple, requeue):
-                self._settle(self._requeue if requeue else self.flow.reject, self._leases(tag, multiple))
+                self._refuse(self._leases(tag, multiple), requeue)
             case BasicReject(tag, requeue):
-                self._settle(self._requeue if requeue else self.flow.reject, self._leases(tag, False))
+                self._refuse(self._leases(tag, False), requeue)
             case BasicQos():
                 self._qos(method)
             case BasicConsume():
@@ -317,6 +320,18 @@ class Channel:
             case _:
                 self.topology.handle(method)
 
+    def _refuse(self, leases: list[Lease], requeue: bool) -> None:
+        for lease in leases:
+            if lease.queue.is_stream and isinstance(lease.holder, Consumer) and not lease.holder.joins_group:
+                self._requeue(leases)  # as with the end of the connection, which this is
+                queue = lease.queue
+                raise ConnectionFault(
+                    ReplyCode.NOT_IMPLEMENTED,
+                    "basic.nack and basic.reject not supported by stream queues "
+                    + queue_text(queue.name, queue.vhost),
+                )
+        self._settle(self._requeue if requeue else self.flow.reject, leases)
+
     def _requeue(self, leases: list[Lease]) -> None:
         self.flow.release([lease for lease in leases if lease.holder is not None])
 
@@ -325,9 +340,10 @@ class Channel:
             raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.global_prefetch = method.prefetch_count
-            self.wake_consumers()
         else:
             self.prefetch = method.prefetch_count
+            self.global_prefetch = 0  # as in RabbitMQ, a limit per consumer takes the place of the channel's
+        self.wake_consumers()
         self.send(BasicQosOk())
 
     def _confirm_select(self, no_wait: bool) -> None:

@@ -19,13 +19,13 @@ from .checkpoint import discard, publish, write_checkpoint
 from .compaction import Reclaimed, SealedSegment, reclaim
 from .disk import Disk
 from .interface import Defer
-from .segment import count_between
+from .live import LivePositions, live_bases
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
-class Outcome:
+class CheckpointOutcome:
     position: int
     published: bool = False
     reclaimed: Reclaimed = field(default_factory=Reclaimed)
@@ -35,15 +35,14 @@ class Outcome:
 @dataclass(slots=True)
 class _Running:
     position: int
-    live: Sequence[array[int]]
-    written: bool = False
+    live: LivePositions | None = None  # known once the checkpoint is written
     publishing: bool = False
 
 
 class Checkpointer:
     """``done`` is told how each one ended. Without ``notify`` every step runs inline."""
 
-    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[CheckpointOutcome], None]) -> None:
         self._disk = disk
         self._notify = notify
         self._done = done
@@ -56,7 +55,9 @@ class Checkpointer:
     def waits_for(self) -> int | None:
         """The position up to which the log must be durable before ``proceed``; None when nothing waits."""
         running = self._running
-        return running.position if running and running.written and not running.publishing else None
+        if running is None or running.live is None or running.publishing:
+            return None
+        return running.position
 
     def begin(
         self,
@@ -70,7 +71,7 @@ class Checkpointer:
         """Start writing; ``written`` is called when the caller may look at ``waits_for``."""
         if self._running is not None:
             return False
-        self._running = _Running(position, live)
+        self._running = _Running(position)
         self._background(
             partial(_write, self._disk, position, epoch, bases, records, live), partial(self._wrote, written)
         )
@@ -84,8 +85,12 @@ class Checkpointer:
         """
         running = self._running
         assert running is not None
+        assert running.live is not None
         running.publishing = True
-        work = partial(_publish, self._disk, running, sealed, threshold, unsynced, self._stopping.is_set)
+        position, live = running.position, running.live
+        work = partial(
+            _publish, self._disk, position, live, sealed, threshold, unsynced, self._stopping.is_set
+        )
         self._background(work, self._finished)
 
     def stop(self) -> None:
@@ -96,16 +101,16 @@ class Checkpointer:
             self._thread = None
         self._collect()
 
-    def _wrote(self, written: Callable[[], None], problem: str | None) -> None:
+    def _wrote(self, written: Callable[[], None], result: LivePositions | str) -> None:
         running = self._running
         assert running is not None
-        if problem is not None:
-            self._finished(Outcome(running.position, problems=[problem]))
+        if isinstance(result, str):
+            self._finished(CheckpointOutcome(running.position, problems=[result]))
             return
-        running.written = True
+        running.live = result
         written()
 
-    def _finished(self, outcome: Outcome) -> None:
+    def _finished(self, outcome: CheckpointOutcome) -> None:
         self._running = None
         self._done(outcome)
 
@@ -134,31 +139,28 @@ def _write(
     epoch: int,
     bases: Sequence[int],
     records: Sequence[tuple[int, bytes]],
-    live: Sequence[array[int]],
-) -> str | None:
+    arrays: Sequence[array[int]],
+) -> LivePositions | str:
+    """Write the checkpoint; the positions to keep, in order, or why it could not be done."""
     try:
-        ends = [*bases[1:], position]
-        needed = [
-            base
-            for base, end in zip(bases, ends, strict=True)
-            if base < end and count_between(live, base, end)
-        ]
-        write_checkpoint(disk, position, epoch, needed, records)
+        live = LivePositions(arrays, position)
+        write_checkpoint(disk, position, epoch, live_bases(bases, position, live), records)
     except Exception as exc:  # no space, most likely: the log is untouched, the last checkpoint still counts
         discard(disk, position)
         return f"writing the checkpoint: {exc}"
-    return None
+    return live
 
 
 def _publish(
     disk: Disk,
-    running: _Running,
+    position: int,
+    live: LivePositions,
     sealed: Sequence[SealedSegment],
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
-) -> Outcome:
-    outcome = Outcome(running.position)
+) -> CheckpointOutcome:
+    outcome = CheckpointOutcome(position)
     try:
         if unsynced is not None:
             file = disk.open(unsynced, write=True)
@@ -166,9 +168,9 @@ def _publish(
                 file.sync()
             finally:
                 file.close()
-        publish(disk, running.position)
+        publish(disk, position)
         outcome.published = True
-        outcome.reclaimed = reclaim(disk, sealed, running.live, threshold, stopping)
+        outcome.reclaimed = reclaim(disk, sealed, live, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")

@@ -2,26 +2,26 @@
 
 Owns: the decision (delete, compact, leave) for each segment before a checkpoint, and the rewrite.
 Must not touch: the tail after the checkpoint, and positions: a live record keeps its position for ever.
+A state that refers to a record the log does not hold contradicts the log: then nothing at all is given back.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
 from itertools import islice
 from typing import Final
 
 from .disk import Disk
+from .interface import PositionNotHeld
+from .live import LivePositions
 from .reader import LogReader
 from .records import encode
 from .segment import (
     HEADER_SIZE,
     TEMPORARY,
     SegmentHeader,
-    count_between,
     encode_index,
     read_header,
     segment_name,
@@ -49,32 +49,40 @@ class Reclaimed:
 def reclaim(
     disk: Disk,
     segments: Sequence[SealedSegment],
-    live: Sequence[array[int]],
+    live: LivePositions,
     threshold: float,
     stopping: Callable[[], bool],
 ) -> Reclaimed:
     """Delete the segments without a live position; compact those whose live share is below ``threshold``."""
     done = Reclaimed()
+    dead: list[SealedSegment] = []
     sparse: list[SealedSegment] = []
-    for segment in segments:
-        count = count_between(live, segment.base, segment.end)
-        if count == 0:
+    reader = LogReader(disk, [segment.base for segment in segments], handles=1)
+    try:
+        for segment in segments:
+            if not live.any_between(segment.base, segment.end):
+                dead.append(segment)
+                continue
+            try:
+                if _live_share(reader, segment, live) < threshold:
+                    sparse.append(segment)
+            except PositionNotHeld:
+                raise
+            except Exception as exc:  # damaged: it stays as it is, and whoever reads that record is told
+                done.problems.append(f"{segment_name(segment.base)}: {exc}")
+        for segment in dead:
             disk.remove(segment_name(segment.base))
             done.deleted.append(segment.base)
             done.freed_bytes += segment.size
-        else:
-            sparse.append(segment)
-    if done.deleted:
-        disk.sync_dir()
-    reader = LogReader(disk, [segment.base for segment in sparse], handles=1)
-    try:
+        if dead:
+            disk.sync_dir()
         for segment in sparse:
             if stopping():
                 break
             try:
-                if _live_share(reader, segment, live) >= threshold:
-                    continue
                 size = _compact(disk, reader, segment, live)
+            except PositionNotHeld:
+                raise
             except Exception as exc:
                 # A live record that cannot be read, or no space: the old file stays as it is, and whoever
                 # reads that record is told. The log itself is untouched.
@@ -82,31 +90,18 @@ def reclaim(
                 continue
             done.compacted[segment.base] = size
             done.freed_bytes += segment.size - size
+    except PositionNotHeld as exc:
+        done.problems.append(f"no space is given back, the state refers to a record that is not there: {exc}")
     finally:
         reader.close()
     return done
 
 
-def _live_in(live: Sequence[array[int]], segment: SealedSegment) -> Iterator[int]:
-    """The live positions of one segment in order, each once."""
-    parts = [
-        islice(positions, bisect_left(positions, segment.base), bisect_left(positions, segment.end))
-        for positions in live
-    ]
-    last = -1
-    for position in merge(*parts):
-        if position != last:
-            yield position
-            last = position
-
-
-def _live_share(reader: LogReader, segment: SealedSegment, live: Sequence[array[int]]) -> float:
+def _live_share(reader: LogReader, segment: SealedSegment, live: LivePositions) -> float:
     """Estimated from a sample of live records: reading all of them would cost what compaction costs."""
     count = 0
     sampled = sampled_bytes = 0
-    for positions in live:
-        first = bisect_left(positions, segment.base)
-        stop = bisect_left(positions, segment.end)
+    for positions, first, stop in live.slices(segment.base, segment.end):
         count += stop - first
         for index in range(first, stop, max((stop - first) // _SAMPLES, 1)):
             sampled_bytes += reader.record_size(positions[index])
@@ -116,11 +111,11 @@ def _live_share(reader: LogReader, segment: SealedSegment, live: Sequence[array[
     return count * (sampled_bytes / max(sampled, 1)) / max(segment.size - HEADER_SIZE, 1)
 
 
-def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequence[array[int]]) -> int:
+def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: LivePositions) -> int:
     """Write the live records beside the segment and rename over it; the new size."""
 
     def records() -> Iterator[tuple[int, int, bytes]]:
-        wanted = _live_in(live, segment)
+        wanted = live.between(segment.base, segment.end)
         while run := list(islice(wanted, _SLICE)):
             for position, (kind, payload) in zip(run, reader.read_many(run), strict=True):
                 yield position, kind, payload

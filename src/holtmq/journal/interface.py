@@ -31,6 +31,10 @@ class JournalCorrupt(JournalError):
     """Bytes that were once durable are damaged or missing."""
 
 
+class PositionNotHeld(JournalCorrupt):
+    """No segment holds a record at this position (any more)."""
+
+
 class JournalLocked(JournalError):
     """Another process owns this journal."""
 
@@ -166,8 +170,8 @@ class Journal(Protocol):
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
         """Replace the log so far by ``records``, the caller's whole state at this instant.
 
-        ``live`` are sorted arrays of the positions that the state still refers to; what is not named may be
-        reclaimed. Both are handed over: do not change them afterwards. It completes in the background;
+        ``live`` are arrays of the positions that the state still refers to, in any order; what is not named
+        may be reclaimed. Both are handed over: do not change them afterwards. It completes in the background;
         False when one is still running.
         """
         ...

@@ -14,7 +14,7 @@ from typing import Final
 
 from .checksum import crc32
 from .disk import Disk, File
-from .interface import FIRST_FREE_KIND, JournalCorrupt
+from .interface import FIRST_FREE_KIND, JournalCorrupt, PositionNotHeld
 from .records import FRAME_SIZE, KIND_BYTES, PREFIX, PREFIX_SIZE, BadRecord, record_at
 from .segment import HEADER_SIZE, PositionTable, SegmentHeader, read_header, read_index, segment_name
 
@@ -132,7 +132,7 @@ class LogReader:
     def segment_for(self, position: int) -> OpenSegment:
         at = bisect_right(self._bases, position) - 1
         if at < 0:
-            raise JournalCorrupt(f"position {position} lies before every segment in {self._disk.folder}")
+            raise PositionNotHeld(f"position {position} lies before every segment in {self._disk.folder}")
         base = self._bases[at]
         segment = self._open.get(base)
         if segment is None:
@@ -161,7 +161,7 @@ class LogReader:
     def locate(self, segment: OpenSegment, position: int) -> int:
         offset = segment.offset_of(position)
         if offset is None:
-            raise JournalCorrupt(
+            raise PositionNotHeld(
                 f"segment {self._disk.folder}/{segment_name(segment.base)} does not hold position {position}"
             )
         return offset

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, error
 from typing import Final
@@ -147,8 +146,3 @@ def read_index(file: File, header: SegmentHeader, folder: str) -> PositionTable:
             "the index of its records does not match its checksum"
         )
     return PositionTable(array("Q", raw[: size // 2]), array("Q", raw[size // 2 : size]))
-
-
-def count_between(live: Sequence[array[int]], first: int, stop: int) -> int:
-    """How many of the sorted positions lie in [first, stop)."""
-    return sum(bisect_left(positions, stop) - bisect_left(positions, first) for positions in live)

@@ -12,7 +12,7 @@ from holtmq.broker.streams.envelopes import Envelope
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 
 NO_QUEUES: Final[tuple[WorkQueue, ...]] = ()
@@ -27,6 +27,7 @@ class Route:
         "envelopes",
         "exchange",
         "only_queue",
+        "persists",
         "queues",
         "routing_key",
         "simple",
@@ -42,6 +43,7 @@ class Route:
         result = vhost.route(exchange, routing_key)
         self.queues = result.queues
         self.durable_ids = durable_ids(result.queues)
+        self.persists = any(queue.always_persists for queue in result.queues)
         # One queue without limits: the common case, placed without a loop.
         self.only_queue = (
             result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
@@ -58,13 +60,13 @@ class Route:
 
 
 class Imprint:
-    """What equal messages have in common: route, properties, and the lane if they always wait in one."""
+    """What equal messages have in common: route, properties, and the fifo if they always wait in one."""
 
     __slots__ = (
         "address",
         "durable_ids",
+        "fifo",
         "header",
-        "lane",
         "persistent",
         "priority",
         "queue",
@@ -78,13 +80,13 @@ class Imprint:
         self.address = route.address
         self.header = header
         self.priority = traits.priority
-        self.persistent = traits.persistent
-        self.durable_ids = route.durable_ids if traits.persistent else b""
-        self.lane: Lane | None = None
+        self.persistent = traits.persistent or route.persists
+        self.durable_ids = route.durable_ids if self.persistent else b""
+        self.fifo: SpillingFifo | None = None
         self.queue = route.only_queue
         if self.queue is not None and route.simple and traits.plain and traits.ttl_ms is None:
             queue = self.queue
-            self.lane = queue.lane if queue.lane is not None else queue.lanes[traits.priority]
+            self.fifo = queue.fifo if queue.fifo is not None else queue.fifos[traits.priority]
 
 
 def durable_ids(queues: tuple[WorkQueue, ...] | list[WorkQueue]) -> bytes:

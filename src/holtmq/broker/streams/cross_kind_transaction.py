@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from holtmq.broker.partitioned.commands.atomic_commit import Part, check
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.vhost_streams import Streams
-from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkPush
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkPush
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
 
 
-class JointTransactions:
+class CrossKindTransactions:
     """See the module."""
 
-    def __init__(self, broker: "Broker", service: PartitionedService, door: WorkDoor) -> None:
+    def __init__(self, broker: "Broker", service: PartitionedService, door: TimedLeases) -> None:
         self._broker = broker
         self._service = service
         self._door = door
@@ -45,8 +45,11 @@ class JointTransactions:
     def _write(
         self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck], streams: Streams
     ) -> None:
-        for queue, transaction_id, payload in pushes:
-            (taken,) = self._door.push(queue, [(transaction_id, payload)])
+        for push in pushes:
+            if push.delay_ms:
+                self._door.push_later(push)
+                continue
+            (taken,) = self._door.push(push.queue, [(push.transaction_id, push.payload)])
             assert taken, "a queue that had room a moment ago is full"
         settled = {}
         for ack in acks:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.pushing import has_room
+from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -22,7 +23,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.leases import Lease
-from holtmq.broker.work.spilling_fifo import Lane, Pager
+from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 
 _READ_AT_ONCE: Final = 256
@@ -38,7 +39,7 @@ class StreamConsumer(Consumer, Protocol):
     def arguments(self) -> Mapping[str, object]: ...
 
 
-class _Store(Lane):
+class _Store(SpillingFifo):
     """What looks like the place of waiting messages: nothing ever waits here, the log has it."""
 
     __slots__ = ("_count",)
@@ -77,11 +78,11 @@ class StreamQueue(WorkQueue):
         touch: Callable[[WorkQueue], None],
         arguments: dict[str, object] | None = None,
     ) -> None:
-        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
         self.stored_as = stored_name(vhost, name)
-        self.lane = None
-        self.store = _Store(self._count)
         self._service = service
+        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
+        self.fifo = None
+        self.store = _Store(self._count)
         self._now = now
         self._new_id = new_id
         self.settle_log = settle_log  # now, or with the batch that is open; and whether the claim is over
@@ -93,6 +94,12 @@ class StreamQueue(WorkQueue):
     def log(self) -> PartitionedQueue | None:
         """The queue behind this name; None before its first message."""
         return self._service.store.queues.get(self.stored_as)
+
+    def reconfigure(self, options: QueueOptions) -> None:
+        """Follow changed options; limits are the business of retention, which looks at them now and then."""
+        super().reconfigure(options)
+        self.limited = False
+        self._service.stream_limits.put(self.stored_as, Limits(options.max_age, options.max_length_bytes))
 
     # -- arriving --------------------------------------------------------------------------------
 
@@ -267,10 +274,10 @@ class _Reader:
     def next(self, limit: int) -> list[Message]:
         queue = self._queue
         log = queue.log
-        if log is None or self._offset >= log.log.sure:
+        if log is None or self._offset >= log.log.durable_end:
             return []
-        offsets = list(islice(log.log.live_offsets(self._offset, log.log.sure), limit))
-        self._offset = offsets[-1] + 1 if offsets else log.log.sure
+        offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), limit))
+        self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
         rows = log.log.refs(offsets)
         bodies = queue.service.store.bodies([position for _, position, _ in rows])
         show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
+from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     QueueConfigured,
@@ -21,7 +22,7 @@ from holtmq.broker.partitioned.events import (
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.stream_publishes import Gathering
+from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.work_queue import WorkQueue
@@ -47,7 +48,7 @@ class Streams:
         self._settled: list[AckRequest] = []  # by consumers, in the batch that is open
         self._last_of_claim: list[AckRequest] = []  # those among them after which nothing is held any more
         self._part: Part | None = None  # of the transaction that the open batch is
-        self.gathering = Gathering(broker.flow.gathered, service, self._now, self._new_id)
+        self.stream_publishes = StreamPublishes(broker.flow.gathered, service, self._now, self._new_id)
         heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
 
         def hear(queue: PartitionedQueue, event: QueueEvent) -> None:
@@ -79,6 +80,7 @@ class Streams:
     def delete(self, queue: StreamQueue) -> None:
         """The name is gone from its vhost: so is the log behind it."""
         self._by_stored_name.pop(queue.stored_as, None)
+        self._service.stream_limits.put(queue.stored_as, Limits())
         queue.end()
         log = queue.log
         if log is not None:
@@ -92,7 +94,7 @@ class Streams:
             ]
             self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
             self._service.forget_joined()
-            self._service.tally.forget(log.name)
+            self._service.counters.forget(log.name)
 
     # -- one record for both kinds of queue ------------------------------------------------------
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.errors import Conflict, LeaseLost, LimitReached, NotFound
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.publish.routes import Route
@@ -54,6 +54,7 @@ class WorkPush(NamedTuple):
     queue: WorkQueue
     transaction_id: str
     payload: bytes
+    delay_ms: int = 0  # it comes to its queue when so much time has passed
 
 
 class WorkAck(NamedTuple):
@@ -75,7 +76,7 @@ class _Loan:
     timer: Timer[Callable[[], None]] | None = None
 
 
-class WorkDoor:
+class TimedLeases:
     """See the module. Work queues of the default vhost, by their names."""
 
     def __init__(self, broker: "Broker") -> None:
@@ -106,14 +107,15 @@ class WorkDoor:
         route = self._route(queue)
         taken = []
         for transaction_id, payload in items:
-            short = len(transaction_id.encode()) <= _ID_MAX
-            properties = Properties(
-                content_type=_JSON, delivery_mode=2, message_id=transaction_id if short else None
-            )
-            header = encode_header(len(payload), encode_properties(properties))
+            header = _header(transaction_id, payload)
             outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
-            taken.append(outcome in (Outcome.PLACED, Outcome.JOURNALLED))
+            taken.append(outcome in (PublishOutcome.PLACED, PublishOutcome.JOURNALLED))
         return taken
+
+    def push_later(self, push: WorkPush) -> None:
+        """Publish when its time has come; a queue that is full or gone then does not get it."""
+        header = _header(push.transaction_id, push.payload)
+        self._flow.publish_later(self._route(push.queue), header, push.payload, push.delay_ms)
 
     def pop(
         self, queue: WorkQueue, lease_id: str, limit: int, seconds: float, auto_ack: bool
@@ -203,7 +205,9 @@ class WorkDoor:
         """Raise what stands in the way of these, all together; nothing happens."""
         self._flow.turn()  # consumers first: they may make room
         ahead: dict[int, tuple[int, int]] = {}
-        for queue, _, payload in pushes:
+        for queue, _, payload, delay_ms in pushes:
+            if delay_ms:
+                continue
             count, size = ahead.get(queue.id, (0, 0))
             if queue.refuses_when_full and queue.is_full(len(payload), count, size):
                 raise LimitReached(f"queue {queue.name} is full and refuses publishers")
@@ -298,6 +302,12 @@ class WorkDoor:
         return known[1]
 
 
+def _header(transaction_id: str, payload: bytes) -> bytes:
+    short = len(transaction_id.encode()) <= _ID_MAX
+    properties = Properties(content_type=_JSON, delivery_mode=2, message_id=transaction_id if short else None)
+    return encode_header(len(payload), encode_properties(properties))
+
+
 class WaitingPop:
     """A consumer that takes what a pop asked for, once, and leaves."""
 
@@ -305,7 +315,7 @@ class WaitingPop:
 
     def __init__(
         self,
-        door: WorkDoor,
+        door: TimedLeases,
         queue: WorkQueue,
         lease_id: str,
         limit: int,

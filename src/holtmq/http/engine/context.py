@@ -4,7 +4,7 @@ Owns: nothing; it is handed down once, at start. Must not touch: sockets.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holtmq.auth.login import Authenticator
@@ -16,6 +16,7 @@ from holtmq.config import Config
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
+from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.journal.interface import Journal
 
 
@@ -45,6 +46,7 @@ class Context:
     clients: Clients  # who is connected over AMQP
     alarm: Callable[[], str]  # why publishers must wait; empty: they need not
     listeners: Callable[[], list[Listener]]
+    range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:
         """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""
