@@ -9,15 +9,15 @@ import logging
 import math
 import os
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
+from holtmq import start_checks
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.server import AmqpServer, Limits
-from holtmq.auth.permissions import FULL_ACCESS, Action
+from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
@@ -28,10 +28,12 @@ from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.client_listing import AmqpClients
-from holtmq.config import Config, SyncMode, Tls, TlsVerify
+from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.http.engine.context import Context, Listener
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
+from holtmq.http.engine.sessions import Sessions
 from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
 from holtmq.journal import (
@@ -43,7 +45,7 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.disk import Disk
-from holtmq.name_patterns import is_usable
+from holtmq.listeners import Listeners
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Node:
     ) -> None:
         self.config = config
         self.clock = clock
+        self.listeners = Listeners(config)
         self.disk = disk  # where the journal lives, if not in the folder of the configuration
         self.journal: Journal
         self.broker: Broker
@@ -127,22 +130,18 @@ class Node:
         if self.config.queue.partition_cleanup_days:
             self._plan_cleanup(_CLEANUP_FIRST_MS)
         self.wake()
-        self.amqp_port = await self.amqp.listen(config.host, config.port)
-        if config.tls_cert is not None:
-            self.amqp_tls_port = await self.amqp.listen(config.host, config.tls_port, _tls_context(config))
-        http = self.config.http
+        await self.listeners.open_amqp(self.amqp)
         self.http = HttpServer(self._http_context(), sockets - most)
-        self.http_port = await self.http.listen(http.host, http.port)
-        if http.tls_cert is not None:
-            self.http_tls_port = await self.http.listen(http.host, http.tls_port, _tls_context(http))
+        await self.listeners.open_http(self.http)
+        ports = self.listeners.ports
+        self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
+        self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
-        self._warn_if_open()
-        self._warn_of_patterns()
+        start_checks.warn(self.config, self.broker)
         log.info(
             "ready",
             extra={
-                "amqp_port": self.amqp_port,
-                "http_port": self.http_port,
+                **self.listeners.describe(),
                 "seconds": round(self._loop.time() - began, 3),
                 "records": self.recovered_records,
             },
@@ -156,7 +155,7 @@ class Node:
             recovery = None
         else:
             if self.disk is None:
-                config.data.dir.mkdir(parents=True, exist_ok=True)
+                start_checks.make_private(config.data.dir)
             options = JournalOptions(
                 segment_bytes=config.journal.segment_bytes, sync=config.journal.sync is SyncMode.ALWAYS
             )
@@ -185,8 +184,20 @@ class Node:
             put_defaults(self.broker)
         streams.follow()
 
+    def _doorkeeper(self) -> Doorkeeper:
+        users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
+        assert streams is not None
+        return Doorkeeper(
+            users,
+            self.amqp.authenticator,
+            TokenVerifier(auth) if auth.jwt_enabled else None,
+            Sessions(users),
+            self.clock,
+            streams.place_of,
+            self.config.http.anonymous,
+        )
+
     def _http_context(self) -> Context:
-        auth = self.config.auth
         return Context(
             self.config,
             self.partitioned,
@@ -195,24 +206,13 @@ class Node:
             self.clock,
             self.health,
             self.wake,
-            TokenVerifier(auth) if auth.jwt_enabled else None,
+            self._doorkeeper(),
             self.started_at,
             History(self.partitioned.counters),
-            self.amqp.authenticator,
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
-            self._listeners,
+            self.listeners.all,
         )
-
-    def _listeners(self) -> list[Listener]:
-        amqp, http = self.config.amqp.host, self.config.http.host
-        ports = (
-            ("amqp", amqp, self.amqp_port),
-            ("amqp/ssl", amqp, self.amqp_tls_port),
-            ("http", http, self.http_port),
-            ("https", http, self.http_tls_port),
-        )
-        return [Listener(name, host, port) for name, hosts, port in ports if port for host in hosts]
 
     async def stop(self, grace: float = 3.0) -> None:
         """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
@@ -392,37 +392,6 @@ class Node:
             return False, "stopping"
         return True, ""
 
-    def _warn_of_patterns(self) -> None:
-        """What older versions stored may not be usable any more, and then matches nothing."""
-        broker = self.broker
-        stored = [
-            (f"policy '{policy.name}' in vhost '{vhost}'", policy.pattern.pattern)
-            for book in (broker.policies, broker.operator_policies)
-            for vhost in broker.vhosts
-            for policy in book.in_vhost(vhost)
-        ]
-        stored += [
-            (f"{action.value} permission of '{grant.user}' in vhost '{grant.vhost}'", pattern)
-            for grant in broker.users.grants()
-            for action in Action
-            if (pattern := grant.permissions.pattern(action))
-        ]
-        for where, pattern in stored:
-            if not is_usable(pattern):
-                log.warning("pattern matches nothing", extra={"where": where, "pattern": pattern})
-
-    def _warn_if_open(self) -> None:
-        wide = [
-            h
-            for h in (*self.config.amqp.host, *self.config.http.host)
-            if h not in ("127.0.0.1", "::1", "localhost")
-        ]
-        if wide and not self.broker.users.has_own_users:
-            log.warning(
-                "listening beyond this machine, but only guest exists, which works from loopback alone",
-                extra={"hosts": ",".join(sorted(set(wide)))},
-            )
-
 
 def put_defaults(broker: Broker) -> None:
     """What a new node begins with: vhost ``/``, and ``guest`` with every right in it."""
@@ -465,25 +434,12 @@ async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, node.listeners.reload)
     try:
         await node.start()
-    except (JournalError, OSError) as error:
+    except (JournalError, OSError) as error:  # also of TLS: a certificate that cannot be read
         log.error("cannot start", extra={"reason": str(error)})
         return 1
     await stop.wait()
     await node.stop()
     return 1 if node.journal.failed else 0
-
-
-def _tls_context(config: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    assert config.tls_cert is not None
-    context.load_cert_chain(config.tls_cert, config.tls_key)
-    if config.tls_ca is not None:
-        context.load_verify_locations(config.tls_ca)
-    context.verify_mode = {
-        TlsVerify.NONE: ssl.CERT_NONE,
-        TlsVerify.OPTIONAL: ssl.CERT_OPTIONAL,
-        TlsVerify.REQUIRED: ssl.CERT_REQUIRED,
-    }[config.tls_verify]
-    return context

@@ -13,6 +13,7 @@ from holtmq.name_patterns import BadPattern, compile_pattern
 # RabbitMQ asks about the default exchange, whose name is empty, under this name.
 DEFAULT_EXCHANGE: Final = "amq.default"
 
+_TOTAL: Final = frozenset({".*", "^.*", ".*$", "^.*$", "^"})
 _MOST_ANSWERS: Final = 4096  # names remembered per user, vhost and action
 
 
@@ -72,6 +73,14 @@ class Access:
         self._permissions = permissions
         for answers in self._answers.values():
             answers.clear()
+
+    def could(self, action: Action) -> bool:
+        """Whether there may be a name that the action is allowed on."""
+        return self._permissions is not None and self._permissions.pattern(action) not in ("", "^$")
+
+    def is_total(self, action: Action) -> bool:
+        """Whether the action is allowed on every name, by one of the usual ways to write that."""
+        return self._permissions is not None and self._permissions.pattern(action) in _TOTAL
 
     def may(self, action: Action, name: str) -> bool:
         """Whether the action is allowed on the queue or exchange of this name."""

@@ -17,6 +17,7 @@ from holtmq.http.operator import (
     messages,
     metrics,
     resources,
+    session,
     status,
     system,
 )
@@ -29,6 +30,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *groups.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
+    *session.ENDPOINTS,
     *system.ENDPOINTS,
     *metrics.ENDPOINTS,
     *resources.ENDPOINTS,
