@@ -46,7 +46,7 @@ def json_head(status: int) -> bytes:
 
 
 _HEADS: Final = {status: json_head(status) for status in (200, 201, 400, 401, 403, 404, 409, 429, 503)}
-_NO_CONTENT: Final = _status_line(204)
+_NO_CONTENT: Final = _status_line(204) + b"\r\n"
 
 ErrorForm = Callable[[Exception], tuple[int, bytes, Mapping[str, str]]]
 
@@ -175,7 +175,10 @@ class Exchange:
 
     def answer_empty(self) -> None:
         """Answer 204."""
-        self.answer_with(204, b"", "", {})
+        if not self.response_complete:
+            self.response_complete = True
+            plain = self.origin is None and self.keep_alive
+            self._connection.write_answer(self, _NO_CONTENT if plain else self._render(204, b"", "", {}))
 
     def answer_with(
         self, status: int, body: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None
