@@ -18,6 +18,7 @@ from holtmq.http.operator import (
     messages,
     metrics,
     resources,
+    session,
     status,
     system,
 )
@@ -30,6 +31,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *groups.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
+    *session.ENDPOINTS,
     *system.ENDPOINTS,
     *metrics.ENDPOINTS,
     *resources.ENDPOINTS,
