@@ -21,6 +21,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
+from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
@@ -73,6 +74,7 @@ class Node:
         self.journal: Journal
         self.broker: Broker
         self.partitioned: PartitionedService
+        self.sampler: Sampler
         self.amqp: AmqpServer
         self.http: HttpServer
         self.amqp_port = 0
@@ -193,6 +195,7 @@ class Node:
         amqp = self.config.amqp
         self.broker = Broker(journal, max_priority=amqp.max_priority, cancel_requeue=amqp.cancel_requeue)
         self.partitioned = _partitioned(journal, self.config)
+        self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
         self.refresh_clock()
 
@@ -230,6 +233,7 @@ class Node:
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
             self._listeners,
+            self.sampler,
         )
 
     def _listeners(self) -> list[Listener]:
@@ -262,6 +266,7 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         self.broker.flow.turn()
+        self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})
 
@@ -287,7 +292,7 @@ class Node:
                 self.amqp.flush()
                 self.partitioned.turn(self.clock())
             finally:
-                if self.partitioned.store.aging and not self._retention_planned:
+                if self.partitioned.has_retention and not self._retention_planned:
                     self._plan_retention()
                 self._arm_timer()
 
@@ -343,6 +348,7 @@ class Node:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            self.sample_figures()
             if self.replica is not None:
                 self._watch_replica(self.replica)
             self.check_alarms()
@@ -352,6 +358,13 @@ class Node:
                 self.tick()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
+                for _ in self.partitioned.staging.finish(self.clock()):
+                    await asyncio.sleep(0)
+
+    def sample_figures(self) -> None:
+        """Count what happened in this second."""
+        used, self.broker.flow.used = self.broker.flow.used, set()
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End when the log has another owner, or is asked for."""
