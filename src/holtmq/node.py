@@ -93,6 +93,7 @@ class Node:
         self._timer_at = 0.0
         self._housekeeper: asyncio.Task[None] | None = None
         self._handover: asyncio.Task[None] | None = None
+        self._cut_off = False  # from PostgreSQL
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
         self._relieved_at = -math.inf  # when a checkpoint last looked for room
@@ -367,6 +368,12 @@ class Node:
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End when the log has another owner, or is asked for."""
+        trouble = replica.trouble()
+        if bool(trouble) != self._cut_off:
+            # Clients shall look elsewhere: another node may own the log by now. Nobody here can know.
+            self._cut_off = bool(trouble)
+            log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
+            self.amqp.refuse(trouble)
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()
@@ -455,6 +462,8 @@ class Node:
         if self._stopping:
             return False, "stopping"
         trouble = self.replica.trouble() if self.replica is not None else ""
+        if not trouble and self._cut_off:
+            trouble = "PostgreSQL is back; clients are admitted in a moment"
         return not trouble, trouble
 
 
