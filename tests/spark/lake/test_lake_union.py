@@ -46,7 +46,7 @@ def offsets(given: dict[str, str]) -> list[int]:
 
 @pytest.fixture
 def moving(shop: Shop, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[int]]:
-    """A queue that is pushed to, and an archiver with compaction behind it; how much was pushed, at any time."""
+    """A queue that is pushed to, and an archiver with compaction behind it; how much was pushed."""
     format = request.getfixturevalue("format")
     done, stop = [50], Stop()
     shop.push("q", range(50))
