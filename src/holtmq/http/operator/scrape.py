@@ -1,7 +1,7 @@
 """``GET /metrics`` for scrapers: RabbitMQ's names where the thing is RabbitMQ's, ``holtmq_`` for ours.
 
-Owns: the families and their names. Must not touch: counting. ``/metrics`` reads sums that are kept, so its cost
-does not depend on the number of queues; ``/metrics/per-object`` has a row for every queue and group, read in steps.
+Owns: the families and their names. Must not touch: counting. ``/metrics`` reads sums that are kept, so its
+cost does not depend on the number of queues; ``/metrics/per-object`` has a row for every queue and group.
 """
 
 import os
@@ -68,7 +68,9 @@ class Node(Collector):
         build = GaugeMetricFamily("rabbitmq_build_info", "Versions", labels=("rabbitmq_version", "product"))
         build.add_metric((__version__, "HoltMQ"), 1)
         yield from (info, build)
-        yield GaugeMetricFamily("rabbitmq_connections", "Open connections", value=context.clients.counts()[0])
+        yield GaugeMetricFamily(
+            "rabbitmq_connections", "Open connections", value=len(context.clients.connections())
+        )
         yield GaugeMetricFamily("rabbitmq_queues", "Work queues", value=len(context.broker.queues_by_id))
         queues = len(context.service.store.queues)
         yield GaugeMetricFamily("holtmq_partitioned_queues", "Partitioned queues", value=queues)
@@ -164,7 +166,9 @@ async def _per_queue(call: Call) -> list[Metric]:
         if row.dead_letters is not None:
             letters.add_metric(where, row.dead_letters)
     lag = GaugeMetricFamily("holtmq_group_lag_messages", "Messages behind", labels=("queue", "group"))
-    behind = GaugeMetricFamily("holtmq_group_lag_seconds", "Age of the oldest unread", labels=("queue", "group"))
+    behind = GaugeMetricFamily(
+        "holtmq_group_lag_seconds", "Age of the oldest unread", labels=("queue", "group")
+    )
     await dashboard.watch.findings()  # refreshes the lags
     for one in dashboard.watch.lags():
         lag.add_metric((one.queue, one.group), one.messages)
