@@ -5,6 +5,7 @@ Usage: ``python broken_subject.py FAULT ARGUMENTS...``
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from array import array
@@ -36,6 +37,11 @@ def confirm_before_sync() -> None:
             callback(nothing)
 
     FileJournal._close_group = hasty  # type: ignore[method-assign, assignment]
+
+
+def never_sync() -> None:
+    """The call that makes everything durable does nothing, and its caller does not know."""
+    os.fdatasync = lambda fd: None  # type: ignore[assignment]
 
 
 def forget_acks() -> None:
@@ -123,6 +129,7 @@ def tear_http_transactions() -> None:
 
 
 FAULTS = {
+    "never-syncs": never_sync,
     "early": confirm_before_sync,
     "acks": forget_acks,
     "torn": tear_transactions,

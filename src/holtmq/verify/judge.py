@@ -17,6 +17,7 @@ from typing import Final
 from holtmq.verify.amqp_door import AmqpDoor
 from holtmq.verify.door import Door, Gone
 from holtmq.verify.http_door import HttpDoor
+from holtmq.verify.kernel_watch import Strace
 from holtmq.verify.plan import Boundary, Ending, ending_of, opening_boundary, segment_bytes_of
 from holtmq.verify.process import News, Subject, life
 from holtmq.verify.record import Findings
@@ -37,6 +38,7 @@ class Options:
     round_seconds: float = 0.5  # mean time until a kill at a random moment
     segment_bytes: int = 256 << 10
     sync: str = "always"
+    observe: bool = True  # look at the broker's sync calls from outside, where that works
     stop_at_failure: bool = False
     command: tuple[str, ...] = (sys.executable, "-m", "holtmq.verify.subject")
 
@@ -80,6 +82,7 @@ class Judge:
         self._random = Random(options.seed)
         self._news = News()
         self._recoveries: list[float] = []
+        self._strace = Strace.find() if options.observe else Strace(why_not="not asked for")
         self._working_seconds = 0.0
         self._working_syncs = 0
         self._report = Report(seed=options.seed, folder="", file_system="")
@@ -202,7 +205,8 @@ class Judge:
         options = self._options
         segment_bytes = segment_bytes_of(number, options.segment_bytes)
         arguments = [str(self._folder), str(segment_bytes), options.sync]
-        async with life(options.command, arguments, self._news, boundary) as subject:
+        strace = self._strace if self._strace.path else None
+        async with life(options.command, arguments, self._news, boundary, strace) as subject:
             yield subject
 
     # -- the report ------------------------------------------------------------------------------
@@ -212,6 +216,9 @@ class Judge:
         return self._report.passed
 
     def _count(self) -> None:
+        self._report.syncs = self._news.syncs
+        self._report.unseen_syncs = len(self._news.unseen_syncs)
+        self._report.not_observed = self._strace.why_not
         for case in self._cases:
             case.count()
 
@@ -223,6 +230,8 @@ class Judge:
             case.report.confirm_ms = Percentiles.of(
                 [value * 1000 for value in case.door.watch.confirm_seconds]
             )
+        unseen = self._news.unseen_syncs
+        report.examples += [f"reported as synced, never asked of the kernel: {n}" for n in unseen[:_EXAMPLES]]
         report.seconds = seconds
         report.checkpoints, report.compactions = news.checkpoints, news.compactions
         report.removed_segments = news.removed_segments
