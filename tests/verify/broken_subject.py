@@ -19,6 +19,7 @@ from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecor
 from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind
 from holtmq.http.engine.protocol import Exchange
+from holtmq.journal import live
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Journal, JournalFailed
 from holtmq.journal.writer import LogWriter
@@ -42,6 +43,11 @@ def confirm_before_sync() -> None:
 def never_sync() -> None:
     """The call that makes everything durable does nothing, and its caller does not know."""
     os.fdatasync = lambda fd: None  # type: ignore[assignment]
+
+
+def search_as_handed_over() -> None:
+    """Compaction searches live positions by halves in the order in which they came."""
+    live.rising = lambda positions: positions
 
 
 def forget_acks() -> None:
@@ -130,6 +136,7 @@ def tear_http_transactions() -> None:
 
 FAULTS = {
     "never-syncs": never_sync,
+    "unordered": search_as_handed_over,
     "early": confirm_before_sync,
     "acks": forget_acks,
     "torn": tear_transactions,

@@ -17,6 +17,7 @@ from typing import Final
 from holtmq.verify.amqp_door import AmqpDoor
 from holtmq.verify.door import Door, Gone
 from holtmq.verify.http_door import HttpDoor
+from holtmq.verify.intake_door import IntakeDoor
 from holtmq.verify.kernel_watch import Strace
 from holtmq.verify.plan import Boundary, Ending, ending_of, opening_boundary, segment_bytes_of
 from holtmq.verify.process import News, Subject, life
@@ -58,7 +59,7 @@ class _Case:
         report.lost, report.undone_acks = len(findings.lost), len(findings.undone)
         report.order_violations = len(findings.disordered) + len(watch.disordered)
         report.torn_transactions, report.damaged = len(findings.torn), len(findings.damaged)
-        report.duplicates, report.refused = watch.duplicates, watch.refused
+        report.duplicates, report.refused = watch.duplicates, len(watch.refusals)
 
     def examples(self, name: str) -> list[str]:
         """A few of each kind of broken promise."""
@@ -69,6 +70,7 @@ class _Case:
             ("out of order", findings.disordered + self.door.watch.disordered),
             ("torn transaction", findings.torn),
             ("damaged", findings.damaged),
+            ("refused", self.door.watch.refusals),
         )
         return [f"{kind}: {one} ({name})" for kind, names in kinds for one in names[:_EXAMPLES]]
 
@@ -86,7 +88,14 @@ class Judge:
         self._working_seconds = 0.0
         self._working_syncs = 0
         self._report = Report(seed=options.seed, folder="", file_system="")
-        self._cases = (_Case(AmqpDoor(), self._report.amqp), _Case(HttpDoor(), self._report.http))
+        intake = IntakeDoor()
+        # This order: the other ways in end maintenance, before anything else is read.
+        self._cases = (
+            _Case(intake, self._report.intake),
+            _Case(AmqpDoor(), self._report.amqp),
+            _Case(HttpDoor(), self._report.http),
+        )
+        self._report.stages = intake.stages
 
     async def run(self) -> Report:
         """All rounds; the report."""
@@ -225,7 +234,7 @@ class Judge:
     def _summarise(self, seconds: float) -> None:
         self._count()
         report, news = self._report, self._news
-        for case, name in zip(self._cases, ("AMQP", "HTTP"), strict=True):
+        for case, name in zip(self._cases, ("other ways in", "AMQP", "HTTP"), strict=True):
             report.examples += case.examples(name)
             case.report.confirm_ms = Percentiles.of(
                 [value * 1000 for value in case.door.watch.confirm_seconds]

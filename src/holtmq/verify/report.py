@@ -74,6 +74,8 @@ class Report(msgspec.Struct, kw_only=True):
     not_observed: str = ""  # why the calls could not be seen from outside; empty: they were
     amqp: DoorReport = msgspec.field(default_factory=DoorReport)
     http: DoorReport = msgspec.field(default_factory=DoorReport)
+    intake: DoorReport = msgspec.field(default_factory=DoorReport)  # staging, spool, timers, replayed letters
+    stages: bool = True  # pyarrow is there, without which nothing is staged
     examples: list[str] = msgspec.field(default_factory=list)  # of what went wrong
     fsyncs_per_second: float = 0.0
     confirms_per_fsync: float = 0.0
@@ -83,18 +85,19 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def confirmed(self) -> int:
-        """Through both doors."""
-        return self.amqp.confirmed + self.http.confirmed
+        """Through all doors."""
+        return self.amqp.confirmed + self.http.confirmed + self.intake.confirmed
 
     @property
     def lost(self) -> int:
-        """Through both doors."""
-        return self.amqp.lost + self.http.lost
+        """Through all doors."""
+        return self.amqp.lost + self.http.lost + self.intake.lost
 
     @property
     def passed(self) -> bool:
         """Whether every promise was kept."""
-        return not (self.amqp.broken or self.http.broken or self.refused_starts or self.unseen_syncs)
+        broken = self.amqp.broken + self.http.broken + self.intake.broken
+        return not (broken or self.refused_starts or self.unseen_syncs)
 
     @property
     def proved(self) -> list[str]:
@@ -123,6 +126,8 @@ class Report(msgspec.Struct, kw_only=True):
                 "because the broker's disk layer reported them. A broker whose fdatasync does nothing "
                 "would pass."
             )
+        if not self.stages:
+            sentences.append("Batches that are staged, as Spark does: pyarrow is not installed.")
         if self.file_system in ("tmpfs", "ramfs"):
             sentences.append("A disk: this folder is in memory, and its syncs do nothing.")
         sentences.append("Whether the disk keeps what it has said is synced: for that, pull the plug.")
@@ -184,8 +189,8 @@ def _rounds(report: Report) -> Table:
 def _doors(report: Report) -> Table:
     table = Table()
     table.add_column(style="dim")
-    doors = report.amqp, report.http
-    for name in ("AMQP", "HTTP"):
+    doors = report.amqp, report.http, report.intake
+    for name in ("AMQP", "HTTP", "other ways in"):
         table.add_column(name, justify="right")
     table.add_row("confirmed or answered messages", *[f"{door.confirmed:,}" for door in doors])
     table.add_row("committed transactions", *[f"{door.transactions:,}" for door in doors])

@@ -32,6 +32,10 @@ STEP_ROWS: Final = 4096  # in each step before it
 _TRIES: Final = 3
 
 
+class PushesSuspended(Conflict):
+    """Maintenance began before the commit was done; nothing happened, and it can be tried again."""
+
+
 class StagedRow(NamedTuple):
     queue: str
     partition: str
@@ -197,7 +201,7 @@ class Staging(StatePart):
         if self._is_repeat(writer, batch):
             return Committed(0, 0, True)
         if self._spool.holds:
-            raise Conflict("Pushes are suspended by maintenance")
+            raise PushesSuspended("Pushes are suspended by maintenance")
         if self._parts(writer, batch, winners) != parts:
             raise _changed(batch)
         return self._publish(writer, batch, shares, now)
