@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
+from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     QueueConfigured,
@@ -79,6 +80,7 @@ class Streams:
     def delete(self, queue: StreamQueue) -> None:
         """The name is gone from its vhost: so is the log behind it."""
         self._by_stored_name.pop(queue.stored_as, None)
+        self._service.stream_limits.put(queue.stored_as, Limits())
         queue.end()
         log = queue.log
         if log is not None:
@@ -93,6 +95,26 @@ class Streams:
             self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
             self._service.forget_joined()
             self._service.counters.forget(log.name)
+
+    def place_of(self, stored: str) -> tuple[str, str]:
+        """The vhost that a partitioned queue of this name is in, or would be in, and its name there.
+
+        What is stored as ``v/q`` is queue ``q`` of the vhost ``v``, when there is such a vhost.
+        """
+        if "/" not in stored:
+            return _DEFAULT_VHOST, stored
+        known = self._by_stored_name.get(stored)
+        if known is not None:
+            return known.vhost, known.name
+        vhosts = self._broker.vhosts
+        default = vhosts.get(_DEFAULT_VHOST)
+        if default is None or stored not in default.queues:
+            at = stored.find("/")
+            while at >= 0:
+                if stored[:at] in vhosts and stored[:at] != _DEFAULT_VHOST:
+                    return stored[:at], stored[at + 1 :]
+                at = stored.find("/", at + 1)
+        return _DEFAULT_VHOST, stored
 
     # -- one record for both kinds of queue ------------------------------------------------------
 

@@ -4,7 +4,6 @@ Owns: which policy applies, which keys it may hold, and how it is merged with wh
 Must not touch: the queues and exchanges it applies to; the caller asks again when a policy changes.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -21,13 +20,16 @@ from holtmq.broker.topology.queue_arguments import (
     read_text,
     with_values,
 )
+from holtmq.name_patterns import BadPattern, NamePattern, compile_pattern, compile_stored
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 # Every queue argument can come from a policy, but for the type: it cannot change under a living queue.
 _QUEUE_KEYS: Final = {key.removeprefix("x-"): rule for key, rule in RULES.items() if key != "x-queue-type"}
 _KEYS: Final = (*_QUEUE_KEYS, ALTERNATE_EXCHANGE)
-# Limits: whoever is stricter wins, the queue, the policy or the operator. Only these may be the operator's.
-_LIMITS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
+# Only these may be the operator's.
+_OPERATORS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
+# Limits: the strictest of the queue's own, the policy's and the operator's holds.
+_LIMITS: Final = _OPERATORS | {"max-age"}
 
 
 class ApplyTo(Enum):
@@ -59,7 +61,7 @@ class Policy:
 
     vhost: str
     name: str
-    pattern: re.Pattern[str]
+    pattern: NamePattern
     apply_to: ApplyTo
     priority: int
     definition: Mapping[str, object] = field(hash=False)  # as it was given, for listing
@@ -75,12 +77,16 @@ def make_policy(
     priority: int = 0,
     *,
     operator: bool = False,
+    stored: bool = False,
 ) -> Policy:
-    """A policy, or a Conflict that names what is wrong with it and what would be right."""
+    """A policy, or a Conflict that names what is wrong with it and what would be right.
+
+    The pattern of a ``stored`` one was accepted before, perhaps by an older version.
+    """
     thing = f"{'operator policy' if operator else 'policy'} '{name}' in vhost '{vhost}'"
     try:
-        compiled = re.compile(pattern)
-    except re.error as bad:
+        compiled = compile_stored(pattern) if stored else compile_pattern(pattern)
+    except BadPattern as bad:
         raise Conflict(f"invalid pattern '{pattern}' for {thing}: {bad}") from None
     try:
         target = ApplyTo(apply_to)
@@ -131,13 +137,13 @@ class PolicyBook:
     def for_queue(self, vhost: str, name: str, queue_type: QueueType) -> Policy | None:
         """The one policy that applies: policies do not add up, the strongest match wins."""
         for policy in self._ranked.get(vhost, ()):
-            if policy.apply_to.covers(queue_type) and policy.pattern.search(name):
+            if policy.apply_to.covers(queue_type) and policy.pattern.found_in(name):
                 return policy
         return None
 
     def for_exchange(self, vhost: str, name: str) -> Policy | None:
         for policy in self._ranked.get(vhost, ()):
-            if policy.apply_to.covers_exchanges and policy.pattern.search(name):
+            if policy.apply_to.covers_exchanges and policy.pattern.found_in(name):
                 return policy
         return None
 
@@ -182,7 +188,7 @@ def stricter(left: object, right: object) -> object:
 
 
 def _read(key: str, value: object, thing: str, operator: bool) -> object:
-    allowed = tuple(sorted(_LIMITS)) if operator else _KEYS
+    allowed = tuple(sorted(_OPERATORS)) if operator else _KEYS
     if key not in allowed:
         nearest = get_close_matches(key.removeprefix("x-"), allowed, n=1, cutoff=0)
         raise Conflict(f"unknown key '{key}' for {thing}: the nearest right one is '{nearest[0]}'")
