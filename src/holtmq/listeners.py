@@ -27,27 +27,30 @@ class Listeners:
         self._contexts: dict[str, tuple[Tls, ssl.SSLContext]] = {}
         self._amqp: AmqpServer | None = None
         self._http: HttpServer | None = None
-        self.ports: dict[str, int] = {}  # by protocol, as in ``Listener``
+        # By protocol, as in ``Listener``. A port that is here before it is opened was chosen by the standby.
+        self.ports: dict[str, int] = {}
 
     async def open_amqp(self, server: AmqpServer) -> None:
         """Take AMQP clients."""
         self._amqp = server
         config = self._config.amqp
         if config.plain:
-            self.ports["amqp"] = await server.listen(config.host, config.port)
+            self.ports["amqp"] = await server.listen(config.host, self.ports.get("amqp") or config.port)
         if config.tls_cert is not None:
             tls = self._context("amqp", config)
-            self.ports["amqp/ssl"] = await server.listen(config.host, config.tls_port, tls)
+            port = self.ports.get("amqp/ssl") or config.tls_port
+            self.ports["amqp/ssl"] = await server.listen(config.host, port, tls)
 
     async def open_http(self, server: HttpServer) -> None:
         """Take HTTP clients."""
         self._http = server
         config = self._config.http
         if config.plain:
-            self.ports["http"] = await server.listen(config.host, config.port)
+            self.ports["http"] = await server.listen(config.host, self.ports.get("http") or config.port)
         if config.tls_cert is not None:
             tls = self._context("http", config)
-            self.ports["https"] = await server.listen(config.host, config.tls_port, tls)
+            port = self.ports.get("https") or config.tls_port
+            self.ports["https"] = await server.listen(config.host, port, tls)
 
     def _context(self, section: str, config: Tls) -> ssl.SSLContext:
         context = tls_context(config)

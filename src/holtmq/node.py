@@ -21,12 +21,13 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
+from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.records.checkpoint import snapshot
-from holtmq.broker.records.recovery import recover
+from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
@@ -45,7 +46,9 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.disk import Disk
-from holtmq.listeners import Listeners
+from holtmq.journal.replica.view import StoppedWaiting
+from holtmq.listeners import Listeners, tls_context
+from holtmq.replica_life import ReplicaLife
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ _CLEANUP_FIRST_MS: Final = 300_000  # after a start; a node that is often restar
 _CLEANUP_STEP_MS: Final = 100
 _RETENTION_STEP_MS: Final = 20
 _LOW_ON_DISK: Final = "low on disk"
+_DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
 GUEST_HASH: Final = (
@@ -74,6 +78,7 @@ class Node:
         self.journal: Journal
         self.broker: Broker
         self.partitioned: PartitionedService
+        self.sampler: Sampler
         self.amqp: AmqpServer
         self.http: HttpServer
         self.amqp_port = 0
@@ -87,10 +92,14 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeper: asyncio.Task[None] | None = None
+        self._handover: asyncio.Task[None] | None = None
+        self._cut_off = False  # from PostgreSQL
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
         self._relieved_at = -math.inf  # when a checkpoint last looked for room
         self._stopping = False
+        self.replica: ReplicaLife | None = None
+        self.ended = asyncio.Event()  # this node has no more to do: it lost the log, or handed it over
 
     # -- starting and stopping -------------------------------------------------------------------
 
@@ -99,7 +108,12 @@ class Node:
         self._loop = asyncio.get_running_loop()
         began = self._loop.time()
         self.started_at = self.clock()
-        self._open_broker()
+        if self.config.journal.replica:
+            options = self._journal_options()
+            self.replica = ReplicaLife(self.config, options, self.disk, self._defer_commit)
+            await self._own_log(self.replica)
+        else:
+            self._open_broker()
         config = self.config.amqp
         sockets = affordable_sockets()
         most = min(config.max_connections, sockets * 3 // 4)
@@ -151,38 +165,55 @@ class Node:
         loop = self._loop
         config = self.config
         if config.data.memory:
-            self.journal = MemoryJournal(self._defer_commit)
-            recovery = None
+            self._build_broker(MemoryJournal(self._defer_commit))
         else:
             if self.disk is None:
                 start_checks.make_private(config.data.dir)
-            options = JournalOptions(
-                segment_bytes=config.journal.segment_bytes, sync=config.journal.sync is SyncMode.ALWAYS
-            )
-            self.journal, recovery = open_journal(
+            journal, recovery = open_journal(
                 config.data.dir,
-                options,
+                self._journal_options(),
                 disk=self.disk,
                 defer=self._defer_commit,
                 notify=loop.call_soon_threadsafe,
                 later=loop.call_later,
             )
-        self.broker = Broker(
-            self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
-        )
-        self.partitioned = _partitioned(self.journal, config)
-        streams = self.broker.attach(self.partitioned)
-        self.refresh_clock()
-        if recovery is not None:
+            self._build_broker(journal)
             self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
             if recovery.torn is not None:
                 log.warning(
                     "torn tail cut off",
                     extra={"bytes": recovery.torn.dropped_bytes, "where": recovery.torn.where},
                 )
+        self._complete_broker()
+
+    def _journal_options(self) -> JournalOptions:
+        journal = self.config.journal
+        return JournalOptions(segment_bytes=journal.segment_bytes, sync=journal.sync is SyncMode.ALWAYS)
+
+    def _build_broker(self, journal: Journal) -> None:
+        self.journal = journal
+        amqp = self.config.amqp
+        self.broker = Broker(journal, max_priority=amqp.max_priority, cancel_requeue=amqp.cancel_requeue)
+        self.partitioned = _partitioned(journal, self.config)
+        self.sampler = Sampler(int(self.clock()))
+        self._streams = self.broker.attach(self.partitioned)
+        self.refresh_clock()
+
+    def _complete_broker(self) -> None:
         if not self.broker.vhosts:
             put_defaults(self.broker)
-        streams.follow()
+        self._streams.follow()
+
+    def _begin_fold(self, journal: Journal) -> Fold:
+        self._build_broker(journal)
+        return Fold(self.broker, self.partitioned.store)
+
+    async def _own_log(self, replica: ReplicaLife) -> None:
+        fold = await replica.own(self._begin_fold, tls_context)
+        self.listeners.ports.update(replica.ports)
+        self.refresh_clock()
+        self.recovered_records = fold.finish()
+        self._complete_broker()
 
     def _doorkeeper(self) -> Doorkeeper:
         users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
@@ -212,7 +243,13 @@ class Node:
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
             self.listeners.all,
+            self.sampler,
         )
+
+    def stop_waiting(self) -> None:
+        """``start`` shall not wait for the log any longer: it raises StoppedWaiting."""
+        if self.replica is not None:
+            self.replica.stop_waiting()
 
     async def stop(self, grace: float = 3.0) -> None:
         """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
@@ -223,9 +260,13 @@ class Node:
         if self._housekeeper is not None:
             self._housekeeper.cancel()
             await asyncio.gather(self._housekeeper, return_exceptions=True)
+        if self._handover is not None:
+            self._handover.cancel()
+            await asyncio.gather(self._handover, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         self.broker.flow.turn()
+        self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})
 
@@ -307,6 +348,9 @@ class Node:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            self.sample_figures()
+            if self.replica is not None:
+                self._watch_replica(self.replica)
             self.check_alarms()
             self.checkpoint_if_due()
             due = self.broker.flow.timers.next_due()
@@ -316,6 +360,33 @@ class Node:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
                 for _ in self.partitioned.staging.finish(self.clock()):
                     await asyncio.sleep(0)
+
+    def sample_figures(self) -> None:
+        """Count what happened in this second."""
+        used, self.broker.flow.used = self.broker.flow.used, set()
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
+
+    def _watch_replica(self, replica: ReplicaLife) -> None:
+        """End when the log has another owner, or is asked for."""
+        trouble = replica.trouble()
+        if bool(trouble) != self._cut_off:
+            # Clients shall look elsewhere: another node may own the log by now. Nobody here can know.
+            self._cut_off = bool(trouble)
+            log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
+            self.amqp.refuse(trouble)
+        if self.journal.failed is not None:
+            self.amqp.stop_listening()
+            self.ended.set()
+        elif replica.is_asked_for and self._handover is None:
+            log.warning("handing the log over", extra={"to": replica.is_asked_for})
+            self._handover = asyncio.create_task(self._hand_over(), name="handover")
+
+    async def _hand_over(self) -> None:
+        """Let consumers finish and confirm all that was read, so that clients need to send nothing twice."""
+        await self.amqp.drain(_DRAIN_SECONDS)
+        await self.settle()
+        self.amqp.flush()
+        self.ended.set()
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown, and when the disk needs the room of what is settled:
@@ -390,7 +461,10 @@ class Node:
             return False, str(self.journal.failed)
         if self._stopping:
             return False, "stopping"
-        return True, ""
+        trouble = self.replica.trouble() if self.replica is not None else ""
+        if not trouble and self._cut_off:
+            trouble = "PostgreSQL is back; clients are admitted in a moment"
+        return not trouble, trouble
 
 
 def put_defaults(broker: Broker) -> None:
@@ -435,11 +509,23 @@ async def _serve(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, node.listeners.reload)
+    starting = asyncio.create_task(node.start(), name="start")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # a standby, or a long recovery
+        node.stop_waiting()
     try:
-        await node.start()
+        await starting
+    except StoppedWaiting:
+        log.info("stopped", extra={})
+        return 0
     except (JournalError, OSError) as error:  # also of TLS: a certificate that cannot be read
         log.error("cannot start", extra={"reason": str(error)})
+        stopped.cancel()
         return 1
-    await stop.wait()
+    ended = asyncio.create_task(node.ended.wait(), name="ended")
+    await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    stopped.cancel()
     await node.stop()
     return 1 if node.journal.failed else 0

@@ -153,6 +153,8 @@ SOURCE_OPTIONS: Final = (
     "payloadSchema",
     "columns",
     "partition",
+    "lake",
+    "lakeCatalog",
 )
 SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes", "writeId", "writeBatch")
 

@@ -224,6 +224,10 @@ class PartitionedService:
         """
         return None if self.spool.pops_paused else self._popping.pop(request, now)
 
+    def record_deliveries(self) -> None:
+        """Write down how often what is out has been handed out; before a stop in good order."""
+        self._popping.marks.write()
+
     def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
         """Every queue of a namespace and/or task; blank matches all."""
         return self._popping.matching(namespace, task)

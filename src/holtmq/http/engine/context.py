@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
+from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.http.engine.clients import Clients
@@ -44,6 +45,8 @@ class Context:
     clients: Clients  # who is connected over AMQP
     alarm: Callable[[], str]  # why publishers must wait; empty: they need not
     listeners: Callable[[], list[Listener]]
+    sampler: Sampler
+    kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:
