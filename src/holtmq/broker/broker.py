@@ -238,6 +238,7 @@ class Broker(Administration):
         queue.store.clear()
         self.flow.memory.note(queue, 0)
         queue.held_back.clear()
+        self.flow.used.add(queue)  # so that it leaves the sums
         if self.journal.failed:
             return  # nobody asked for this removal in words: a restart will have the queue again
         if queue.persisted:

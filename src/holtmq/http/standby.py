@@ -31,6 +31,7 @@ class StandbyServer:
         self._servers: list[asyncio.Server] = []
         self._uvicorn = UvicornConfig(
             self._answer,
+            interface="asgi3",
             http=HttpToolsProtocol,
             ws="none",
             lifespan="off",

@@ -12,7 +12,7 @@ from holtmq.testing import TestBroker
 
 def request(queue: str, transaction_id: str) -> bytes:
     body = json.dumps({"items": [{"queue": queue, "payload": 1, "transactionId": transaction_id}]}).encode()
-    return b"POST /api/v1/push HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    return b"POST /api/v1/push HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
 def answer_of(sock: socket.socket) -> tuple[int, object]:

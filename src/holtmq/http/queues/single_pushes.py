@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.queues.rendering import buffered_results, push_results
 from holtmq.journal.interface import Journal
 
