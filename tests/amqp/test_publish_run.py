@@ -94,7 +94,9 @@ def play(
             consumer.call(BasicConsume(name, "tag"))
             consumers.append(consumer)
         if topic_denied:
-            broker.set_permissions("guest", "/", Permissions(".*", "^(?!topic$).*$", ".*"))
+            broker.set_permissions(
+                "guest", "/", Permissions(".*", r"^(fan|behind|missing|amq\.default)$", ".*")
+            )
         publisher = Client(broker)
         publisher.call(ChannelOpen(), channel=2)
         if confirms:
