@@ -117,7 +117,7 @@ class _Run:
             repeated=self.rounds if self.names else self.repeated,
             seconds=self.seconds,
             warm_up=self.warm_up,
-            client_messages=0 if self.names else 5_000 if self.quick else 50_000,
+            client_messages=0 if self.names else 5_000 if self.quick else 30_000,
             console=self.console,
             command=self._command(),
         )

@@ -92,7 +92,7 @@ class Publishing:
     # -- publishing ------------------------------------------------------------------------------
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
-        """Take a message in. The hot path: a cached route and nothing special about the message."""
+        """Take a message in. (Plain AMQP publishes go a shorter way, ``amqp/publish_run.py``.)"""
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
         now_ms = self.now_ms
