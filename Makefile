@@ -42,7 +42,7 @@ e2e: setup-test ## Run only the tests with real clients against a real broker
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/e2e $(ARGS)
 
 soak: setup ## Run the simulation for MINUTES (10), from a new seed on: make soak MINUTES=60
-	@$(BIN)/python -m holtmq.testing.soak --first $$(date +%s) --minutes $${MINUTES:-10} $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m simulation --first $$(date +%s) --minutes $${MINUTES:-10} $(ARGS)
 
 bench: setup-test ## Measure: prints ratios, writes to bench/results
 	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }

@@ -9,13 +9,13 @@ import time
 import uuid
 from collections.abc import Callable
 
-from holtmq.broker.partitioned.acking import decide_acks
-from holtmq.broker.partitioned.acknowledgment import Ack
+from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.pushing import decide_push
 from holtmq.broker.partitioned.events import GroupStarted, QueueConfigured, encode
-from holtmq.broker.partitioned.pushing import decide_push
+from holtmq.broker.partitioned.groups.acknowledgment import Ack
+from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
-from holtmq.broker.partitioned.snapshot import restore, snapshot
 
 NOW = 1_800_000_000.0
 BATCH = 100

@@ -11,7 +11,7 @@ from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.server import AmqpProtocol, AmqpServer
-from holtmq.http.clients import (
+from holtmq.http.engine.clients import (
     ChannelDetails,
     ChannelRow,
     ConnectionRow,
@@ -22,7 +22,7 @@ from holtmq.http.clients import (
 
 
 class AmqpClients:
-    """Implements ``holtmq.http.clients.Clients``."""
+    """Implements ``holtmq.http.engine.clients.Clients``."""
 
     def __init__(self, server: AmqpServer) -> None:
         self._server = server

@@ -21,19 +21,19 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
-from holtmq.broker.checkpoint import snapshot
-from holtmq.broker.partitioned.bodies import Cipher
+from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.service import Settings as PartitionedSettings
-from holtmq.broker.recovery import recover
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.recovery import recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, Tls, TlsVerify
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.http.context import Context, Listener
-from holtmq.http.history import History
+from holtmq.http.engine.context import Context, Listener
+from holtmq.http.engine.history import History
+from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
-from holtmq.http.system_api import resident_bytes, total_memory
 from holtmq.journal import (
     Journal,
     JournalError,

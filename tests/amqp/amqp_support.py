@@ -14,7 +14,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 

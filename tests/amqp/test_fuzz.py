@@ -58,9 +58,9 @@ from holtmq.amqp.methods import (
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.lane import Lane
 from holtmq.broker.message import Message
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_properties
 from holtmq.wire.tables import FieldValue

@@ -26,15 +26,15 @@ from holtmq.amqp.methods import (
     QueueDeclareOk,
     QueueDelete,
 )
-from holtmq.broker.changes import Kind
-from holtmq.broker.envelopes import to_body
 from holtmq.broker.flow import Outcome
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned.admin import configure
-from holtmq.broker.partitioned.bodies import Body
+from holtmq.broker.partitioned.commands.admin import configure
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.streams.envelopes import to_body
 from holtmq.journal import MemoryJournal
 from holtmq.journal.interface import DurableCallback
 from holtmq.wire.properties import Properties, encode_header, encode_properties

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from holtmq.broker import checkpoint, lane
 from holtmq.broker.broker import Broker
-from holtmq.broker.checkpoint import snapshot
 from holtmq.broker.flow import Outcome
-from holtmq.broker.lane import Lane
-from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import TRANSIENT, Message, make_address
-from holtmq.broker.priority import Levels
-from holtmq.broker.recovery import recover
-from holtmq.broker.vhost import VHost
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.records import checkpoint
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.recovery import recover
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work import spilling_fifo
+from holtmq.broker.work.leases import Holder, Lease, Ledger
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties
@@ -383,13 +384,13 @@ def seqs(messages: list[Message]) -> list[int]:
 def shrink_paging() -> list[tuple[ModuleType, str, int]]:
     """Constants that make a dozen messages a deep queue."""
     return [
-        (lane, "HEAD_MAX", 6),
-        (lane, "HEAD_KEEP", 2),
-        (lane, "HEAD_MAX_BYTES", 400),
-        (lane, "RUN", 3),
-        (lane, "_FIRST_RUN", 2),
-        (lane, "TAIL_MAX", 2),
-        (lane, "_CHUNK", 8),
+        (spilling_fifo, "HEAD_MAX", 6),
+        (spilling_fifo, "HEAD_KEEP", 2),
+        (spilling_fifo, "HEAD_MAX_BYTES", 400),
+        (spilling_fifo, "RUN", 3),
+        (spilling_fifo, "_FIRST_RUN", 2),
+        (spilling_fifo, "TAIL_MAX", 2),
+        (spilling_fifo, "_CHUNK", 8),
         (checkpoint, "_IN_MEMORY_AT_MOST", 7),
     ]
 

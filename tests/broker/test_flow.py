@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from core_support import START_MS, Bench, Taker, content_header, drain, headers_of
 
-from holtmq.broker.changes import Kind
 from holtmq.broker.flow import Outcome
 from holtmq.broker.message import Message, make_address, placed
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import JournalFailed
 from holtmq.wire.properties import encode_header
 

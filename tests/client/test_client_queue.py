@@ -24,7 +24,7 @@ from holtmq.client import (
     Status,
     TransactionFailed,
 )
-from holtmq.http import paging
+from holtmq.http.engine import paging
 from holtmq.testing import TestBroker
 
 

@@ -22,29 +22,29 @@ from holtmq.amqp.methods import BasicAck, BasicConsume, BasicNack, BasicPublish,
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.envelopes import to_body
 from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, LimitReached, NotFound
-from holtmq.broker.joint import JointTransactions
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned.acknowledgment import AckStatus
-from holtmq.broker.partitioned.admin import configure
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.bundle import Part
+from holtmq.broker.partitioned.commands.admin import configure
+from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.recovery import recover
-from holtmq.broker.work_door import WorkAck, WorkDoor, WorkMessage, WorkPush
+from holtmq.broker.records.recovery import recover
+from holtmq.broker.streams.cross_kind_transaction import JointTransactions
+from holtmq.broker.streams.envelopes import to_body
+from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush
 from holtmq.config import Config
-from holtmq.http.context import Context
-from holtmq.http.protocol import Exchange
-from holtmq.http.push_api import PushApi
-from holtmq.http.work_api import WorkApi
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.protocol import Exchange
+from holtmq.http.queues.push import PushApi
+from holtmq.http.queues.work import WorkApi
 from holtmq.journal import JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk
 from holtmq.journal.interface import Journal
-from holtmq.testing.simulation.amqp_client import SimClient
 from holtmq.testing.views import raw_messages
 from holtmq.wire.properties import Properties, encode_header, encode_properties
+from simulation.amqp_client import SimClient
 
 NOW_MS = 1_700_000_000_000
 HEADER = encode_properties(Properties(delivery_mode=2))

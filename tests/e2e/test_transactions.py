@@ -11,7 +11,7 @@ from e2e_support import Consuming, depth, drain, eventually, get, get_soon, publ
 from pika.adapters.blocking_connection import BlockingChannel
 
 from holtmq.amqp.channel import Channel
-from holtmq.broker.checkpoint import snapshot
+from holtmq.broker.records.checkpoint import snapshot
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 

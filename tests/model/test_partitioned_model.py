@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.partitioned.acking import decide_acks
-from holtmq.broker.partitioned.acknowledgment import Ack, AckStatus, AckVerdict
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter
-from holtmq.broker.partitioned.dedup import fingerprint
+from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.pushing import decide_push
+from holtmq.broker.partitioned.commands.retention import decide_retention
+from holtmq.broker.partitioned.commands.transaction import AckOperation, PushOperation, decide_transaction
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     Event,
@@ -23,21 +23,21 @@ from holtmq.broker.partitioned.events import (
     decode_all,
     encode,
 )
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.joining import (
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.joining import (
     decide_group_deletion,
     decide_join,
     decide_seek,
     decide_subscription,
     forget_subscriptions,
 )
-from holtmq.broker.partitioned.pushing import decide_push
+from holtmq.broker.partitioned.groups.subscriptions import Scope, StartMode, StartRequest, Subscriptions
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.dedup import fingerprint
+from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
-from holtmq.broker.partitioned.retention import decide_retention
-from holtmq.broker.partitioned.snapshot import restore, snapshot
-from holtmq.broker.partitioned.subscriptions import Scope, StartMode, StartRequest, Subscriptions
-from holtmq.broker.partitioned.transaction import AckOperation, PushOperation, decide_transaction
 
 pytestmark = pytest.mark.model
 

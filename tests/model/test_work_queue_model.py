@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from work_queue_model import DEAD, QUEUES, TOPICS, Item, Model, ModelQueue, Projection, Shape
 
-from holtmq.broker.checkpoint import snapshot
 from holtmq.broker.flow import Outcome
-from holtmq.broker.flow_records import decode_delayed
-from holtmq.broker.leases import Lease
 from holtmq.broker.message import Message
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.message_records import decode_delayed
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.wire.tables import FieldTable
 

@@ -15,23 +15,24 @@ from click.testing import CliRunner
 
 from holtmq.amqp.channel import Channel
 from holtmq.broker.broker import Broker
-from holtmq.broker.changes import Kind
 from holtmq.broker.flow import Flow
-from holtmq.broker.leases import Ledger
-from holtmq.broker.partitioned import acking, acknowledgment
-from holtmq.broker.partitioned.acknowledgment import Settlement
-from holtmq.broker.partitioned.arrivals import Arrivals
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.dedup import DedupIndex
+from holtmq.broker.partitioned.commands import acking
 from holtmq.broker.partitioned.events import Acked, encode
+from holtmq.broker.partitioned.groups import acknowledgment
+from holtmq.broker.partitioned.groups.acknowledgment import Settlement
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.log.dedup import DedupIndex
+from holtmq.broker.partitioned.log.pending_visibility import Arrivals
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import _EVENTS, Change, Extra, PartitionedStore
-from holtmq.broker.partitioned.waiting import WaitingLine
-from holtmq.broker.recovery import _Holding
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.recovery import _Holding
+from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.file_journal import FileJournal
-from holtmq.testing import soak
-from holtmq.testing.simulation import BrokenPromise, simulate
+from simulation import BrokenPromise, simulate
+from simulation import __main__ as soak
 
 SEEDS = int(os.environ.get("HOLT_SIMULATION_SEEDS", "400"))
 _WORKERS = 4
@@ -67,7 +68,7 @@ def test_every_history_keeps_every_promise(part: int) -> None:
 def test_a_seed_is_the_same_history_every_time_and_in_every_process() -> None:
     here = [simulate(seed).digest for seed in range(10)]
     script = (
-        "import logging; logging.disable(50); from holtmq.testing.simulation import simulate;"
+        "import logging; logging.disable(50); from simulation import simulate;"
         "print(*[simulate(seed).digest for seed in range(10)])"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -6,7 +6,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from holtmq.broker import lane
+from holtmq.broker.work import spilling_fifo
 from holtmq.testing import TestBroker
 
 Connect = Callable[..., pika.BlockingConnection]
@@ -53,9 +53,9 @@ def test_priorities_are_shown_in_order_of_delivery(holt_broker: TestBroker, chan
 def test_messages_that_left_memory_are_shown_too(
     holt_broker: TestBroker, channel: BlockingChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "HEAD_MAX", 20)
-    monkeypatch.setattr(lane, "HEAD_KEEP", 5)
-    monkeypatch.setattr(lane, "TAIL_MAX", 10)
+    monkeypatch.setattr(spilling_fifo, "HEAD_MAX", 20)
+    monkeypatch.setattr(spilling_fifo, "HEAD_KEEP", 5)
+    monkeypatch.setattr(spilling_fifo, "TAIL_MAX", 10)
     channel.queue_declare("work")
     for number in range(95):
         channel.basic_publish("", "work", b"%d" % number)

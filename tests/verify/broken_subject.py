@@ -10,14 +10,14 @@ import time
 from array import array
 from collections.abc import Sequence
 
-from holtmq.broker import recovery
-from holtmq.broker.changes import Kind
 from holtmq.broker.partitioned import events as partitioned_events
 from holtmq.broker.partitioned import store as partitioned_store
-from holtmq.broker.partitioned.bodies import Body
 from holtmq.broker.partitioned.events import Acked, Event
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore
-from holtmq.http.protocol import Exchange
+from holtmq.broker.records import recovery
+from holtmq.broker.records.changes import Kind
+from holtmq.http.engine.protocol import Exchange
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Journal, JournalFailed
 from holtmq.journal.writer import LogWriter

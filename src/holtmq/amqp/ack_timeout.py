@@ -13,8 +13,8 @@ from holtmq.amqp.errors import ChannelFault
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
-    from holtmq.broker.leases import Holder
-    from holtmq.broker.work_queue import WorkQueue
+    from holtmq.broker.work.leases import Holder
+    from holtmq.broker.work.work_queue import WorkQueue
 
 _LOOKS: Final = 16  # in the time of one timeout: a delivery is at most a sixteenth overdue
 _LEAST_STEP_MS: Final = 50

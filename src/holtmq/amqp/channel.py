@@ -42,11 +42,11 @@ from holtmq.amqp.methods import (
 from holtmq.amqp.topology import Topology
 from holtmq.amqp.transaction import Settle, Transaction
 from holtmq.broker.flow import Outcome
-from holtmq.broker.leases import Holder, Lease, Ledger
 from holtmq.broker.message import Message
-from holtmq.broker.routes import Imprint, Route
-from holtmq.broker.traits import Traits
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.routes import Imprint, Route
+from holtmq.broker.work.leases import Holder, Lease, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.properties import PROPERTIES_AT, with_reply_to
 

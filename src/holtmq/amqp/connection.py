@@ -32,7 +32,7 @@ from holtmq.amqp.reading import Reading
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
-from holtmq.broker.vhost import VHost
+from holtmq.broker.topology.vhost import VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 

@@ -9,9 +9,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from holtmq.amqp.ack_timeout import AckTimeout
-from holtmq.broker.leases import Holder, Lease
 from holtmq.broker.message import Message
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.leases import Holder, Lease
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.properties import PROPERTIES_AT, raw_headers, with_headers
 from holtmq.wire.tables import FieldTable, Long
 

@@ -19,11 +19,11 @@ from holtmq.amqp.methods import (
     BasicGetOk,
 )
 from holtmq.auth.permissions import Action
-from holtmq.broker.equivalence import type_name
-from holtmq.broker.leases import Holder
-from holtmq.broker.queue_arguments import queue_text
-from holtmq.broker.traits import DIRECT_REPLY_TO
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.equivalence import type_name
+from holtmq.broker.topology.queue_arguments import queue_text
+from holtmq.broker.work.leases import Holder
+from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel

@@ -14,8 +14,8 @@ from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel
 from holtmq.amqp.methods import BasicPublish
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.routes import Imprint, Route
-from holtmq.broker.vhost import VHost
+from holtmq.broker.publish.routes import Imprint, Route
+from holtmq.broker.topology.vhost import VHost
 from holtmq.wire.properties import body_size
 
 if TYPE_CHECKING:

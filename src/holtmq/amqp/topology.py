@@ -30,9 +30,9 @@ from holtmq.amqp.methods import (
     QueueUnbindOk,
 )
 from holtmq.auth.permissions import Action
-from holtmq.broker.traits import DIRECT_REPLY_TO
-from holtmq.broker.vhost import refuse_default
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.vhost import refuse_default
+from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel

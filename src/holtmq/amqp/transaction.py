@@ -9,10 +9,10 @@ from typing import Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.flow import Flow, Outcome
-from holtmq.broker.leases import Lease, Ledger
-from holtmq.broker.routes import Route
-from holtmq.broker.traits import Traits
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.routes import Route
+from holtmq.broker.work.leases import Lease, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
 

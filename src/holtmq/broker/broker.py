@@ -1,15 +1,20 @@
 """The broker: commands from the edges, paired with the journal records that make them last.
 
-Owns: queues, policies, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. What
-holds no messages (users, exchanges, bindings) is in ``realm.py``, messages in motion are in ``flow.py``,
-and folding the journal back is in ``recovery.py``.
+Owns: queues, policies, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. Users,
+exchanges and bindings are in ``administration.py``, messages in motion in ``flow.py``, recovery in
+``recovery.py``.
 """
 
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
-from holtmq.broker.changes import (
+from holtmq.broker.errors import AccessRefused, Conflict
+from holtmq.broker.flow import Flow
+from holtmq.broker.message import Message
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.publish.routes import Route
+from holtmq.broker.records.changes import (
     Kind,
     PolicyDeleted,
     PolicyPut,
@@ -18,20 +23,20 @@ from holtmq.broker.changes import (
     VhostDeleted,
     pack_table,
 )
-from holtmq.broker.errors import AccessRefused, Conflict
-from holtmq.broker.flow import Flow
-from holtmq.broker.flow_records import encode_settled
-from holtmq.broker.leases import Ledger
-from holtmq.broker.message import Message
-from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.policies import PolicyBook, effective, make_policy
-from holtmq.broker.queue_arguments import QueueDeclaration, QueueOptions, QueueType, parse_queue_arguments
-from holtmq.broker.realm import Realm
-from holtmq.broker.routes import Route
-from holtmq.broker.stream_queue import StreamQueue
-from holtmq.broker.streams import Streams
-from holtmq.broker.vhost import VHost, refuse_reserved
-from holtmq.broker.work_queue import Consumer, WorkQueue
+from holtmq.broker.records.message_records import encode_settled
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.streams.vhost_streams import Streams
+from holtmq.broker.topology.administration import Realm
+from holtmq.broker.topology.policies import PolicyBook, effective, make_policy
+from holtmq.broker.topology.queue_arguments import (
+    QueueDeclaration,
+    QueueOptions,
+    QueueType,
+    parse_queue_arguments,
+)
+from holtmq.broker.topology.vhost import VHost, refuse_reserved
+from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 

@@ -2,7 +2,7 @@
 
 Owns: the order in which a turn's work is done and which of it is one atomic record. Must not touch:
 topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever calls. How a message gets
-into its queues is in ``placing.py``.
+into its queues is in ``publishing.py``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from holtmq.broker.changes import Kind
-from holtmq.broker.dead_letter import DeadLetter, dead_letter
-from holtmq.broker.flow_records import (
+from holtmq.broker.message import Message, make_address
+from holtmq.broker.publish.publishing import Outcome, Placing
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.message_records import (
     encode_mark,
     encode_returned,
     encode_settled,
 )
-from holtmq.broker.leases import Lease
-from holtmq.broker.message import Message, make_address
-from holtmq.broker.placing import Outcome, Placing
-from holtmq.broker.vhost import VHost
-from holtmq.broker.work_queue import Reason, WorkQueue
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal, JournalFailed
 
 __all__ = ["Flow", "Outcome"]

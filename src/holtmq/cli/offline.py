@@ -17,7 +17,7 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, NotFound
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.recovery import recover
+from holtmq.broker.records.recovery import recover
 from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
 from holtmq.journal import FileJournal, JournalError, JournalLocked, open_journal
 from holtmq.journal.segment import SUFFIX

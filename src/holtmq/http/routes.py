@@ -5,50 +5,43 @@ Owns: the order. Must not touch: what endpoints do.
 
 from typing import Final
 
-from holtmq.http import (
-    analytics_api,
-    dlq_api,
-    docs_api,
-    ephemeral_api,
-    groups_api,
-    hot,
-    keyed_api,
-    locks_api,
-    messages_api,
-    metrics_api,
-    queues_api,
-    range_api,
-    reads_api,
-    resources_api,
-    staging_api,
-    status_api,
-    streams_api,
-    system_api,
-    timers_api,
-    traces_api,
+from holtmq.http import hot_routes
+from holtmq.http.arrow import ranges, staging
+from holtmq.http.engine.endpoints import Endpoint
+from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
+from holtmq.http.operator import (
+    analytics,
+    api_docs,
+    dead_letters,
+    groups,
+    messages,
+    metrics,
+    resources,
+    status,
+    system,
 )
-from holtmq.http.endpoints import Endpoint
+from holtmq.http.queues import configure, reads
 
 _DESCRIBED: Final[tuple[Endpoint, ...]] = (
-    *hot.ENDPOINTS,
-    *queues_api.ENDPOINTS,
-    *dlq_api.ENDPOINTS,
-    *groups_api.ENDPOINTS,
-    *traces_api.ENDPOINTS,
-    *streams_api.ENDPOINTS,
-    *system_api.ENDPOINTS,
-    *metrics_api.ENDPOINTS,
-    *resources_api.ENDPOINTS,
-    *messages_api.ENDPOINTS,
-    *status_api.ENDPOINTS,
-    *analytics_api.ENDPOINTS,
-    *range_api.ENDPOINTS,
-    *staging_api.ENDPOINTS,
-    *reads_api.ENDPOINTS,
-    *keyed_api.ENDPOINTS,
-    *locks_api.ENDPOINTS,
-    *timers_api.ENDPOINTS,
-    *ephemeral_api.ENDPOINTS,
+    *hot_routes.ENDPOINTS,
+    *configure.ENDPOINTS,
+    *dead_letters.ENDPOINTS,
+    *groups.ENDPOINTS,
+    *traces.ENDPOINTS,
+    *stream_processing.ENDPOINTS,
+    *system.ENDPOINTS,
+    *metrics.ENDPOINTS,
+    *resources.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *status.ENDPOINTS,
+    *analytics.ENDPOINTS,
+    *ranges.ENDPOINTS,
+    *staging.ENDPOINTS,
+    *reads.ENDPOINTS,
+    *keyed.ENDPOINTS,
+    *locks.ENDPOINTS,
+    *timers.ENDPOINTS,
+    *ephemeral.ENDPOINTS,
 )
 
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (*_DESCRIBED, *docs_api.endpoints_for(_DESCRIBED))
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (*_DESCRIBED, *api_docs.endpoints_for(_DESCRIBED))

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from uvicorn.config import Config as UvicornConfig
 from uvicorn.server import ServerState
 
-from holtmq.http.app import make_app
-from holtmq.http.context import Context
-from holtmq.http.hot import HotRoutes
-from holtmq.http.management_api import with_management
-from holtmq.http.protocol import FastProtocol
+from holtmq.http.engine.app import make_app
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.protocol import FastProtocol
+from holtmq.http.hot_routes import HotRoutes
+from holtmq.http.management.api import with_management
+from holtmq.http.operator.system import resident_bytes
 from holtmq.http.routes import ENDPOINTS
-from holtmq.http.system_api import resident_bytes
 
 log = logging.getLogger(__name__)
 

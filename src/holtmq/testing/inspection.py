@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.server import AmqpProtocol
-from holtmq.broker.stream_queue import StreamQueue
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import partitioned_views, views
 from holtmq.testing.faulty_node import FaultyNode
 from holtmq.testing.partitioned_views import GroupView, PartitionLeaseView

@@ -6,10 +6,10 @@ Owns: the shapes, and how they are read from a broker. The reading functions run
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from holtmq.broker.envelopes import message_of
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.stream_queue import StreamQueue
+from holtmq.broker.streams.envelopes import message_of
+from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.testing.views import StoredMessage, stored_message
 from holtmq.wire.tables import FieldTable
 

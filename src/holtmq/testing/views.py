@@ -10,10 +10,10 @@ from holtmq.amqp.connection import Connection
 from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.server import AmqpProtocol
 from holtmq.broker.broker import Broker
-from holtmq.broker.lane import Lane
 from holtmq.broker.message import Message
-from holtmq.broker.priority import Levels
-from holtmq.broker.work_queue import WorkQueue
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.properties import PROPERTIES_AT, Properties, decode_properties
 from holtmq.wire.tables import FieldTable
 

@@ -6,8 +6,8 @@ Owns: what the tests of the partitioned core share. Must not touch: clocks; ``no
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holtmq.broker.partitioned.acking import decide_acks
-from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     Event,
@@ -19,12 +19,12 @@ from holtmq.broker.partitioned.events import (
     decode_all,
     encode,
 )
-from holtmq.broker.partitioned.groups import QUEUE_MODE, micros
-from holtmq.broker.partitioned.joining import decide_join, decide_subscription
-from holtmq.broker.partitioned.pushing import PushDecision, decide_push
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
+from holtmq.broker.partitioned.groups.joining import decide_join, decide_subscription
+from holtmq.broker.partitioned.groups.subscriptions import Scope, Subscriptions, read_start
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig
-from holtmq.broker.partitioned.subscriptions import Scope, Subscriptions, read_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from holtmq.broker.partitioned.events import (
     decode_all,
     encode,
 )
+from holtmq.broker.partitioned.extras.traces import Traced
+from holtmq.broker.partitioned.log.snapshot import restore
 from holtmq.broker.partitioned.queue_config import QueueConfig
-from holtmq.broker.partitioned.snapshot import restore
-from holtmq.broker.partitioned.traces import Traced
 
 BIG = (1 << 64) - 2
 EVENTS: list[Event] = [

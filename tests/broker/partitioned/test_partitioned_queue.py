@@ -3,10 +3,10 @@
 from partitioned_support import Node, ids, node_with
 
 from holtmq.broker.partitioned.events import MessageDeleted, QueueConfigured
-from holtmq.broker.partitioned.groups import QUEUE_MODE
-from holtmq.broker.partitioned.joining import decide_group_deletion, decide_seek
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.joining import decide_group_deletion, decide_seek
+from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue_config import QueueConfig
-from holtmq.broker.partitioned.snapshot import restore, snapshot
 
 # -- claiming ----------------------------------------------------------------------------------------
 

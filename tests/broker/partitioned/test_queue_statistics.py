@@ -2,7 +2,7 @@
 
 from partitioned_support import Node, node_with
 
-from holtmq.broker.partitioned.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.statistics import (
     Counts,
     MessageState,

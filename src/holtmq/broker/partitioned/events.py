@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.partitioned.acknowledgment import Answers
-from holtmq.broker.partitioned.message_log import from_bytes, to_bytes
+from holtmq.broker.partitioned.extras.traces import Traced
+from holtmq.broker.partitioned.groups.acknowledgment import Answers
+from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
 from holtmq.broker.partitioned.queue_config import QueueConfig
-from holtmq.broker.partitioned.traces import Traced
 
 
 class UnreadableEvent(BrokerError):

@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
-from holtmq.broker.partitioned.dead_letter_store import DeadLetter, DeadLetterStore
-from holtmq.broker.partitioned.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
-from holtmq.broker.partitioned.delivery_log import DeliveryLog
 from holtmq.broker.partitioned.events import (
     Acked,
     DeadLettersRemoved,
@@ -27,10 +24,13 @@ from holtmq.broker.partitioned.events import (
     Sought,
     Trimmed,
 )
-from holtmq.broker.partitioned.groups import Delivery, Group, micros
-from holtmq.broker.partitioned.identifiers import message_id
-from holtmq.broker.partitioned.leaving import GivenIds, forget_partitions, let_go_under_lease, trim
-from holtmq.broker.partitioned.message_log import GONE, NO_PARTITION, MessageLog, Partition
+from holtmq.broker.partitioned.groups.group import Delivery, Group, micros
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, DeadLetterStore
+from holtmq.broker.partitioned.log.dedup import MAX_ENTRIES, DedupIndex, Fingerprinter, fingerprint
+from holtmq.broker.partitioned.log.delivery_log import DeliveryLog
+from holtmq.broker.partitioned.log.identifiers import message_id
+from holtmq.broker.partitioned.log.leaving import GivenIds, forget_partitions, let_go_under_lease, trim
+from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, MessageLog, Partition
 
 # (offset, journal position) -> the message's transaction id; None when its body is gone.
 TransactionIdReader = Callable[[int, int], str | None]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holtmq.broker.partitioned.acknowledgment import AckOutcome, AckStatus
-from holtmq.broker.partitioned.bodies import Body
-from holtmq.broker.partitioned.groups import QUEUE_MODE, Delivery
+from holtmq.broker.partitioned.groups.acknowledgment import AckOutcome, AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Delivery
+from holtmq.broker.partitioned.groups.subscriptions import StartRequest
+from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.subscriptions import StartRequest
 
 
 class PushItem(NamedTuple):

@@ -11,21 +11,27 @@ from functools import partial
 from itertools import repeat
 
 from holtmq.broker.errors import LimitReached
-from holtmq.broker.partitioned.acking import NOT_FOUND, decide_acks
-from holtmq.broker.partitioned.acknowledgment import Ack, AckOutcome
-from holtmq.broker.partitioned.bodies import AmqpFacts, Body, encode_bodies
-from holtmq.broker.partitioned.clean_acks import CleanRun, decide_clean
-from holtmq.broker.partitioned.ephemeral import EphemeralQueue
+from holtmq.broker.partitioned.commands.acking import NOT_FOUND, decide_acks
+from holtmq.broker.partitioned.commands.clean_acks import CleanRun, decide_clean
+from holtmq.broker.partitioned.commands.idle_partitions import IdleSweep
+from holtmq.broker.partitioned.commands.popping import Popping
+from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
+from holtmq.broker.partitioned.commands.retention import decide_retention
+from holtmq.broker.partitioned.commands.spool import Spool
+from holtmq.broker.partitioned.commands.staging import Staging
+from holtmq.broker.partitioned.counters import Tally
 from holtmq.broker.partitioned.events import Acked, QueueEvent, Trimmed
-from holtmq.broker.partitioned.firing import Firing
-from holtmq.broker.partitioned.idle_partitions import IdleSweep
-from holtmq.broker.partitioned.keyed import KeyedRows
-from holtmq.broker.partitioned.locks import LockPermits
-from holtmq.broker.partitioned.popping import Popping
-from holtmq.broker.partitioned.pushing import PushDecision, decide_push
+from holtmq.broker.partitioned.extras.ephemeral import EphemeralQueue
+from holtmq.broker.partitioned.extras.keyed import KeyedRows
+from holtmq.broker.partitioned.extras.locks import LockPermits
+from holtmq.broker.partitioned.extras.stream_state import StreamStates
+from holtmq.broker.partitioned.extras.timer_firing import Firing
+from holtmq.broker.partitioned.extras.timers import TimedMessages
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome
+from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body, encode_bodies
+from holtmq.broker.partitioned.log.range_reads import DeliveryCheckpoints
 from holtmq.broker.partitioned.queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US
-from holtmq.broker.partitioned.range_reads import DeliveryCheckpoints
 from holtmq.broker.partitioned.requests import (
     AckAnswer,
     AckRequest,
@@ -35,15 +41,9 @@ from holtmq.broker.partitioned.requests import (
     PushResult,
     Waiter,
 )
-from holtmq.broker.partitioned.retention import decide_retention
-from holtmq.broker.partitioned.spool import Spool
-from holtmq.broker.partitioned.staging import Staging
 from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore
-from holtmq.broker.partitioned.stream_state import StreamStates
-from holtmq.broker.partitioned.tally import Tally
-from holtmq.broker.partitioned.timed import TimedMessages
-from holtmq.broker.partitioned.waiting import WaitingLine
-from holtmq.broker.partitioned.wide_pops import WideLines
+from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+from holtmq.broker.partitioned.waiting.wide_pops import WideLines
 from holtmq.journal.interface import Journal
 
 Decided = tuple[str, Sequence[PushItem], PushDecision]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from holtmq.broker.partitioned.groups import QUEUE_MODE, Group
-from holtmq.broker.partitioned.message_log import GONE, NO_PARTITION
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Group
+from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 T = TypeVar("T")

@@ -10,9 +10,6 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.changes import Kind
-from holtmq.broker.partitioned.arrivals import Arrivals
-from holtmq.broker.partitioned.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     Event,
@@ -26,13 +23,16 @@ from holtmq.broker.partitioned.events import (
     decode_all,
     encode,
 )
-from holtmq.broker.partitioned.groups import micros
-from holtmq.broker.partitioned.message_log import GONE, NO_PARTITION, from_bytes
+from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
+from holtmq.broker.partitioned.log.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
+from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, from_bytes
+from holtmq.broker.partitioned.log.pending_visibility import Arrivals
+from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
-from holtmq.broker.partitioned.snapshot import restore, snapshot
-from holtmq.broker.partitioned.subscriptions import Subscriptions
-from holtmq.broker.partitioned.traces import Traced, TraceStore
+from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import Journal
 
 CACHE_BYTES: Final = 64 << 20

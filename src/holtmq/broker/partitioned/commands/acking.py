@@ -1,0 +1,194 @@
+"""Deciding acknowledgments: whose lease, which message, and then the rules of ``acknowledgment``.
+
+Owns: the lease check, the resolving of transaction ids to positions, and the answers to late, stale and
+repeated acks. Must not touch: state (the queue applies the events), clocks, wire names.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holtmq.broker.partitioned.events import Acked, Filed, GroupStarted
+from holtmq.broker.partitioned.groups.acknowledgment import (
+    ERROR_MAX,
+    Ack,
+    AckOutcome,
+    AckStatus,
+    AckVerdict,
+    Answers,
+    Budget,
+    Named,
+    Settlement,
+    settle,
+    verdict_at,
+)
+from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.groups.partition_leases import Lease
+from holtmq.broker.partitioned.queue import PartitionedQueue
+
+NOT_FOUND: Final = AckOutcome(AckVerdict.NOT_FOUND)
+INVALID_LEASE: Final = AckOutcome(AckVerdict.INVALID_LEASE)
+STALE: Final = AckOutcome(AckVerdict.STALE)
+UNKNOWN_STATUS: Final = AckOutcome(AckVerdict.UNKNOWN_STATUS)
+NOOP: Final = AckOutcome(AckVerdict.ACKNOWLEDGED, noop=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AckDecision:
+    """One outcome per item, in input order, and what to write and apply (nothing when all were refused)."""
+
+    outcomes: list[AckOutcome]
+    events: tuple[GroupStarted | Acked, ...]
+
+
+def decide_acks(
+    queue: PartitionedQueue,
+    group: str,
+    acks: Sequence[Ack],
+    now: float,
+    release: bool | None = None,
+    new_number: int | None = None,
+) -> AckDecision:
+    """Decide one call's acks for one group. Items of one partition take effect together.
+
+    ``release`` True ends the lease at a clean ack even when part of the batch is left. ``new_number`` is for
+    a group the queue does not know, when the same transaction brings another one.
+    """
+    events: list[GroupStarted | Acked] = []
+    reader = queue.groups.get(group)
+    if reader is None:
+        # Acks need no lease, so a group may act here before it ever popped; it starts with the oldest.
+        number = queue.next_group if new_number is None else new_number
+        reader = Group(group, number, queue.partitions, queue.log)
+        reader.start(0, None)
+        events.append(GroupStarted(group, reader.number, 0))
+    outcomes = [NOT_FOUND] * len(acks)
+    places: dict[int, list[int]] = {}
+    for place, ack in enumerate(acks):
+        places.setdefault(ack[0], []).append(place)
+    for partition, mine in places.items():
+        if 0 <= partition < len(queue.partitions):
+            items = [(place, acks[place]) for place in mine]
+            event = _decide_partition(queue, reader, partition, items, now, release, outcomes)
+            if event is not None:
+                events.append(event)
+    acted = any(isinstance(event, Acked) for event in events)
+    return AckDecision(outcomes, tuple(events) if acted else ())
+
+
+def _decide_partition(
+    queue: PartitionedQueue,
+    group: Group,
+    partition: int,
+    items: Sequence[tuple[int, Ack]],
+    now: float,
+    release: bool | None,
+    outcomes: list[AckOutcome],
+) -> Acked | None:
+    lease = group.leases.lease(partition, now)
+    cursor = group.cursor(partition)
+    if cursor is None:
+        cursor = queue.partitions[partition].first
+    known: Mapping[str, int] = lease.transactions if lease is not None else {}
+    mentions: Counter[str] = Counter()  # in this call, of ids that the lease holds more than once
+    live_id = lease.id if lease is not None else ""
+    named: dict[int, Named] = {}
+    accepted: list[tuple[int, int]] = []  # (place, position)
+    completed = AckStatus.COMPLETED
+    for place, (_, transaction_id, status, lease_id, error) in items:
+        position = known.get(transaction_id)
+        if lease is not None and lease.repeated:
+            position = lease.mentioned(transaction_id, cursor, mentions[transaction_id])
+            mentions[transaction_id] += 1
+        if position is None:
+            position = queue.find(partition, transaction_id, cursor)
+            if position is None:
+                continue
+        if status is None:
+            outcomes[place] = UNKNOWN_STATUS
+        elif lease_id and lease_id != live_id:
+            outcomes[place] = _late(group, lease_id, partition, position, status is completed)
+        elif lease_id and lease is not None and position >= lease.end:
+            outcomes[place] = INVALID_LEASE  # not delivered under this lease
+        elif position < cursor:
+            outcomes[place] = NOOP if status is completed else STALE
+        else:
+            before = named.get(position)
+            if before is None or status.value > before.status.value:
+                named[position] = Named(status, error)
+            accepted.append((place, position))
+    if not named:
+        return None
+    budget = Budget(group.leases.retries.get(partition, 0), queue.config.retry_limit)
+    settlement = settle(named, cursor, lease.end if lease is not None else None, budget, release)
+    answers = _answer(settlement, accepted, lease, queue.config.files_dead_letters, outcomes)
+    error = _head_error(named) if settlement.failed else None
+    return _event(queue, group, partition, settlement, budget, answers, micros(now), error)
+
+
+def _head_error(named: Mapping[int, Named]) -> str | None:
+    head = min(position for position, item in named.items() if item.status is AckStatus.FAILED)
+    text = named[head].error
+    return text[:ERROR_MAX] if text else None
+
+
+def _late(group: Group, lease_id: str, partition: int, position: int, completed: bool) -> AckOutcome:
+    """An ack under a lease that is over: the repeat of the call that ended it gets its answer again.
+
+    A changed mind is no repeat: "completed" for a message that goes out again must not sound like success.
+    """
+    answers = group.released_answers(lease_id, partition)
+    answer = None if answers is None else answers.at(position)
+    if answer is None or answer.verdict is (AckVerdict.REDELIVERED if completed else AckVerdict.ACKNOWLEDGED):
+        return INVALID_LEASE
+    return replace(answer, repeated=True)
+
+
+def _answer(
+    settlement: Settlement,
+    accepted: Sequence[tuple[int, int]],
+    lease: Lease | None,
+    files: bool,
+    outcomes: list[AckOutcome],
+) -> Answers:
+    released = settlement.released and lease is not None
+    positions = [position for _, position in accepted]
+    first, end = min(positions), max(positions) + 1
+    if settlement.cursor >= end and not settlement.filed:
+        same = AckOutcome(AckVerdict.ACKNOWLEDGED, released)  # the hot case: all clean, one object for all
+        for place, _ in accepted:
+            outcomes[place] = same
+        return Answers(first, end, same, {})
+    each = {position: AckOutcome(verdict_at(position, settlement, files), released) for position in positions}
+    for place, position in accepted:
+        outcomes[place] = each[position]
+    return Answers(first, end, None, each)
+
+
+def _event(
+    queue: PartitionedQueue,
+    group: Group,
+    partition: int,
+    settlement: Settlement,
+    budget: Budget,
+    answers: Answers,
+    at_us: int,
+    error: str | None,
+) -> Acked:
+    filed: tuple[Filed, ...] = ()
+    if settlement.filed and queue.config.files_dead_letters:
+        filed = tuple(Filed(position, budget.spent, text[:ERROR_MAX]) for position, text in settlement.filed)
+    hold_us = at_us + queue.config.retry_delay_us if settlement.failed and queue.config.retry_delay_us else 0
+    return Acked(
+        group.number,
+        partition,
+        settlement.cursor,
+        settlement.retry_count,
+        at_us,
+        hold_us,
+        settlement.released,
+        filed,
+        answers,
+        error,
+    )

@@ -1,0 +1,246 @@
+"""Rare commands on partitioned queues: configure, delete, seek, replay, purge, trace.
+
+Owns: each of them as one commit. Must not touch: wire names, clocks; the hot commands are the service's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holtmq.broker.errors import NotFound
+from holtmq.broker.partitioned.commands.replaying import (
+    ReplayDecision,
+    decide_purge,
+    decide_replay,
+    find_letter,
+)
+from holtmq.broker.partitioned.commands.retention import decide_clear
+from holtmq.broker.partitioned.events import (
+    NO_QUEUE,
+    DeadLettersRemoved,
+    MessageDeleted,
+    QueueConfigured,
+    QueueDeleted,
+)
+from holtmq.broker.partitioned.extras.traces import Traced
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.groups.joining import (
+    SeekDecision,
+    decide_group_deletion,
+    decide_move,
+    decide_seek,
+    forget_subscriptions,
+)
+from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.log.dead_letter_store import LetterFilter
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.queue_config import OptionValue, merge
+from holtmq.broker.partitioned.requests import PushResult
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.store import Change
+
+
+def configure(
+    service: PartitionedService,
+    name: str,
+    namespace: str | None,
+    task: str | None,
+    changes: Mapping[str, OptionValue],
+    now: float,
+    *,
+    replace: bool = False,
+) -> PartitionedQueue:
+    """Create a queue or change its options; what is not named stays, or with ``replace`` is reset."""
+    store = service.store
+    queue = store.queues.get(name)
+    current = store.default_config if queue is None or replace else queue.config
+    config = merge(current, changes)
+    if queue is None:
+        number, created_us = store.next_queue, micros(now)
+        event = QueueConfigured(name, namespace or "", task or "", config, created_us)
+    else:
+        number = queue.number
+        namespace = queue.namespace if namespace is None else namespace
+        task = queue.task if task is None else task
+        event = QueueConfigured(name, namespace, task, config, queue.created_us)
+    store.commit([(number, event)])
+    return store.by_number[number]
+
+
+def delete_queue(service: PartitionedService, name: str) -> bool:
+    """Everything of a queue, and the subscription records that name it; whether it existed."""
+    queue = service.store.queues.get(name)
+    changes: list[Change] = [(NO_QUEUE, forget_subscriptions(queue=name))]
+    if queue is not None:
+        changes.append((queue.number, QueueDeleted()))
+    service.store.commit(changes)
+    service.forget_joined()
+    service.tally.forget(name)
+    return queue is not None
+
+
+def queue_named(service: PartitionedService, name: str) -> PartitionedQueue:
+    queue = service.store.queues.get(name)
+    if queue is None:
+        raise NotFound("Queue not found")
+    return queue
+
+
+# -- groups ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeletion:
+    partitions: int
+    queues: list[str]
+
+
+def delete_group(
+    service: PartitionedService, group: str, queue_name: str | None, *, with_records: bool
+) -> GroupDeletion:
+    """Forget a group's cursors and leases, on one queue or on all, and where it once started."""
+    store = service.store
+    changes: list[Change] = []
+    partitions = 0
+    names: list[str] = []
+    for queue in list(store.queues.values()):
+        if queue_name is None or queue.name == queue_name:
+            event, members = decide_group_deletion(queue, group)
+            if event is not None:
+                changes.append((queue.number, event))
+                partitions += members
+                names.append(queue.name)
+    if with_records:
+        changes.append((NO_QUEUE, forget_subscriptions(group, queue_name or "")))
+    if changes:
+        store.commit(changes)
+    service.forget_joined()
+    return GroupDeletion(partitions, names)
+
+
+def move_subscription(service: PartitionedService, group: str, timestamp_us: int) -> int:
+    """Move where a group starts on partitions it has not touched; how many records there were."""
+    moved, starts, count = decide_move(
+        service.store.subscriptions, service.store.queues.values(), group, timestamp_us
+    )
+    service.store.commit([(NO_QUEUE, moved), *((queue.number, event) for queue, event in starts)])
+    service.forget_joined()
+    return count
+
+
+def seek(
+    service: PartitionedService, group: str, queue_name: str, timestamp_us: int | None, partition: str | None
+) -> SeekDecision:
+    """Read on from a time, or from behind the newest message."""
+    queue = queue_named(service, queue_name)
+    decision = decide_seek(queue, group, timestamp_us, partition)
+    service.store.commit([(queue.number, event) for event in decision.events])
+    return decision
+
+
+# -- dead letters and messages -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    decision: ReplayDecision
+    body: Body
+    result: PushResult
+
+
+def replay(
+    service: PartitionedService,
+    queue: PartitionedQueue,
+    number: int,
+    now: float,
+    target_name: str | None = None,
+    partition: str | None = None,
+) -> Replayed:
+    """A dead letter becomes a message again; both changes are one step."""
+    store = service.store
+    changes: list[Change] = []
+    target = queue
+    if target_name is not None and target_name != queue.name:
+        known = store.queues.get(target_name)
+        if known is None:
+            known, configured = store.draft(target_name, now)
+            changes.append((known.number, configured))
+        target = known
+    decision = decide_replay(queue, number, now, target, partition)
+    old = store.body(decision.letter.journal_position)
+    body = Body(decision.transaction_id, old.payload, old.trace_id, old.producer, old.facts)
+    records: list[bytes] = []
+    bodies: list[Body] = []
+    if decision.push.event is not None:
+        changes.append((target.number, decision.push.event))
+        records.append(encode_body(body, store.cipher if target.config.encryption_enabled else None))
+        bodies.append(body)
+    changes.append((queue.number, decision.removed))
+    store.commit(changes, records, bodies)
+    home = store.by_number[target.number]
+    offset = decision.push.offsets[0]
+    result = PushResult(
+        home.number,
+        home.indexes[decision.partition],
+        offset,
+        home.log.created_us(offset),
+        bool(decision.push.duplicates),
+    )
+    return Replayed(decision, body, result)
+
+
+def purge(service: PartitionedService, queue: PartitionedQueue, wanted: LetterFilter) -> int:
+    """Throw dead letters away; how many."""
+    event = decide_purge(queue, wanted)
+    if event is None:
+        return 0
+    service.store.commit([(queue.number, event)])
+    return len(event.numbers)
+
+
+def delete_message(
+    service: PartitionedService, queue: PartitionedQueue, partition: int, transaction_id: str
+) -> bool:
+    """A message and every group's dead letter of it, as one step; whether there was either."""
+    position = queue.find(partition, transaction_id)
+    if position is None:
+        letter = find_letter(queue, partition, transaction_id)
+        letters = [] if letter is None else queue.dead_letters.of_message(letter.offset)
+    else:
+        letters = queue.dead_letters.of_message(queue.offset_of(partition, position))
+    changes: list[Change] = []
+    if letters:
+        changes.append((queue.number, DeadLettersRemoved(tuple(letter.number for letter in letters))))
+    if position is not None:
+        changes.append((queue.number, MessageDeleted(partition, position)))
+    if changes:
+        service.store.commit(changes)
+    return bool(changes)
+
+
+def clear(service: PartitionedService, queue: PartitionedQueue, partition: str | None) -> int:
+    """Let go of every message; how many."""
+    event, count = decide_clear(queue, partition)
+    if event is not None:
+        service.store.commit([(queue.number, event)])
+    return count
+
+
+def trace(
+    service: PartitionedService,
+    queue: int,
+    partition: int,
+    transaction_id: str,
+    group: str,
+    event_type: str,
+    names: tuple[str, ...],
+    data: bytes,
+    now: float,
+) -> Traced:
+    """Leave a trace event with a message; raises NotFound."""
+    home = service.store.find(queue, partition)
+    if home is None or home.find(partition, transaction_id) is None:
+        raise NotFound("Message not found")
+    number = service.store.traces.next_number
+    event = Traced(number, queue, partition, transaction_id, group, event_type, names, data, micros(now))
+    service.store.commit([(NO_QUEUE, event)])
+    return event

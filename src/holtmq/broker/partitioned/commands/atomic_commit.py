@@ -1,0 +1,252 @@
+"""Several things in one step: a client's transaction, and the cycle of a stream processor.
+
+Owns: gathering what each part decides into one commit, all of it or nothing. Must not touch: the decisions
+themselves, wire names, clocks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holtmq.broker.errors import LeaseLost, NotFound
+from holtmq.broker.partitioned.commands.acking import decide_acks
+from holtmq.broker.partitioned.commands.transaction import (
+    AckOperation,
+    PushOperation,
+    TransactionDecision,
+    decide_transaction,
+)
+from holtmq.broker.partitioned.extras.stream_state import StateOp, StreamStates
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.store import Change, Extra
+
+
+@dataclass(slots=True)
+class Part:
+    """What a transaction, or a push to both kinds of queue, wants of partitioned queues; and once it is
+    written, what came of it."""
+
+    items: Sequence[PushItem]
+    acks: Sequence[AckRequest]
+    now: float
+    extras: Sequence[Extra] = ()
+    is_push: bool = False  # counted as such
+    results: list[PushResult] | None = None  # None: the pushes are in the spool
+    answers: list[AckAnswer] = field(default_factory=list)
+
+
+def transact(service: PartitionedService, part: Part) -> Part:
+    """Pushes and acks together; raises the first refusal, and then nothing has happened.
+
+    While pushes are spooled, these are, too, in the same record as the acks.
+    """
+    changes, decision, operations = _decide(service, part.items, part.acks, part.now, refuses=True)
+    _write(service, part, changes, decision, operations, (), ())
+    return part
+
+
+def check(service: PartitionedService, part: Part) -> None:
+    """Raise what ``transact`` would; nothing happens."""
+    _decide(service, part.items, part.acks, part.now, refuses=True)
+
+
+def write_together(
+    service: PartitionedService,
+    part: Part,
+    placed: Sequence[PushItem],
+    settled: Sequence[AckRequest],
+    riders: Sequence[Extra],
+) -> list[int]:
+    """A part that was checked, what exchanges placed and AMQP consumers settled, and records of work queues:
+    one record. Where the latter are."""
+    items, acks = [*part.items, *placed], [*part.acks, *settled]
+    changes, decision, operations = _decide(service, items, acks, part.now, refuses=False)
+    riders_at = _write(service, part, changes, decision, operations, placed, riders)
+    for operation, outcome in list(zip(operations, decision.acked, strict=True))[len(part.acks) :]:
+        service.tally.of(operation.queue.name).acked(int(outcome.success), int(not outcome.success))
+    if not service.spool.holds:
+        for item in placed:
+            tally = service.tally.of(item.queue)
+            tally.push_requests += 1
+            tally.push_messages += 1
+    return riders_at
+
+
+def _decide(
+    service: PartitionedService,
+    items: Sequence[PushItem],
+    acks: Sequence[AckRequest],
+    now: float,
+    *,
+    refuses: bool,
+) -> tuple[list[Change], TransactionDecision, list[AckOperation]]:
+    store = service.store
+    if service.spool.holds:
+        items = ()
+    changes: list[Change] = []
+    drafts: dict[str, PartitionedQueue] = {}
+    for item in items:
+        if item.queue not in store.queues and item.queue not in drafts:
+            queue, configured = store.draft(item.queue, now, len(drafts))
+            drafts[item.queue] = queue
+            changes.append((queue.number, configured))
+    homes = {**store.queues, **drafts} if drafts else store.queues
+    pushes = [
+        PushOperation(homes[item.queue], ((item.partition, item.body.transaction_id),)) for item in items
+    ]
+    operations = [
+        AckOperation(
+            _home(service, request.queue, request.partition),
+            request.group,
+            Ack(request.partition, request.transaction_id, request.status, request.lease_id, request.error),
+        )
+        for request in acks
+        if refuses or store.find(request.queue, request.partition) is not None
+    ]
+    decision = decide_transaction(pushes, operations, now, refuses=refuses)
+    changes += [(queue.number, event) for queue, event in decision.events]
+    return changes, decision, operations
+
+
+def _write(
+    service: PartitionedService,
+    part: Part,
+    changes: Sequence[Change],
+    decision: TransactionDecision,
+    operations: Sequence[AckOperation],
+    placed: Sequence[PushItem],
+    riders: Sequence[Extra],
+) -> list[int]:
+    store, items = service.store, part.items
+    extras = part.extras
+    spooled = service.spool.holds
+    if spooled:
+        extras = [*service.spool.records([*items, *placed]), *extras]
+    bodies, records = _bodies_of(service, decision, [*items, *placed])
+    ridden: list[int] = []
+    if changes or extras or riders:
+        ridden = store.commit(changes, records, bodies, extras, riders)
+    own = operations[: len(part.acks)]
+    if part.is_push:
+        _count_push(service, decision, len(items))
+    else:
+        for name in {item.queue for item in items} | {operation.queue.name for operation in own}:
+            service.tally.of(name).transactions += 1
+    if not spooled:
+        part.results = [
+            _result(store.queues[item.queue], item, pushed.offset, pushed.duplicate)
+            for pushed, item in zip(decision.pushed, items, strict=False)  # then come those of exchanges
+        ]
+    part.answers = [
+        AckAnswer(outcome, operation.queue) for outcome, operation in zip(decision.acked, own, strict=False)
+    ]
+    return ridden
+
+
+def _count_push(service: PartitionedService, decision: TransactionDecision, own: int) -> None:
+    """The first ``own`` items were one request; in the spool they are not counted before they leave it."""
+    for queue, decided, places in decision.pushes:
+        mine = [place for place in places if place < own]
+        if mine:
+            tally = service.tally.of(queue.name)
+            tally.push_requests += 1
+            tally.push_messages += sum([not decision.pushed[place].duplicate for place in mine])
+            if decided.event is not None:
+                tally.partitions_created += len(decided.event.new_partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class CycleAck:
+    transaction_id: str
+    lease_id: str
+    status: AckStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One step of a stream processor on one partition."""
+
+    query_id: str
+    queue: int
+    partition: int
+    partition_id: str
+    group: str
+    state_ops: Sequence[StateOp]
+    items: Sequence[PushItem]
+    ack: CycleAck | None
+    release: bool
+
+
+def run_cycle(
+    service: PartitionedService, streams: StreamStates, cycle: Cycle, now: float
+) -> tuple[list[PushResult] | None, AckOutcome | None, PartitionedQueue]:
+    """State, pushes and ack together; raises the first refusal. None: the pushes are in the spool."""
+    if not streams.knows(cycle.query_id):
+        raise NotFound(f"Unknown query: {cycle.query_id}")
+    queue = _home(service, cycle.queue, cycle.partition)
+    changes: list[Change] = []
+    outcome: AckOutcome | None = None
+    if cycle.ack is not None:
+        status = cycle.ack.status
+        if status is AckStatus.FAILED:
+            status = AckStatus.DEAD_LETTER  # a cycle has no retries of its own
+        ack = Ack(cycle.partition, cycle.ack.transaction_id, status, cycle.ack.lease_id)
+        decision = decide_acks(queue, cycle.group, [ack], now, release=cycle.release)
+        outcome = decision.outcomes[0]
+        if not outcome.success or (ack.lease_id and (outcome.noop or outcome.repeated)):
+            raise LeaseLost(refusal_text(outcome))
+        changes += [(queue.number, event) for event in decision.events]
+    records: list[bytes] = []
+    bodies: list[Body] = []
+    extras = streams.change(cycle.query_id, cycle.partition_id, cycle.state_ops, now)
+    spooled = service.spool.holds and bool(cycle.items)
+    if spooled:
+        decided = []
+        extras = [*service.spool.records(cycle.items), *extras]
+    else:
+        decided = service.decide_pushes(cycle.items, now, changes, records, bodies)
+    if changes or extras:
+        service.store.commit(changes, records, bodies, extras)
+    return None if spooled else service.results(cycle.items, decided), outcome, queue
+
+
+def refusal_text(outcome: AckOutcome) -> str:
+    """Why an ack did not count."""
+    return _TEXTS.get(outcome.verdict.value, "The message is already settled")
+
+
+_TEXTS = {
+    "not_found": "Message not found",
+    "invalid_lease": "Invalid or expired lease",
+    "unknown_status": "Unknown acknowledgment status",
+    "stale": "The message is already settled",
+}
+
+
+def _home(service: PartitionedService, number: int, index: int) -> PartitionedQueue:
+    queue = service.store.find(number, index)
+    if queue is None:
+        raise NotFound("Message not found")
+    return queue
+
+
+def _result(queue: PartitionedQueue, item: PushItem, offset: int, duplicate: bool) -> PushResult:
+    created_us = queue.log.created_us(offset)
+    return PushResult(queue.number, queue.indexes[item.partition], offset, created_us, duplicate)
+
+
+def _bodies_of(
+    service: PartitionedService, decision: TransactionDecision, items: Sequence[PushItem]
+) -> tuple[list[Body], list[bytes]]:
+    bodies: list[Body] = []
+    records: list[bytes] = []
+    for queue, pushed, mine in decision.pushes:
+        cipher = service.store.cipher if queue.config.encryption_enabled else None
+        for at, place in enumerate(mine):
+            if at not in pushed.duplicates:
+                bodies.append(items[place].body)
+                records.append(encode_body(items[place].body, cipher))
+    return bodies, records

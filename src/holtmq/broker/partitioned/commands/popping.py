@@ -1,0 +1,237 @@
+"""Pops: the group's first step if it is its first, then the claim, then the bodies.
+
+Owns: how a request becomes claims, over one queue or many. Must not touch: claiming rules (the queue's), who
+waits (the line's), wire names, clocks.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from holtmq.broker.partitioned.counters import Tally
+from holtmq.broker.partitioned.events import NO_QUEUE
+from holtmq.broker.partitioned.groups.group import Delivery, micros
+from holtmq.broker.partitioned.groups.joining import decide_join, decide_subscription
+from holtmq.broker.partitioned.groups.subscriptions import Scope
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import Popped, PopRequest, Run
+from holtmq.broker.partitioned.store import Change, PartitionedStore
+from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
+
+_SWEEP: Final = 4_096
+_JOINED_MAX: Final = 100_000  # of 180 bytes: partitions come and go, and pops may name any that never were
+_PIECE: Final = 256  # messages read at a time when there may be too many bytes
+
+
+class Popping:
+    """See the module."""
+
+    def __init__(
+        self, store: PartitionedStore, tally: Tally, line: WaitingLine, wide: WideLines, lookback: float
+    ) -> None:
+        self._store = store
+        self._tally = tally
+        self._line = line
+        self._wide = wide
+        self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
+        self._sweep_at = _SWEEP
+        self._lookback = lookback
+        self.most_bytes = 64 << 20  # in one pop over all its queues, and the message that goes beyond
+        self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
+
+    def pop(self, request: PopRequest, now: float) -> Popped | None:
+        """Hand out what is there, under a lease or settled at once; None when there is nothing.
+
+        A group's first pop records where it starts, whether it finds anything or not.
+        """
+        if request.queue:
+            queue = self._store.queues.get(request.queue)
+            wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
+            if queue is None:
+                return None
+            runs = self._claim(queue, request, request.limit, request.most_partitions, self.most_bytes, now)
+        else:
+            wrote, runs = self._pop_many(request, now)
+        if not runs:
+            return None
+        self._count(runs, now)
+        return Popped(request, runs, wrote or request.auto_ack)
+
+    def _pop_many(self, request: PopRequest, now: float) -> tuple[bool, list[Run]]:
+        scope = Scope("", "", request.namespace, request.task)
+        wrote = self._join(request, None, scope, now)
+        runs: list[Run] = []
+        limit, most, left = request.limit, request.most_partitions, self.most_bytes
+        line = self._wide.line(request.namespace, request.task, request.group)
+        for queue in line.take(now):
+            try:
+                wrote = self._join(request, queue, scope, now) or wrote
+                found = self._claim(queue, request, limit, most, left, now)
+            except BaseException:
+                line.offer(queue)  # nobody has looked
+                raise
+            if not found:
+                line.empty(queue)
+                continue
+            line.offer(queue)
+            runs += found
+            limit -= sum([len(run.bodies) for run in found])
+            most -= len(found)
+            left -= sum([len(body.payload) for run in found for body in run.bodies])
+            if limit <= 0 or most <= 0 or left <= 0:
+                break
+        return wrote, runs
+
+    def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
+        """Every queue of a namespace and/or task; blank matches all."""
+        return [queue for queue in self._store.queues.values() if matches(namespace, task, queue)]
+
+    def _join(self, request: PopRequest, queue: PartitionedQueue | None, scope: Scope, now: float) -> bool:
+        """Record where the group starts, if that is not known yet; whether anything was written."""
+        group = request.group
+        key = (queue.number if queue is not None else NO_QUEUE, group, scope.partition or scope.queue)
+        if queue is not None and key in self._joined:
+            return False
+        changes: list[Change] = []
+        store = self._store
+        named = queue if scope.queue else None
+        made = decide_subscription(
+            store.subscriptions, named, group, scope, request.start, now, self._lookback
+        )
+        if made is not None:
+            # Two records, the second decided on the first: a crash between them leaves a record without a
+            # start, which the next pop turns into one.
+            store.commit([(NO_QUEUE, made)])
+        if queue is not None:
+            start = decide_join(
+                store.subscriptions,
+                queue,
+                group,
+                partition=scope.partition,
+                made=made,
+                conflates=request.conflates,
+            )
+            if start is not None:
+                changes.append((queue.number, start))
+                store.commit(changes)
+            if len(self._joined) >= _JOINED_MAX:
+                self._joined.clear()
+            self._joined.add(key)
+        return made is not None or bool(changes)
+
+    def forget_joined(self) -> None:
+        """Groups, queues or their records went away: the next pops look again."""
+        self._joined.clear()
+        self._wide.clear()
+
+    def _claim(
+        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, left: int, now: float
+    ) -> list[Run]:
+        claim = queue.claim(
+            request.group,
+            request.lease_id,
+            limit,
+            now,
+            partition=request.partition or None,
+            most_partitions=most,
+            lease_seconds=request.lease_seconds,
+            auto_ack=request.auto_ack,
+        )
+        if not claim.deliveries:
+            return []
+        try:
+            runs = self._runs(queue, request.group, claim.deliveries, left)
+            if claim.events:
+                ends = {run.delivery.partition: run.delivery.end for run in runs}
+                events = [replace(e, cursor=ends[e.partition]) for e in claim.events if e.partition in ends]
+                self._store.commit([(queue.number, event) for event in events])
+        except BaseException:
+            for delivery in claim.deliveries:  # nobody gets them: do not make the next worker wait
+                queue.leave_out(request.group, delivery)
+            raise
+        if not request.auto_ack:
+            self._note_home(request.lease_id, queue.number)
+        self._line.plan(queue, request.group)
+        return runs
+
+    def _runs(
+        self, queue: PartitionedQueue, group: str, deliveries: Sequence[Delivery], left: int
+    ) -> list[Run]:
+        """The messages of these deliveries, up to ``left`` bytes and the one that goes beyond."""
+        refs = queue.log.refs
+        rows = [row for delivery in deliveries for row in refs(delivery.offsets)]
+        positions = [position for _, position, _ in rows]
+        # Messages are no longer than the journal from the first to the last: no need to look at each.
+        if max(positions) - min(positions) > left:
+            return self._runs_within(queue, group, deliveries, left)
+        bodies = self._store.bodies(positions)
+        runs: list[Run] = []
+        at = 0
+        for delivery in deliveries:
+            end = at + len(delivery.offsets)
+            mine = bodies[at:end]
+            queue.delivered(delivery, [body.transaction_id for body in mine])
+            runs.append(Run(queue, delivery, rows[at:end], mine))
+            at = end
+        return runs
+
+    def _runs_within(
+        self, queue: PartitionedQueue, group: str, deliveries: Sequence[Delivery], left: int
+    ) -> list[Run]:
+        runs: list[Run] = []
+        for delivery in deliveries:
+            if left <= 0:
+                queue.leave_out(group, delivery)
+                continue
+            rows = queue.log.refs(delivery.offsets)
+            bodies, left = self._bodies_within([position for _, position, _ in rows], left)
+            short = delivery.shortened(len(bodies))
+            queue.delivered(short, [body.transaction_id for body in bodies])
+            runs.append(Run(queue, short, rows[: len(bodies)], bodies))
+        return runs
+
+    def _bodies_within(self, positions: Sequence[int], most: int) -> tuple[list[Body], int]:
+        """The first of these messages, one at least, until they have ``most`` bytes; what is left of it."""
+        bodies: list[Body] = []
+        at = 0
+        while at < len(positions) and (most > 0 or not bodies):
+            reach = positions[at] + most  # no piece is read that alone is too much
+            stop = bisect_right(positions, reach, at, min(at + _PIECE, len(positions)))
+            piece = positions[at : max(at + 1, stop)]
+            for body in self._store.bodies(piece):
+                bodies.append(body)
+                most -= len(body.payload)
+                if most <= 0:
+                    break
+            at += len(piece)
+        return bodies, most
+
+    def _note_home(self, lease_id: str, number: int) -> None:
+        homes = self._homes.get(lease_id, ())
+        if number not in homes:
+            self._homes[lease_id] = (*homes, number)
+        if len(self._homes) > self._sweep_at:
+            # Leases end in many ways and none has to tell: now and then the ended ones are forgotten.
+            kept = {}
+            for held, numbers in self._homes.items():
+                if left := tuple(home.number for home in self._known(numbers) if home.knows_lease(held)):
+                    kept[held] = left
+            self._homes = kept
+            self._sweep_at = 2 * len(kept) + _SWEEP
+
+    def homes(self, lease_id: str) -> list[PartitionedQueue]:
+        """The queues in which this lease may hold something."""
+        return self._known(self._homes.get(lease_id, ()))
+
+    def _known(self, numbers: Sequence[int]) -> list[PartitionedQueue]:
+        by_number = self._store.by_number
+        return [by_number[number] for number in numbers if number in by_number]
+
+    def _count(self, runs: Sequence[Run], now: float) -> None:
+        now_us = micros(now)
+        for run in runs:
+            self._tally.of(run.queue.name).popped(len(run.bodies), max(0, now_us - run.rows[0][2]))

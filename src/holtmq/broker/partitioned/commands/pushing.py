@@ -1,0 +1,169 @@
+"""Deciding a push: which items are new, which are duplicates, and whether there is room.
+
+Owns: deduplication within and across calls, creation times, the size limit. Must not touch: state (the
+queue applies the event), bodies, clocks.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holtmq.broker.errors import LimitReached
+from holtmq.broker.partitioned.commands.addressing import Addresses, address
+from holtmq.broker.partitioned.events import Pushed
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.message_log import GONE
+from holtmq.broker.partitioned.queue import PartitionedQueue
+
+DEFAULT_PARTITION: Final = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class PushDecision:
+    """``offsets[i]`` is item i's offset, or its original's when i is among the duplicates."""
+
+    event: Pushed | None  # None: every item was a duplicate, nothing to write
+    offsets: list[int]
+    duplicates: frozenset[int]
+
+
+def decide_push(
+    queue: PartitionedQueue,
+    items: Sequence[tuple[str, str]],
+    now: float,
+    limited: bool = True,
+    apart: bool = False,
+    ahead: Addresses | None = None,
+) -> PushDecision:
+    """Decide (partition name, transaction id) pairs, in order. All are stored, or the push is refused.
+
+    ``limited`` False: somebody has asked for room already, and what has been begun cannot be refused.
+    ``ahead``: their addresses, where somebody has worked them out in steps.
+    ``apart``: they start a millisecond of their own, for messages whose ids do not tell their order.
+    """
+    now_us = micros(now)
+    first = queue.log.next_offset
+    oldest_us = now_us - queue.config.dedup_window_us
+    places: Sequence[int]
+    prints: Sequence[int]
+    if ahead is None:
+        new: dict[str, int] = {}
+        places, prints = address(queue, items, new)
+    else:
+        places, prints, new = ahead.places, ahead.prints, ahead.new
+    if queue.config.dedup_window_us <= 0 or (
+        len(set(prints)) == len(prints) and queue.dedup.knows_none(prints)
+        if ahead is None
+        else ahead.all_new()
+    ):
+        offsets = list(range(first, first + len(items)))
+        duplicates: list[int] = []
+    else:
+        offsets, duplicates = _deduplicated(queue, items, places, prints, first, oldest_us)
+        if duplicates:
+            gone = set(duplicates)
+            places = [index for place, index in enumerate(places) if place not in gone]
+            prints = [print_ for place, print_ in enumerate(prints) if place not in gone]
+    if not places:
+        return PushDecision(None, offsets, frozenset(duplicates))
+    if limited and not has_room(queue, len(places)):
+        most = queue.config.max_size
+        raise LimitReached(f"queue {queue.name} is full: it may hold {most} waiting messages")
+    created_us = max(now_us, queue.log.last_created_us + 1)
+    if apart:
+        created_us += -created_us % 1000
+    event = Pushed(first, created_us, array("I", places), array("Q", prints), tuple(new))
+    return PushDecision(event, offsets, frozenset(duplicates))
+
+
+def _deduplicated(
+    queue: PartitionedQueue,
+    items: Sequence[tuple[str, str]],
+    indexes: Sequence[int],
+    prints: Sequence[int],
+    next_offset: int,
+    oldest_us: int,
+) -> tuple[list[int], list[int]]:
+    """Offset of each item, the original's where it is a duplicate; and the places of the duplicates."""
+    known = queue.dedup.newest
+    fresh: dict[int, int] = {}  # fingerprint -> place in this call
+    twins: dict[int, list[int]] = {}  # later places whose fingerprint collides with one in fresh
+    offsets: list[int] = []
+    duplicates: list[int] = []
+    for place, (index, print_) in enumerate(zip(indexes, prints, strict=True)):
+        if print_ in fresh or known(print_) is not None:
+            earlier = [fresh[print_], *twins.get(print_, ())] if print_ in fresh else []
+            original = _within(items, earlier, place, offsets)
+            if original is None:
+                original = _stored(queue, index, print_, items[place][1], oldest_us)
+            if original is not None:
+                offsets.append(original)
+                duplicates.append(place)
+                continue
+            if earlier:
+                twins.setdefault(print_, []).append(place)
+        fresh.setdefault(print_, place)
+        offsets.append(next_offset)
+        next_offset += 1
+    return offsets, duplicates
+
+
+def _within(
+    items: Sequence[tuple[str, str]], places: Sequence[int], place: int, offsets: list[int]
+) -> int | None:
+    """An earlier item of the same call with the same key."""
+    for earlier in places:
+        if tuple(items[earlier][:2]) == tuple(items[place][:2]):
+            return offsets[earlier]
+    return None
+
+
+def _stored(
+    queue: PartitionedQueue, index: int, print_: int, transaction_id: str, oldest_us: int
+) -> int | None:
+    for offset in queue.dedup.candidates(print_):
+        if queue.log.created_us(offset) < oldest_us:
+            return None  # youngest first: the others are older still
+        if _same_partition(queue, index, offset) and queue.carries(offset, transaction_id):
+            return offset
+    return None
+
+
+def _same_partition(queue: PartitionedQueue, index: int, offset: int) -> bool:
+    # A trimmed row no longer says where it was; its fingerprint, which covers the partition, does.
+    stored = queue.log.partition(offset)
+    return stored in (index, GONE)
+
+
+def waiting(queue: PartitionedQueue) -> int:
+    """Messages that some group has not finished, or all stored ones while no group reads the queue."""
+    if not queue.groups:
+        return queue.log.live
+    total = 0
+    for index, where in enumerate(queue.partitions):
+        cursors = [c for group in queue.groups.values() if (c := group.cursor(index)) is not None]
+        total += where.count(min(cursors, default=where.first))
+    return total
+
+
+def has_room(queue: PartitionedQueue, count: int) -> bool:
+    """Whether ``max_size`` allows so many. Counting is O(partitions): a count is used until it runs out."""
+    most = queue.config.max_size
+    if not most:
+        return True
+    if queue.room is None or (
+        queue.room[1] < queue.log.next_offset + count and queue.room[0] != queue.progress
+    ):
+        # Kept as "the offset up to which pushes fit": pushes since then need no bookkeeping.
+        queue.room = (queue.progress, queue.log.next_offset + most - waiting(queue))
+    return queue.room[1] >= queue.log.next_offset + count
+
+
+def room_left(queue: PartitionedQueue) -> int:
+    """How many fit for sure; when those are in, ``has_room`` may know of more."""
+    if not queue.config.max_size:
+        return sys.maxsize
+    has_room(queue, 1)
+    return 0 if queue.room is None else queue.room[1] - queue.log.next_offset

@@ -1,0 +1,69 @@
+"""Dead letters that go back to a queue, or away for good.
+
+Owns: finding a letter by its message's address, the replay as one step (push and removal), the purge.
+Must not touch: state, bodies (the caller copies the payload), clocks.
+"""
+
+from dataclasses import dataclass
+
+from holtmq.broker.errors import NotFound
+from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
+from holtmq.broker.partitioned.events import DeadLettersRemoved
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, LetterFilter
+from holtmq.broker.partitioned.log.identifiers import dead_letter_id
+from holtmq.broker.partitioned.queue import PartitionedQueue
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayDecision:
+    """Both events belong into one journal record; ``push.event`` is None for a repeat."""
+
+    letter: DeadLetter
+    target: PartitionedQueue
+    partition: str
+    transaction_id: str
+    push: PushDecision
+    removed: DeadLettersRemoved
+
+
+def decide_replay(
+    queue: PartitionedQueue,
+    number: int,
+    now: float,
+    target: PartitionedQueue | None = None,
+    partition: str | None = None,
+) -> ReplayDecision:
+    """Put a dead letter back as a new message, at home or where the caller says."""
+    letter = queue.dead_letters.get(number)
+    if letter is None:
+        raise NotFound("Message not found")
+    target = queue if target is None else target
+    partition = queue.partitions[letter.partition].name if partition is None else partition
+    # Named after the letter: a repeated replay is a duplicate, not a second message.
+    transaction_id = f"dlq:{dead_letter_id(queue.number, number)}"
+    push = decide_push(target, [(partition, transaction_id)], now)
+    return ReplayDecision(letter, target, partition, transaction_id, push, DeadLettersRemoved((number,)))
+
+
+def decide_purge(queue: PartitionedQueue, wanted: LetterFilter) -> DeadLettersRemoved | None:
+    """Throw away all matching dead letters; None when there are none."""
+    numbers = tuple(letter.number for letter in queue.dead_letters if wanted.matches(letter))
+    return DeadLettersRemoved(numbers) if numbers else None
+
+
+def find_letter(
+    queue: PartitionedQueue, partition: int, transaction_id: str, group: str | None = None
+) -> DeadLetter | None:
+    """The newest dead letter of a message, which may itself be gone from the queue."""
+    position = queue.find(partition, transaction_id)
+    if position is not None:
+        letters = queue.dead_letters.of_message(queue.offset_of(partition, position))
+    else:
+        mine = LetterFilter(partition=partition)
+        letters = [
+            letter
+            for letter in queue.dead_letters
+            if mine.matches(letter) and queue.letter_carries(letter, transaction_id)
+        ]
+    wanted = [letter for letter in letters if group is None or letter.group == group]
+    return wanted[-1] if wanted else None

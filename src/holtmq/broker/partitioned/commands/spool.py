@@ -1,0 +1,123 @@
+"""Maintenance: two switches, and the durable spool that pushes go into while the first one is on.
+
+Owns: the switches, the spooled messages and their order; each reaches its queue once. Must not touch: rules
+of queues (a drain is an ordinary push), clocks.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.partitioned.log.bodies import encode_body
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
+
+STEP: Final = 1_000
+
+
+class Switches(msgspec.Struct, array_like=True, frozen=True):
+    """Both as they are from here on."""
+
+    pushes_spooled: bool = False
+    pops_paused: bool = False
+
+
+class _SpoolState(msgspec.Struct, array_like=True):
+    switches: Switches
+    waiting: list[tuple[str, str, int]]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_switches: Final = msgspec.msgpack.Decoder(Switches)
+_places: Final = msgspec.msgpack.Decoder(list[tuple[str, str]])
+_state: Final = msgspec.msgpack.Decoder(_SpoolState)
+
+
+class Spool(Side):
+    """See the module."""
+
+    kinds = (int(Kind.SWITCHED), int(Kind.SPOOLED), int(Kind.UNSPOOLED), int(Kind.SPOOL_STATE))
+
+    def __init__(self, store: PartitionedStore) -> None:
+        self._store = store
+        self._switches = Switches()
+        self._waiting: deque[tuple[str, str, int]] = deque()  # queue, partition, journal position
+        store.add_side(self)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def pushes_spooled(self) -> bool:
+        return self._switches.pushes_spooled
+
+    @property
+    def pops_paused(self) -> bool:
+        return self._switches.pops_paused
+
+    @property
+    def holds(self) -> bool:
+        """Whether a push must queue up here: the switch is on, or older ones still wait."""
+        return self._switches.pushes_spooled or bool(self._waiting)
+
+    def switch(self, *, pushes_spooled: bool | None = None, pops_paused: bool | None = None) -> None:
+        now = self._switches
+        wanted = Switches(
+            now.pushes_spooled if pushes_spooled is None else pushes_spooled,
+            now.pops_paused if pops_paused is None else pops_paused,
+        )
+        self._store.commit_extras([(Kind.SWITCHED, _encode(wanted))])
+
+    def put(self, items: Sequence[PushItem]) -> None:
+        """Keep messages, in order."""
+        self._store.commit_extras(self.records(items))
+
+    def records(self, items: Sequence[PushItem]) -> list[Extra]:
+        """The records that keep these messages, for a commit that does more than that."""
+        if not items:
+            return []
+        queues, cipher = self._store.queues, self._store.cipher
+        records: list[Extra] = []
+        for item in items:
+            queue = queues.get(item.queue)
+            sealed = cipher if queue is not None and queue.config.encryption_enabled else None
+            records.append((Kind.PARTITIONED_BODY, encode_body(item.body, sealed)))
+        places = [(item.queue, item.partition) for item in items]
+        return [*records, (Kind.SPOOLED, _encode(places))]
+
+    def head(self) -> list[PushItem]:
+        """The oldest messages, as they were pushed."""
+        rows = [self._waiting[at] for at in range(min(STEP, len(self._waiting)))]
+        bodies = self._store.bodies([position for _, _, position in rows])
+        return [
+            PushItem(queue, partition, body) for (queue, partition, _), body in zip(rows, bodies, strict=True)
+        ]
+
+    def gone(self, count: int) -> Extra:
+        """The record that the oldest ``count`` have reached their queues; goes with their push."""
+        return Kind.UNSPOOLED, _encode(count)
+
+    # -- the journal's side ----------------------------------------------------------------------
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        if kind == Kind.SWITCHED:
+            self._switches = _switches.decode(payload)
+        elif kind == Kind.SPOOLED:
+            places = _places.decode(payload)
+            bodies = self._store.loose_bodies()
+            self._waiting.extend(
+                (queue, partition, at) for (queue, partition), at in zip(places, bodies, strict=True)
+            )
+        elif kind == Kind.UNSPOOLED:
+            for _ in range(msgspec.msgpack.decode(payload, type=int)):
+                self._waiting.popleft()
+        else:
+            state = _state.decode(payload)
+            self._switches, self._waiting = state.switches, deque(state.waiting)
+
+    def dump(self) -> tuple[list[Extra], list[int]]:
+        state = _SpoolState(self._switches, list(self._waiting))
+        return [(int(Kind.SPOOL_STATE), _encode(state))], [position for _, _, position in self._waiting]

@@ -1,0 +1,302 @@
+"""Rows of JSON by (namespace, key), with versions and lifetimes, written beside messages.
+
+Owns: the operations, their conditions, expiry. A call's operations see each other and take effect together;
+one that is ``required`` and loses undoes them all. Must not touch: clocks, wire names, the meaning of values.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heapify, heappop, heappush, merge
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
+
+FOREVER: Final = 0
+_EXPIRIES_MIN: Final = 1024
+
+
+class Verb(Enum):
+    GET = "get"
+    GET_MANY = "getMany"
+    GET_PREFIX = "getPrefix"
+    PUT = "put"
+    PUT_IF_ABSENT = "putIfAbsent"
+    DELETE = "delete"
+    INCR = "incr"
+    CHECK = "check"
+
+
+class Row(NamedTuple):
+    key: str
+    value: bytes
+    version: int
+    expires_us: int  # FOREVER: never
+    updated_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOp:
+    """One operation, checked for shape by the edge."""
+
+    verb: Verb
+    namespace: str
+    key: str = ""
+    value: bytes = b"null"
+    ttl_us: int = FOREVER
+    expect: int | None = None
+    required: bool = False
+    delta: int | float = 1
+    low: int | float | None = None
+    high: int | float | None = None
+    keys: tuple[str, ...] = ()
+    prefix: str = ""
+    after: str = ""
+    limit: int = 100
+
+
+@dataclass(slots=True)
+class KeyResult:
+    """What came of one. ``row`` is what is there afterwards, or was there when it was refused."""
+
+    verb: Verb
+    key: str
+    row: Row | None = None
+    applied: bool = False
+    reason: str | None = None
+    rows: list[Row] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    truncated: bool = False
+
+
+@dataclass(slots=True)
+class KeyDecision:
+    """``failed`` is the place of a required operation that lost; then nothing is to be written."""
+
+    results: list[KeyResult]
+    writes: list[tuple[str, str, bytes | None, int, int, int]]
+    failed: int | None = None
+
+    @property
+    def extras(self) -> list[Extra]:
+        return [(int(Kind.KEYED), _encode(self.writes))] if self.writes else []
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_writes: Final = msgspec.msgpack.Decoder(list[tuple[str, str, bytes | None, int, int, int]])
+_number: Final = msgspec.json.Decoder(int | float)
+
+
+class KeyedRows(Side):
+    """See the module."""
+
+    kinds = (int(Kind.KEYED),)
+
+    def __init__(self, store: PartitionedStore) -> None:
+        self._store = store
+        self._rows: dict[str, dict[str, Row]] = {}
+        self._sorted: dict[str, list[str]] = {}  # keys of the namespaces that somebody read in order
+        self._expiries: list[tuple[int, str, str]] = []
+        self._expiries_max = _EXPIRIES_MIN  # beyond, those of rows put again since are dropped
+        self._version = 0
+        store.add_side(self)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def get(self, namespace: str, key: str, now_us: int) -> Row | None:
+        """A row that has not expired."""
+        row = self._rows.get(namespace, {}).get(key)
+        return row if row is not None and _lives(row, now_us) else None
+
+    def keys(self, namespace: str, prefix: str, after: str) -> Iterator[str]:
+        """The keys with a prefix, in order, behind one of them; a page costs no more in a large namespace."""
+        rows = self._rows.get(namespace)
+        if rows is None:
+            return
+        keys = self._sorted.get(namespace)
+        if keys is None:
+            keys = self._sorted[namespace] = sorted(rows)
+        for at in range(max(bisect_left(keys, prefix), bisect_right(keys, after)), len(keys)):
+            if not keys[at].startswith(prefix):
+                return
+            yield keys[at]
+
+    def commit(self, decision: KeyDecision) -> None:
+        if decision.writes:
+            self._store.commit_extras(decision.extras)
+
+    def decide(self, ops: Sequence[KeyOp], now_us: int) -> KeyDecision:
+        """Decide a call; the caller writes ``extras`` with whatever else belongs to it."""
+        self._sweep(now_us)
+        call = _Call(self, now_us, self._version)
+        for place, op in enumerate(ops):
+            result = call.run(op)
+            call.decision.results.append(result)
+            writes = op.verb not in (Verb.GET, Verb.GET_MANY, Verb.GET_PREFIX)
+            if writes and op.required and not result.applied:
+                call.decision.failed = place
+                call.decision.writes.clear()
+                break
+        return call.decision
+
+    def _sweep(self, now_us: int) -> None:
+        while self._expiries and self._expiries[0][0] <= now_us:
+            _, namespace, key = heappop(self._expiries)
+            row = self._rows.get(namespace, {}).get(key)
+            if row is not None and not _lives(row, now_us):
+                self._remove(namespace, key)
+
+    def _remove(self, namespace: str, key: str) -> None:
+        rows = self._rows.get(namespace, {})
+        if rows.pop(key, None) is None:
+            return
+        if not rows:
+            del self._rows[namespace]
+            self._sorted.pop(namespace, None)
+        elif (keys := self._sorted.get(namespace)) is not None:
+            del keys[bisect_left(keys, key)]
+
+    def _expire_later(self, row: Row, namespace: str) -> None:
+        heappush(self._expiries, (row.expires_us, namespace, row.key))
+        if len(self._expiries) > self._expiries_max:
+            # Whoever puts the same few again and again leaves one entry each time, until that is due.
+            self._expiries = [
+                (each.expires_us, name, each.key)
+                for name, rows in self._rows.items()
+                for each in rows.values()
+                if each.expires_us != FOREVER
+            ]
+            heapify(self._expiries)
+            self._expiries_max = max(_EXPIRIES_MIN, 2 * len(self._expiries))
+
+    # -- the journal's side ----------------------------------------------------------------------
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        for namespace, key, value, version, expires_us, updated_us in _writes.decode(payload):
+            self._version = max(self._version, version)
+            if value is None:
+                self._remove(namespace, key)
+                continue
+            rows = self._rows.setdefault(namespace, {})
+            if key not in rows and (keys := self._sorted.get(namespace)) is not None:
+                insort(keys, key)
+            row = rows[key] = Row(key, value, version, expires_us, updated_us)
+            if expires_us != FOREVER:
+                self._expire_later(row, namespace)
+
+    def dump(self) -> tuple[list[Extra], list[int]]:
+        rows: list[tuple[str, str, bytes | None, int, int, int]] = [
+            (namespace, row.key, row.value, row.version, row.expires_us, row.updated_us)
+            for namespace, keys in self._rows.items()
+            for row in keys.values()
+        ]
+        # The newest version must not come again, even if its row is gone: a token would be valid twice.
+        rows.append(("", "", None, self._version, FOREVER, 0))
+        return [(int(Kind.KEYED), _encode(rows))], []
+
+
+class _Call:
+    """The operations of one call, on top of the stored rows."""
+
+    def __init__(self, rows: KeyedRows, now_us: int, version: int) -> None:
+        self._rows = rows
+        self._now_us = now_us
+        self._version = version
+        self._changed: dict[tuple[str, str], Row | None] = {}
+        self.decision = KeyDecision([], [])
+
+    def run(self, op: KeyOp) -> KeyResult:
+        match op.verb:
+            case Verb.GET:
+                return KeyResult(op.verb, op.key, self._get(op.namespace, op.key))
+            case Verb.GET_MANY:
+                return self._get_many(op)
+            case Verb.GET_PREFIX:
+                return self._get_prefix(op)
+            case Verb.INCR:
+                return self._incr(op)
+            case _:
+                return self._conditional(op)
+
+    def _get(self, namespace: str, key: str) -> Row | None:
+        if (namespace, key) in self._changed:
+            return self._changed[namespace, key]
+        return self._rows.get(namespace, key, self._now_us)
+
+    def _get_many(self, op: KeyOp) -> KeyResult:
+        result = KeyResult(op.verb, "")
+        for key in dict.fromkeys(op.keys):
+            row = self._get(op.namespace, key)
+            if row is None:
+                result.missing.append(key)
+            else:
+                result.rows.append(row)
+        return result
+
+    def _get_prefix(self, op: KeyOp) -> KeyResult:
+        changed = [key for namespace, key in self._changed if namespace == op.namespace]
+        fresh = sorted(key for key in changed if key.startswith(op.prefix) and key > op.after)
+        result = KeyResult(op.verb, "")
+        last = ""
+        for key in merge(self._rows.keys(op.namespace, op.prefix, op.after), fresh):
+            row = self._get(op.namespace, key)
+            if row is None or key == last:
+                continue
+            last = key
+            if len(result.rows) == op.limit:
+                result.truncated = True
+                break
+            result.rows.append(row)
+        return result
+
+    def _conditional(self, op: KeyOp) -> KeyResult:
+        row = self._get(op.namespace, op.key)
+        reason: str | None = None
+        if op.verb is Verb.PUT_IF_ABSENT or op.expect == 0:
+            reason = "exists" if row is not None else None
+        elif op.expect is not None:
+            reason = "absent" if row is None else "version" if row.version != op.expect else None
+        elif op.verb is Verb.DELETE and row is None:
+            reason = "absent"
+        if reason is not None:
+            return KeyResult(op.verb, op.key, row, False, reason)
+        if op.verb is Verb.CHECK:
+            return KeyResult(op.verb, op.key, row, True)
+        if op.verb is Verb.DELETE:
+            if row is None:  # expected to be absent, and it is
+                return KeyResult(op.verb, op.key, None, False, "absent")
+            return KeyResult(op.verb, op.key, self._write(op, None, FOREVER), True)
+        expires_us = FOREVER if op.ttl_us == FOREVER else self._now_us + op.ttl_us
+        return KeyResult(op.verb, op.key, self._write(op, op.value, expires_us), True)
+
+    def _incr(self, op: KeyOp) -> KeyResult:
+        row = self._get(op.namespace, op.key)
+        value: int | float = 0
+        # A counter's window closes when it was opened to close, however busy it is.
+        expires_us = FOREVER if op.ttl_us == FOREVER else self._now_us + op.ttl_us
+        if row is not None:
+            expires_us = row.expires_us
+            try:
+                value = _number.decode(row.value)
+            except msgspec.MsgspecError:
+                return KeyResult(op.verb, op.key, row, False, "type")
+        value += op.delta
+        if (op.high is not None and value > op.high) or (op.low is not None and value < op.low):
+            return KeyResult(op.verb, op.key, row, False, "limit")
+        return KeyResult(op.verb, op.key, self._write(op, msgspec.json.encode(value), expires_us), True)
+
+    def _write(self, op: KeyOp, value: bytes | None, expires_us: int) -> Row | None:
+        self._version += 1
+        self.decision.writes.append((op.namespace, op.key, value, self._version, expires_us, self._now_us))
+        row = None if value is None else Row(op.key, value, self._version, expires_us, self._now_us)
+        self._changed[op.namespace, op.key] = row
+        return row
+
+
+def _lives(row: Row, now_us: int) -> bool:
+    return row.expires_us == FOREVER or row.expires_us > now_us

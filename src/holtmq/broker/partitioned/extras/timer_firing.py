@@ -1,0 +1,134 @@
+"""Timed messages become messages when their time has come, under the id they were promised.
+
+Owns: when the next one is due, and that each is pushed once, in one step with its end. Must not touch:
+clocks (the node calls in time), wire names.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from holtmq.broker.errors import LimitReached
+from holtmq.broker.partitioned.commands.pushing import PushDecision
+from holtmq.broker.partitioned.commands.spool import Spool
+from holtmq.broker.partitioned.events import IdsGiven
+from holtmq.broker.partitioned.extras.timers import Timed, TimedChange, TimedMessages
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.bodies import Body, UnreadableBody
+from holtmq.broker.partitioned.queue_config import US
+from holtmq.broker.partitioned.requests import PushItem, PushResult
+from holtmq.broker.partitioned.store import Change, PartitionedStore
+from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+
+_Decided = tuple[str, Sequence[PushItem], PushDecision]
+_TRY_AGAIN: Final = 1.0
+
+
+class DecidePushes(Protocol):
+    def __call__(
+        self,
+        items: Sequence[PushItem],
+        now: float,
+        changes: list[Change],
+        records: list[bytes],
+        bodies: list[Body],
+        *,
+        apart: bool,
+    ) -> list[_Decided]: ...
+
+
+class CountPushes(Protocol):
+    def __call__(self, items: Sequence[PushItem], decided: Sequence[_Decided]) -> list[PushResult]: ...
+
+
+class Firing:
+    """See the module. ``wanted``: one is due, and the next turn calls ``fire``."""
+
+    def __init__(
+        self,
+        store: PartitionedStore,
+        timed: TimedMessages,
+        spool: Spool,
+        line: WaitingLine,
+        decide: DecidePushes,
+        count: CountPushes,
+    ) -> None:
+        self._store = store
+        self._timed = timed
+        self._spool = spool
+        self._line = line
+        self._decide = decide
+        self._count = count
+        self._fires_at_us: int | None = None
+        self._refused: list[Timed] = []
+        self.wanted = False
+
+    def plan(self) -> None:
+        """Have the node call when the next one is due."""
+        due_us = self._timed.next_due_us()
+        if due_us is not None and (self._fires_at_us is None or due_us < self._fires_at_us):
+            self._fires_at_us = due_us
+            self._line.at(due_us / US, self._due)
+
+    def _due(self) -> None:
+        self._fires_at_us = None
+        self.wanted = True
+        self._line.on_dirty()
+
+    def fire(self, now: float) -> None:
+        """Push what is due; what a full queue refuses or no key opens stays due."""
+        self.wanted = False
+        if self._store.journal.failed is not None:
+            return  # a restart finds them due
+        if self._spool.holds:
+            # They are as safe here as in the spool, which would forget their ids.
+            self._line.at(now + _TRY_AGAIN, self._due)
+            return
+        timers = self._timed.due(micros(now))
+        try:
+            self._push(timers, now)
+        except (LimitReached, UnreadableBody):
+            # One full queue must not hold up the timers of others: each on its own, the refused ones later.
+            for timer in timers:
+                try:
+                    self._push([timer], now)
+                except (LimitReached, UnreadableBody):
+                    self._refused.append(timer)
+            # Out of the line until then: they would be due at once, again and again.
+            self._line.at(now + _TRY_AGAIN, self._retry)
+        self.plan()
+
+    def _retry(self) -> None:
+        refused, self._refused = self._refused, []
+        self._timed.put_back(refused)
+        self._due()
+
+    def _push(self, timers: Sequence[Timed], now: float) -> None:
+        if not timers:
+            return
+        # In the order of their ids, which are older than the message: see ``decide_push``.
+        timers = sorted(timers, key=lambda timer: timer.message_id)
+        items = [
+            PushItem(
+                timer.queue,
+                timer.partition,
+                Body(timer.transaction_id, self._timed.payload(timer), producer=timer.producer),
+            )
+            for timer in timers
+        ]
+        ids = {id(item): timer.message_id for item, timer in zip(items, timers, strict=True)}
+        changes: list[Change] = []
+        records: list[bytes] = []
+        bodies: list[Body] = []
+        decided = self._decide(items, now, changes, records, bodies, apart=True)
+        for _, mine, decision in decided:
+            given = tuple(
+                (offset, ids[id(item)])
+                for place, (item, offset) in enumerate(zip(mine, decision.offsets, strict=True))
+                if place not in decision.duplicates
+            )
+            if decision.event is not None:
+                number = next(number for number, event in changes if event is decision.event)
+                changes.append((number, IdsGiven(given)))
+        ended = self._timed.record(TimedChange([], [(timer.queue, timer.key) for timer in timers]))
+        self._store.commit(changes, records, bodies, ended)
+        self._count(items, decided)

@@ -1,0 +1,301 @@
+"""A consumer group on one queue: where it stands, what it may claim next, what it just answered.
+
+Owns: the group's start, its leases and its line of ready partitions, and the visibility rules (delay,
+window, hold) that decide whether a partition gives anything. Must not touch: other groups, durable
+decisions (acks are decided elsewhere and applied here), clocks.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from holtmq.broker.partitioned.groups.acknowledgment import Answers
+from holtmq.broker.partitioned.groups.partition_leases import UNSET, Lease, PartitionLeases
+from holtmq.broker.partitioned.log.message_log import MessageLog, Partition
+from holtmq.broker.partitioned.queue_config import US, QueueConfig
+from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
+
+QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of everybody who names none
+RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack which released their lease
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """What one claim handed out of one partition."""
+
+    partition: int
+    name: str
+    lease: Lease | None  # None: settled at delivery
+    first: int  # position of the first message handed out
+    offsets: "array[int]"  # queue-wide offset of each message, in order
+    attempt: int
+    holes: tuple[int, ...] = ()  # positions in between whose message was deleted
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.offsets) + len(self.holes)
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Of each message, in order."""
+        span = range(self.first, self.end)
+        if not self.holes:
+            return span
+        holes = set(self.holes)  # thousands of both are no rarity where somebody cleans up
+        return [position for position in span if position not in holes]
+
+    def shortened(self, count: int) -> "Delivery":
+        """Only the first messages; the lease, if there is one, ends behind them."""
+        if count >= len(self.offsets):
+            return self
+        end = self.positions[count - 1] + 1
+        if self.lease is not None:
+            self.lease.end = end
+        holes = tuple(hole for hole in self.holes if hole < end)
+        return replace(self, offsets=self.offsets[:count], holes=holes)
+
+
+def micros(now: float) -> int:
+    """Seconds to whole microseconds; rounded, so that a deadline's own time is not one too early."""
+    return round(now * US)
+
+
+class Group:
+    """State of one group. The partitions and the log are the queue's, shared and only read here."""
+
+    __slots__ = (
+        "_log",
+        "_partitions",
+        "_releases",
+        "_start_offset",
+        "conflates",
+        "leases",
+        "lined_up",
+        "name",
+        "number",
+        "partition_starts",
+        "ready",
+        "start_us",
+    )
+
+    def __init__(self, name: str, number: int, partitions: Sequence[Partition], log: MessageLog) -> None:
+        self.name = name
+        self.number = number
+        self.conflates = False
+        self.start_us: int | None = None  # None: it has only ever asked for single partitions
+        self.partition_starts: dict[str, int] = {}
+        self.leases = PartitionLeases()
+        self.ready = ReadyPartitions()
+        self.lined_up = False  # the line is built at the first "any partition" claim
+        self._partitions = partitions
+        self._log = log
+        self._start_offset: int | None = None
+        self._releases: OrderedDict[tuple[str, int], Answers] = OrderedDict()
+
+    # -- where it stands -------------------------------------------------------------------------
+
+    def start(self, start_us: int, partition: str | None) -> None:
+        if partition is not None:
+            self.partition_starts[partition] = start_us
+            return
+        self.start_us = start_us
+        self._start_offset = None
+        self.lined_up = False  # partitions without a cursor may have become worth a look, or not
+
+    def cursor(self, partition: int) -> int | None:
+        """The next position this group gets; None when it does not read this partition at all."""
+        own = self.leases.cursor(partition)
+        if own is None:
+            own = self._start_position(partition)
+            if own is None:
+                return None
+        return max(own, self._partitions[partition].first)
+
+    def lag(self, partition: int) -> int:
+        cursor = self.cursor(partition)
+        return 0 if cursor is None else self._partitions[partition].count(cursor)
+
+    def members(self) -> int:
+        """Partitions on which the group has a cursor of its own."""
+        return len(self.leases.cursors) - self.leases.cursors.count(UNSET)
+
+    def _start_position(self, partition: int) -> int | None:
+        where = self._partitions[partition]
+        if self.partition_starts:
+            exact = self.partition_starts.get(where.name)
+            if exact is not None:
+                # Not reached yet: whatever is stored now is older than the start.
+                future = exact > self._log.last_created_us
+                return where.end if future else where.position_of(self._log.offset_at(exact))
+        if self.start_us is None:
+            return None
+        if self.start_us == 0:
+            return where.first
+        if self._start_offset is None:
+            if self.start_us > self._log.last_created_us:
+                return where.end
+            self._start_offset = self._log.offset_at(self.start_us)
+        return where.position_of(self._start_offset)
+
+    # -- claiming --------------------------------------------------------------------------------
+
+    def claim(
+        self, partition: int, lease_id: str, limit: int, now: float, ttl: float, config: QueueConfig
+    ) -> Delivery | None:
+        """Lease the next visible messages of one partition; a blank ``lease_id`` leaves no lease."""
+        span = self.visible(partition, now, config)
+        if span is None or limit <= 0:
+            return None
+        first, end = span
+        where = self._partitions[partition]
+        oldest = first
+        if self.conflates:
+            first = end - 1
+        else:
+            end = min(end, first + limit)
+        holes: tuple[int, ...] = ()
+        if where.holes is None:
+            offsets = where.offsets[first - where.first : end - where.first]
+        else:
+            offsets, holes = _around_holes(where, first, span[1], limit)
+            end = first + len(offsets) + len(holes)
+        if not lease_id:
+            return Delivery(partition, where.name, None, first, offsets, 1, holes)
+        lease = self.leases.lend(partition, lease_id, oldest, end, now + ttl, now)
+        lease.conflated = self.conflates
+        self.ready.wake_at(partition, lease.expires_at)
+        return Delivery(partition, where.name, lease, first, offsets, lease.attempt, holes)
+
+    def claim_any(
+        self, lease_id: str, limit: int, most: int, now: float, ttl: float, config: QueueConfig
+    ) -> list[Delivery]:
+        """Claim up to ``most`` partitions and ``limit`` messages over all of them, in fair rotation."""
+        self.advance(now)
+        if not self.lined_up:
+            self.line_up()
+        deliveries: list[Delivery] = []
+        while limit > 0 and len(deliveries) < most:
+            partition = self.ready.take()
+            if partition is None:
+                break
+            delivery = self.claim(partition, lease_id, limit, now, ttl, config)
+            if delivery is not None:
+                deliveries.append(delivery)
+                limit -= len(delivery.offsets)
+        return deliveries
+
+    def visible(self, partition: int, now: float, config: QueueConfig) -> tuple[int, int] | None:
+        """The claimable span of a partition, or None; plans the next look when only time is missing.
+
+        Both its ends are messages; in between some may have been deleted.
+        """
+        if self.leases.lease(partition, now) is not None:
+            return None
+        first = self.cursor(partition)
+        where = self._partitions[partition]
+        if first is None or first >= where.end:
+            return None
+        now_us, end, sure = micros(now), where.end, self._log.sure
+        if where.offsets[-1] >= sure:
+            end = where.position_of(sure)
+            if first >= end:
+                return None
+        if where.holes is not None:
+            first, end = where.live_from(first), where.live_end(end)
+            if first >= end:
+                return None
+        hold_us = self.leases.holds.get(partition, 0)
+        if hold_us > now_us:
+            self._look_again(partition, hold_us)
+            return None
+        if config.window_buffer:
+            quiet_us = self._log.created_us(where.offsets[-1]) + config.window_us
+            if quiet_us > now_us:
+                self._look_again(partition, quiet_us)
+                return None
+        if config.delayed_processing:
+            end = min(end, where.position_of(self._log.offset_at(now_us - config.delay_us + 1)))
+            if end <= first:
+                head_us = self._log.created_us(where.offsets[first - where.first])
+                self._look_again(partition, head_us + config.delay_us)
+                return None
+            end = where.live_end(end)
+        return first, end
+
+    def _look_again(self, partition: int, at_us: int) -> None:
+        self.ready.wake_at(partition, at_us / US)
+
+    # -- keeping the line ------------------------------------------------------------------------
+
+    def line_up(self) -> None:
+        """Build the line from nothing: once per group and restart, and when the rules change."""
+        self.ready.clear()
+        self.lined_up = True
+        for lease in self.leases.live(float("-inf")):
+            self.ready.wake_at(lease.partition, lease.expires_at)
+        for partition, where in enumerate(self._partitions):
+            cursor = self.cursor(partition)
+            if cursor is not None and cursor < where.end:
+                self.ready.offer(partition)
+
+    def offer(self, partition: int) -> None:
+        """The partition may have become claimable."""
+        if self.lined_up:
+            self.ready.offer(partition)
+
+    def advance(self, now: float) -> bool:
+        """Let deadlines pass: expired leases end, delays and windows elapse. True if any did."""
+        moved = False
+        for partition in self.ready.due(now):
+            lease = self.leases.lease(partition, now)
+            if lease is not None:  # renewed meanwhile
+                self.ready.wake_at(partition, lease.expires_at)
+                continue
+            self.leases.end(partition)
+            self.offer(partition)
+            moved = True
+        return moved
+
+    # -- repeated acks ---------------------------------------------------------------------------
+
+    def remember_release(self, lease_id: str, partition: int, answers: Answers) -> None:
+        self._releases[lease_id, partition] = answers
+        if len(self._releases) > RELEASES_MAX:
+            self._releases.popitem(last=False)  # a plain dict would search for its first
+
+    def released_answers(self, lease_id: str, partition: int) -> Answers | None:
+        """What the ack that released this lease was told, for a client that lost the answer."""
+        return self._releases.get((lease_id, partition))
+
+    def drop_leases(self) -> None:
+        self.leases.drop_all()
+        self._releases.clear()
+        self.lined_up = False
+
+    def lagging(self) -> Iterator[tuple[int, int]]:
+        """(partition, lag) wherever there is one."""
+        for partition in range(len(self._partitions)):
+            lag = self.lag(partition)
+            if lag:
+                yield partition, lag
+
+
+def _around_holes(where: Partition, first: int, end: int, limit: int) -> tuple["array[int]", tuple[int, ...]]:
+    """Up to ``limit`` messages from ``first`` on, and the holes among them; those behind cost nothing."""
+    holes = where.holes or []
+    at = bisect_left(holes, first)
+    passed: list[int] = []
+    found: array[int] = array("Q")
+    for position in range(first, end):
+        if at < len(holes) and holes[at] == position:
+            passed.append(position)
+            at += 1
+            continue
+        found.append(where.offsets[position - where.first])
+        if len(found) == limit:
+            break
+    return found, tuple(passed)

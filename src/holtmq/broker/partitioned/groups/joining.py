@@ -1,0 +1,149 @@
+"""A group's first steps on a queue, and the ways to send it back: join, seek, move, delete.
+
+Owns: when a subscription record is made and how it becomes a start on a queue. Must not touch: state
+(queue and subscriptions apply the events), clocks.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holtmq.broker.errors import NotFound
+from holtmq.broker.partitioned.events import (
+    GroupDeleted,
+    GroupStarted,
+    Sought,
+    Subscribed,
+    SubscriptionMoved,
+    SubscriptionsForgotten,
+)
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.subscriptions import (
+    Scope,
+    StartMode,
+    StartRequest,
+    Subscription,
+    Subscriptions,
+)
+from holtmq.broker.partitioned.queue import PartitionedQueue
+
+
+def decide_subscription(
+    subscriptions: Subscriptions,
+    queue: PartitionedQueue | None,
+    group: str,
+    scope: Scope,
+    request: StartRequest,
+    now: float,
+    lookback: float,
+) -> Subscribed | None:
+    """The record a pop of ``scope`` makes, found anything or not; None when it makes none.
+
+    ``queue`` is the one the scope names, if it exists. A group that reads it already but has no record
+    is older than records: it goes on from the oldest, whatever this pop says.
+    """
+    if group == QUEUE_MODE:
+        return None
+    where = scope if queue is None else Scope(queue.name, scope.partition, queue.namespace, queue.task)
+    wider = subscriptions.lookup(group, where)
+    if wider is not None and not request.explicit:
+        return None
+    reader = None if queue is None else queue.groups.get(group)
+    if wider is None and reader is not None and reader.start_us is not None:
+        request = StartRequest(StartMode.ALL)
+    return subscriptions.decide(group, scope, request, now, lookback)
+
+
+def decide_join(
+    subscriptions: Subscriptions,
+    queue: PartitionedQueue,
+    group: str,
+    *,
+    partition: str = "",
+    made: Subscribed | None = None,
+    conflates: bool = False,
+) -> GroupStarted | None:
+    """The start a pop gives its group on a queue; None when it has one. Call once per queue and pop.
+
+    ``made`` is the record this same pop has just made (and applied): a record for the queue or partition
+    outranks a start that came from a wider one.
+    """
+    reader = queue.groups.get(group)
+    fresh = made is not None and made.queue == queue.name
+    if reader is not None and not fresh:
+        # A group known only by single partitions has no start for the others yet.
+        started = partition in reader.partition_starts if partition else False
+        if started or reader.start_us is not None:
+            return None
+    record = subscriptions.lookup(group, Scope(queue.name, partition, queue.namespace, queue.task))
+    start_us = 0 if group == QUEUE_MODE or record is None else _start_us(queue, record, made is not None)
+    number = queue.next_group if reader is None else reader.number
+    only = partition if partition and group != QUEUE_MODE else None
+    return GroupStarted(group, number, start_us, only, conflates if reader is None else reader.conflates)
+
+
+def _start_us(queue: PartitionedQueue, record: Subscription, just_made: bool) -> int:
+    if record.mode is not StartMode.NEW:
+        return record.timestamp_us
+    after_newest = queue.log.last_created_us + 1
+    if just_made and record.created_us == record.timestamp_us:
+        return after_newest  # no look-back: exactly what is pushed from here on, whatever the clock did
+    return min(record.timestamp_us, after_newest)
+
+
+@dataclass(frozen=True, slots=True)
+class SeekDecision:
+    events: tuple[GroupStarted | Sought, ...]
+    offset: int
+    partitions: int  # how many it moves
+
+
+def decide_seek(
+    queue: PartitionedQueue, group: str, timestamp_us: int | None, partition: str | None = None
+) -> SeekDecision:
+    """Read on from a time (the first message at or after it), or with None from behind the newest."""
+    index: int | None = None
+    if partition is not None:
+        index = queue.indexes.get(partition)
+        if index is None:
+            raise NotFound(f"partition {partition} of queue {queue.name} does not exist")
+    elif not queue.indexes:
+        raise NotFound(f"queue {queue.name} has no partitions")
+    reader = queue.groups.get(group)
+    number = queue.next_group if reader is None else reader.number
+    offset = queue.log.next_offset if timestamp_us is None else queue.log.offset_at(timestamp_us)
+    sought = Sought(number, offset, index)
+    count = 1 if index is not None else len(queue.indexes)
+    if reader is None:
+        return SeekDecision((GroupStarted(group, number, 0), sought), offset, count)
+    return SeekDecision((sought,), offset, count)
+
+
+def decide_group_deletion(queue: PartitionedQueue, group: str) -> tuple[GroupDeleted | None, int]:
+    """Forget the group's cursors and leases here; (event, partitions on which it had a cursor)."""
+    reader = queue.groups.get(group)
+    return (None, 0) if reader is None else (GroupDeleted(reader.number), reader.members())
+
+
+def forget_subscriptions(group: str = "", queue: str = "") -> SubscriptionsForgotten:
+    """With a deleted group, or with a deleted queue so that its successor starts clean."""
+    if not group and not queue:
+        raise NotFound("name a group, a queue or both")
+    return SubscriptionsForgotten(group, queue)
+
+
+def decide_move(
+    subscriptions: Subscriptions, queues: Iterable[PartitionedQueue], group: str, timestamp_us: int
+) -> tuple[SubscriptionMoved, list[tuple[PartitionedQueue, GroupStarted]], int]:
+    """Move every recorded start of a group; its cursors stay. (event, events per queue, records moved)."""
+    starts: list[tuple[PartitionedQueue, GroupStarted]] = []
+    for queue in queues:
+        reader = queue.groups.get(group)
+        if reader is None:
+            continue
+        if reader.start_us is not None:
+            starts.append((queue, GroupStarted(group, reader.number, timestamp_us)))
+        starts += [
+            (queue, GroupStarted(group, reader.number, timestamp_us, name))
+            for name in reader.partition_starts
+        ]
+    return SubscriptionMoved(group, timestamp_us), starts, subscriptions.count(group)

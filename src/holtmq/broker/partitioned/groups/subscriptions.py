@@ -1,0 +1,172 @@
+"""Where a named group starts: its first choice, recorded once, found again for every later partition.
+
+Owns: the records by (group, queue, partition, namespace, task), blank meaning "any", and which of them
+wins. Must not touch: cursors, queues, clocks. A start is a time; a queue turns it into an offset.
+
+A record goes with its group or its queue and not before: not with its partition, since one that comes back
+under the same name starts where the record says. Without it a pop in mode ``new`` would skip what was pushed
+before it looked. So (group, partition) pairs that were popped by name cost half a kilobyte each, for ever.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final, NamedTuple
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.events import (
+    Subscribed,
+    SubscriptionEvent,
+    SubscriptionMoved,
+    SubscriptionsForgotten,
+)
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.queue_config import US
+
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Times are told in UTC: a later one, moved by its zone or rounded up, is in a year that nobody can write.
+_LAST_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _FIRST).days * 86_400 * US
+
+
+class StartMode(Enum):
+    """The three ways to begin."""
+
+    ALL = "all"
+    NEW = "new"
+    TIMESTAMP = "timestamp"
+
+
+class StartRequest(NamedTuple):
+    """What a pop asks for; the time belongs to ``TIMESTAMP`` alone."""
+
+    mode: StartMode = StartMode.ALL
+    timestamp_us: int = 0
+    explicit: bool = True  # False: the pop named no start, so a wider record speaks for it
+
+
+class Scope(NamedTuple):
+    """What a pop reads: a queue or one partition of it, or every queue of a namespace and/or task."""
+
+    queue: str = ""
+    partition: str = ""
+    namespace: str = ""
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A recorded start. For ``NEW`` the time already has the look-back taken off."""
+
+    mode: StartMode
+    timestamp_us: int
+    created_us: int
+
+
+def read_start(mode: str | None, start: str | None, default_mode: str = "") -> StartRequest:
+    """A pop's words as a request. ``start`` wins over ``mode``; the server's default fills in for neither."""
+    if start:
+        if start == "now":
+            return StartRequest(StartMode.NEW)
+        return StartRequest(StartMode.TIMESTAMP, read_timestamp(start))
+    word = mode or default_mode
+    return StartRequest(StartMode.NEW if word in ("new", "new-only") else StartMode.ALL, explicit=bool(mode))
+
+
+def read_timestamp(text: str) -> int:
+    """ISO-8601 to microseconds; without a zone it is UTC. Guessing "all" instead would replay a queue.
+
+    What is before the first or after the last time counts as that one.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Conflict(f"not an ISO-8601 time: {text[:64]!r}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since = moment - _FIRST
+    return min(max(0, (since.days * 86_400 + since.seconds) * US + since.microseconds), _LAST_US)
+
+
+class Subscriptions:
+    """Every record of the node, by group."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Scope, Subscription]] = {}
+
+    def record(self, group: str, scope: Scope) -> Subscription | None:
+        """The record of exactly this scope."""
+        return self._groups.get(group, {}).get(scope)
+
+    def records(self, group: str | None = None) -> Iterator[tuple[str, Scope, Subscription]]:
+        for name in list(self._groups) if group is None else [group]:
+            for scope, subscription in self._groups.get(name, {}).items():
+                yield name, scope, subscription
+
+    def lookup(self, group: str, where: Scope) -> Subscription | None:
+        """The most specific record for a partition of a queue: partition, queue, namespace and task."""
+        records = self._groups.get(group)
+        if not records:
+            return None
+        queue, partition, namespace, task = where
+        for scope in (
+            Scope(queue, partition),
+            Scope(queue),
+            Scope("", "", namespace, task),
+            Scope("", "", namespace),
+            Scope("", "", "", task),
+            Scope(),
+        ):
+            found = records.get(scope)
+            if found is not None:
+                return found
+        return None
+
+    def decide(
+        self, group: str, scope: Scope, request: StartRequest, now: float, lookback: float
+    ) -> Subscribed | None:
+        """Record a first choice; None when the scope has one already, whatever is asked for now."""
+        if self.record(group, scope) is not None:
+            return None
+        match request.mode:
+            case StartMode.ALL:
+                timestamp_us = 0
+            case StartMode.NEW:
+                timestamp_us = max(0, micros(now - lookback))
+            case StartMode.TIMESTAMP:
+                timestamp_us = request.timestamp_us
+        return Subscribed(group, *scope, request.mode.value, timestamp_us, micros(now))
+
+    def count(self, group: str) -> int:
+        return len(self._groups.get(group, {}))
+
+    def apply(self, event: SubscriptionEvent) -> None:
+        match event:
+            case Subscribed():
+                scope = Scope(event.queue, event.partition, event.namespace, event.task)
+                subscription = Subscription(StartMode(event.mode), event.timestamp_us, event.created_us)
+                self._groups.setdefault(event.group, {}).setdefault(scope, subscription)
+            case SubscriptionMoved():
+                records = self._groups.get(event.group, {})
+                for scope, old in records.items():
+                    records[scope] = replace(old, mode=StartMode.TIMESTAMP, timestamp_us=event.timestamp_us)
+            case SubscriptionsForgotten():
+                for group in [event.group] if event.group else list(self._groups):
+                    self._forget(group, event.queue)
+
+    def _forget(self, group: str, queue: str) -> None:
+        records = self._groups.get(group, {})
+        kept = {scope: record for scope, record in records.items() if queue and scope.queue != queue}
+        if kept:
+            self._groups[group] = kept
+        else:
+            self._groups.pop(group, None)
+
+    def dump(self) -> list[Subscribed]:
+        """The events that make these records, for a checkpoint."""
+        return [
+            Subscribed(group, *scope, record.mode.value, record.timestamp_us, record.created_us)
+            for group, scope, record in self.records()
+        ]

@@ -1,0 +1,181 @@
+"""The newest deliveries of one partitioned queue: who got what, how often, and what came of it.
+
+Owns: runs of positions that one settlement covered, numbered without gaps, in columns (45 bytes a run) and
+within a bound. It follows from the acks alone, so a fold over the journal gives the same numbers; only what
+the live lease knew (when it was lent, the text of a failure that is tried again) is lost by a crash.
+Must not touch: clocks, bodies, the rules of acking.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holtmq.broker.partitioned.events import Acked
+from holtmq.broker.partitioned.groups.partition_leases import Lease
+
+RUNS_MAX: Final = 128 << 10  # about 6 MB for a queue that is busy
+_BLOCK: Final = 4096
+_US: Final = 1_000_000
+
+
+class Outcome(IntEnum):
+    """How a delivery ended. A lease that expired or was given back leaves no row: nothing came of it."""
+
+    ACKED = 0
+    FAILED = 1  # comes again
+    DEAD = 2  # filed as a dead letter
+
+
+class DeliveryRun(NamedTuple):
+    """Positions ``first`` to ``end - 1`` of a partition, settled together."""
+
+    number: int
+    group: int
+    partition: int
+    first: int
+    end: int
+    attempt: int
+    delivered_us: int  # 0: not known
+    settled_us: int
+    outcome: int
+    error: str | None
+
+
+class LogState(msgspec.Struct, array_like=True):
+    """Everything, for a checkpoint."""
+
+    next_number: int
+    runs: list[DeliveryRun]
+    failing: list[tuple[int, int, int]]
+    first_failed: dict[int, int]
+
+
+class _Block:
+    __slots__ = ("errors", "first", "numbers", "times")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.numbers: array[int] = array("Q")  # group, partition, first, end, attempt * 4 + outcome
+        self.times: array[int] = array("Q")  # delivered, settled
+        self.errors: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.times) // 2
+
+    def at(self, row: int) -> DeliveryRun:
+        group, partition, first, end, mixed = self.numbers[5 * row : 5 * row + 5]
+        delivered, settled = self.times[2 * row : 2 * row + 2]
+        return DeliveryRun(
+            self.first + row,
+            group,
+            partition,
+            first,
+            end,
+            mixed >> 2,
+            delivered,
+            settled,
+            mixed & 3,
+            self.errors.get(row),
+        )
+
+
+class DeliveryLog:
+    """See the module."""
+
+    __slots__ = ("_blocks", "_failing", "_limit", "first_failed", "next_number")
+
+    def __init__(self, limit: int = RUNS_MAX) -> None:
+        self.next_number = 0
+        self.first_failed: dict[int, int] = {}  # dead letter -> µs of its message's first failure
+        self._limit = limit
+        self._blocks: deque[_Block] = deque()
+        self._failing: dict[tuple[int, int], int] = {}  # (group, partition) -> µs of its head's first failure
+
+    @property
+    def first_number(self) -> int:
+        return self._blocks[0].first if self._blocks else self.next_number
+
+    def settled(self, event: Acked, old: int, retries: int, lease: Lease | None, next_letter: int) -> None:
+        """An ack is about to be applied; ``old`` and ``retries`` are the cursor and retry count before it."""
+        delivered_us = event.at_us if lease is None and not event.released else 0
+        attempt = retries + 1
+        if lease is not None:
+            delivered_us, attempt = round(lease.lent_at * _US), lease.attempt
+        if not event.dead_letters and event.retry_count <= retries:
+            self._add(event, old, event.cursor, attempt, delivered_us, Outcome.ACKED, None)
+            if self._failing and event.cursor > old:
+                self._failing.pop((event.group, event.partition), None)
+            return
+        key = (event.group, event.partition)
+        at = old
+        for number, filed in enumerate(event.dead_letters, next_letter):
+            self._add(event, at, filed.position, attempt, delivered_us, Outcome.ACKED, None)
+            at = filed.position + 1
+            self._add(event, filed.position, at, attempt, delivered_us, Outcome.DEAD, filed.error)
+            first_us = self._failing.pop(key, event.at_us) if retries else event.at_us
+            if first_us != event.at_us:
+                self.first_failed[number] = first_us
+        self._add(event, at, event.cursor, attempt, delivered_us, Outcome.ACKED, None)
+        if event.retry_count > retries:
+            self._failing.setdefault(key, event.at_us)
+            self._add(
+                event, event.cursor, event.cursor + 1, attempt, delivered_us, Outcome.FAILED, event.error
+            )
+        elif event.cursor > old:
+            self._failing.pop(key, None)
+
+    def _add(
+        self,
+        event: Acked,
+        first: int,
+        end: int,
+        attempt: int,
+        delivered_us: int,
+        outcome: int,
+        error: str | None,
+    ) -> None:
+        if end <= first:
+            return
+        blocks = self._blocks
+        if not blocks or len(blocks[-1].times) == 2 * _BLOCK:
+            blocks.append(_Block(self.next_number))
+            if (len(blocks) - 1) * _BLOCK >= self._limit:
+                blocks.popleft()
+        block = blocks[-1]
+        if error:
+            block.errors[len(block)] = error
+        block.numbers.extend((event.group, event.partition, first, end, attempt << 2 | outcome))
+        block.times.extend((delivered_us, event.at_us))
+        self.next_number += 1
+
+    def runs(self, start: int, stop: int) -> Iterator[DeliveryRun]:
+        """The runs numbered ``start`` to ``stop - 1`` that are still kept, oldest first."""
+        for block in list(self._blocks):
+            for row in range(max(0, start - block.first), min(len(block), stop - block.first)):
+                yield block.at(row)
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def dump(self) -> LogState:
+        failing = [(group, partition, at_us) for (group, partition), at_us in self._failing.items()]
+        return LogState(self.next_number, list(self.runs(0, self.next_number)), failing, self.first_failed)
+
+    def load(self, state: LogState) -> None:
+        self._blocks.clear()
+        for run in state.runs:
+            if not self._blocks or len(self._blocks[-1]) == _BLOCK:
+                self._blocks.append(_Block(run.number))
+            block = self._blocks[-1]
+            if run.error:
+                block.errors[len(block)] = run.error
+            block.numbers.extend(
+                (run.group, run.partition, run.first, run.end, run.attempt << 2 | run.outcome)
+            )
+            block.times.extend((run.delivered_us, run.settled_us))
+        self.next_number = state.next_number
+        self._failing = {(group, partition): at_us for group, partition, at_us in state.failing}
+        self.first_failed = state.first_failed

@@ -1,0 +1,101 @@
+"""How messages and partitions leave a queue: at the front, one by one, or a whole empty partition.
+
+Owns: what each of them does to indexes, leases and promised ids. Must not touch: why they leave (retention
+and the admin commands decide), clocks, bodies.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from holtmq.broker.partitioned.events import IdsGiven, PartitionsDeleted
+from holtmq.broker.partitioned.groups.group import Group
+from holtmq.broker.partitioned.groups.partition_leases import UNSET
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetterStore
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION, MessageLog, Partition
+
+_EVEN_EXPIRED: Final = float("-inf")
+
+
+class GivenIds:
+    """Ids that were promised before their message was pushed; all others are computed. There are few."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[int, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    def get(self, offset: int) -> str | None:
+        return self._ids.get(offset)
+
+    def add(self, event: IdsGiven) -> None:
+        self._ids.update(event.ids)
+
+    def forget(self, offsets: Iterable[int], letters: DeadLetterStore) -> None:
+        """These messages are gone; a dead letter keeps the id of its message."""
+        if self._ids:
+            for offset in offsets:
+                if offset in self._ids and not letters.of_message(offset):
+                    del self._ids[offset]
+
+    def dump(self) -> list[tuple[int, str]]:
+        return list(self._ids.items())
+
+
+def trim(where: Partition, first: int, log: MessageLog) -> list[int]:
+    """Let a partition start at a later position; the offsets that left it."""
+    gone = where.offsets[: first - where.first].tolist()
+    if gone:
+        where.last_us = log.created_us(gone[-1])
+        log.let_go([gone[hole - where.first] for hole in where.holes_in(where.first, first)])
+        log.forget(gone)
+        where.cut(first)
+    return gone
+
+
+def let_go_under_lease(group: Group, index: int, position: int, where: Partition) -> bool:
+    """A message was deleted: whoever holds it has it no more. Whether the partition became free by that."""
+    leases = group.leases
+    cursor = group.cursor(index)
+    if cursor is not None and where.live_from(cursor) > position >= cursor:
+        # What its failures had used up is not charged to the next in line.
+        leases.retries.pop(index, None)
+        leases.attempts.pop(index, None)
+        held_back = leases.holds.pop(index, None) is not None
+    else:
+        held_back = False
+    lease = leases.lease(index, _EVEN_EXPIRED)
+    if lease is None or not lease.first <= position < lease.end:
+        return held_back
+    lease.deleted(position)
+    if not lease.conflated or position < lease.end - 1:
+        first = max(lease.first, where.first)
+        lease.end = max(first, where.live_end(lease.end))
+        if where.count(first, lease.end):
+            return held_back
+    leases.end(index)  # nothing is left that an ack could name
+    return True
+
+
+def forget_partitions(
+    event: PartitionsDeleted, partitions: list[Partition], indexes: dict[str, int], groups: Iterable[Group]
+) -> None:
+    """Free what empty partitions take, but for one slot each.
+
+    ``partition_starts`` stay, as do the records they come from (see ``subscriptions``): where a partition
+    comes back under its name, a group that asked for it counts as its reader before it asks again.
+    """
+    for index in event.partitions:
+        del indexes[partitions[index].name]
+        partitions[index] = NO_PARTITION
+    for group in groups:
+        leases = group.leases
+        for index in event.partitions:
+            leases.end(index)
+            for sparse in (leases.retries, leases.holds, leases.attempts):
+                sparse.pop(index, None)
+            if index < len(leases.cursors):
+                leases.cursors[index] = UNSET
+                leases.consumed[index] = leases.settled_at[index] = 0

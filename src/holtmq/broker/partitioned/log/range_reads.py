@@ -1,0 +1,319 @@
+"""A partitioned queue for readers from outside: what there is, by offset, without a lease or a cursor.
+
+Owns: the description of queues, exact sizes and counts of ranges, steps through a range in bounded pieces,
+the mirrored cursor of an outside reader's group, and the delivery log's place in checkpoints. Must not touch:
+wire names, Arrow, clocks. Nothing here holds a queue: a slow reader costs its own time only.
+"""
+
+from array import array
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.errors import Conflict, NotFound
+from holtmq.broker.name_patterns import compile_for
+from holtmq.broker.partitioned.events import GroupStarted, QueueEvent, Sought
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, LogState
+from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.records.changes import Kind
+from holtmq.journal.interface import ReadRuns, Run
+from holtmq.journal.run_reader import payloads, run_bytes
+
+PIECE_ROWS: Final = CHUNK_ROWS
+PIECE_BYTES: Final = 4 << 20
+SPAN_BYTES: Final = 64 << 20  # journal that one piece may reach over: its messages cannot be larger together
+_FIRST_PIECE: Final = 64  # nothing is known yet about the size of messages
+
+
+class Relation(Enum):
+    """What of a queue is read; the value is the suffix of its name."""
+
+    MESSAGES = ""
+    DEAD_LETTERS = "$dlq"
+    DELIVERIES = "$deliveries"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeInfo:
+    """What there is of one relation: numbers ``first`` to ``next - 1``, ``live`` of them stored."""
+
+    name: str
+    queue: PartitionedQueue
+    relation: Relation
+    first: int
+    next: int
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which rows of a range; blank and None take all. Times are of creation, the end not included."""
+
+    partition: str = ""
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Messages next to each other in the log, with their bodies; ``next`` is where reading goes on."""
+
+    offsets: "array[int]"
+    created: "array[int]"
+    partitions: "array[int]"
+    runs: Sequence[Run]
+    next: int
+    gone: int  # messages of the stretch that retention took
+
+
+def find(store: PartitionedStore, name: str) -> RangeInfo:
+    """A queue or one of its relations, by name."""
+    queue = store.queues.get(name)
+    relation = Relation.MESSAGES
+    if queue is None:
+        for side in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
+            if name.endswith(side.value):
+                queue, relation = store.queues.get(name.removesuffix(side.value)), side
+    if queue is None:
+        raise NotFound(f"queue {name} does not exist")
+    return describe(queue, relation)
+
+
+def describe(queue: PartitionedQueue, relation: Relation = Relation.MESSAGES) -> RangeInfo:
+    name = queue.name + relation.value
+    if relation is Relation.DEAD_LETTERS:
+        letters = queue.dead_letters
+        first = next((letter.number for letter in letters), letters.next_number)
+        return RangeInfo(name, queue, relation, first, letters.next_number, len(letters))
+    if relation is Relation.DELIVERIES:
+        runs = queue.deliveries
+        kept = runs.next_number - runs.first_number
+        return RangeInfo(name, queue, relation, runs.first_number, runs.next_number, kept)
+    log = queue.log
+    return RangeInfo(name, queue, relation, log.first_offset, log.next_offset, log.live)
+
+
+def matching(
+    store: PartitionedStore, pattern: str, namespace: str, task: str
+) -> Generator[None, None, list[RangeInfo]]:
+    """Queues whose whole name matches a regular expression, of a namespace and/or task; in steps."""
+    found = [
+        queue
+        for queue in store.queues.values()
+        if (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
+    ]
+    if pattern:
+        wanted = compile_for(pattern, max([len(queue.name) for queue in found], default=0))
+        candidates, found = found, []
+        for queue in candidates:
+            if wanted.fullmatch(queue.name):
+                found.append(queue)
+            yield
+    return [describe(queue) for queue in found if store.by_number.get(queue.number) is queue]
+
+
+def offset_at(info: RangeInfo, at_us: int) -> int:
+    """The first number at or after a time: of creation, of failure, of settlement."""
+    if info.relation is Relation.DEAD_LETTERS:
+        letters = info.queue.dead_letters
+        return next((letter.number for letter in letters if letter.failed_us >= at_us), info.next)
+    if info.relation is Relation.DELIVERIES:
+        runs = info.queue.deliveries.runs(info.first, info.next)
+        return next((run.number for run in runs if run.settled_us >= at_us), info.next)
+    return info.queue.log.offset_at(at_us)
+
+
+def count(info: RangeInfo, first: int, stop: int) -> int:
+    """How many of the range are still stored."""
+    if info.relation is Relation.MESSAGES:
+        return info.queue.log.count_live(first, stop)
+    if info.relation is Relation.DEAD_LETTERS:
+        return sum(1 for letter in info.queue.dead_letters if first <= letter.number < stop)
+    return max(0, min(stop, info.next) - max(first, info.first))
+
+
+def pieces(
+    store: PartitionedStore,
+    queue: PartitionedQueue,
+    first: int,
+    stop: int,
+    chosen: Chosen = Chosen(),  # noqa: B008  # frozen
+    with_bodies: bool = True,
+) -> Iterator[Piece]:
+    """Step through a range; a piece aims at ``PIECE_BYTES``. Between two of them the queue may change.
+
+    The last piece ends at ``stop`` and may be empty. ``with_bodies`` off leaves them on disk.
+    """
+    log = queue.log
+    if chosen.from_us is not None:
+        first = max(first, log.offset_at(chosen.from_us))
+    end = stop if chosen.to_us is None else max(first, min(stop, log.offset_at(chosen.to_us)))
+    step = _FIRST_PIECE if with_bodies else PIECE_ROWS
+    read = store.journal.run_reader() if with_bodies else None
+    at = first
+    while at < end:
+        until = min(end, at + step)
+        piece = _piece(queue, at, until, chosen.partition, read)
+        yield piece
+        at = piece.next
+        if piece.runs:
+            mean = max(1, run_bytes(piece.runs) // len(piece.offsets))
+            step = min(PIECE_ROWS, 4 * step, max(1, PIECE_BYTES // mean))
+        else:
+            step = min(PIECE_ROWS, 4 * step)
+    if end < stop or first >= stop:
+        empty: array[int] = array("Q")
+        yield Piece(empty, empty, empty, [], stop, 0)
+
+
+def _piece(queue: PartitionedQueue, at: int, until: int, partition: str, read: ReadRuns | None) -> Piece:
+    offsets: array[int] = array("Q")
+    created: array[int] = array("Q")
+    partitions: array[int] = array("I")
+    positions: array[int] = array("Q")
+    wanted = queue.indexes.get(partition, GONE) if partition else None
+    gone = until - at
+    for first, where, times, parts in queue.log.stretches(at, until):
+        missing = parts.count(GONE)
+        gone -= len(parts) - missing
+        if wanted is None and not missing:
+            offsets.extend(range(first, first + len(parts)))
+            positions += where
+            created += times
+            partitions += parts
+            continue
+        for row, index in enumerate(parts):
+            if index == GONE or (wanted is not None and index != wanted):
+                continue
+            offsets.append(first + row)
+            positions.append(where[row])
+            created.append(times[row])
+            partitions.append(index)
+    if read is None or not positions:
+        return Piece(offsets, created, partitions, [], until, gone)
+    fit = _fitting(positions)
+    if fit < len(positions):
+        until = offsets[fit]
+        gone = until - at - queue.log.count_live(at, until)
+        for column in (offsets, created, partitions, positions):
+            del column[fit:]
+    return Piece(offsets, created, partitions, read(positions), until, gone)
+
+
+def _fitting(positions: "array[int]") -> int:
+    """How many of these records to read at once, at least one. A record ends before the next one begins."""
+    if not positions or 0 <= positions[-1] - positions[0] <= SPAN_BYTES:
+        return len(positions)
+    span = 0
+    for place, (one, following) in enumerate(pairwise(positions), 1):
+        span += max(0, following - one)
+        if span > SPAN_BYTES:
+            return place
+    return len(positions)
+
+
+def fit_bytes(
+    store: PartitionedStore, queue: PartitionedQueue, first: int, stop: int, most: int
+) -> Iterator[tuple[int, int] | None]:
+    """How far a range reaches within ``most`` bytes of stored messages: (stop, bytes), exactly.
+
+    Yields None after every bounded step, for a caller that lets others run meanwhile.
+    """
+    total = 0
+    for piece in pieces(store, queue, first, stop):
+        for offset, record in zip(piece.offsets, payloads(piece.runs), strict=True):
+            if total + len(record) > most:
+                yield offset, total
+                return
+            total += len(record)
+        yield None
+    yield stop, total
+
+
+def letters(queue: PartitionedQueue, first: int, stop: int, chosen: Chosen) -> list[DeadLetter]:
+    """Dead letters by number, the chosen ones; times are of the failure."""
+    index = queue.indexes.get(chosen.partition, -1) if chosen.partition else None
+    return [
+        letter
+        for letter in queue.dead_letters
+        if first <= letter.number < stop
+        and (index is None or letter.partition == index)
+        and (chosen.from_us is None or letter.failed_us >= chosen.from_us)
+        and (chosen.to_us is None or letter.failed_us < chosen.to_us)
+    ]
+
+
+def deliveries(queue: PartitionedQueue, first: int, stop: int, chosen: Chosen) -> Iterator[DeliveryRun]:
+    """Runs of deliveries by number, the chosen ones; times are of the settlement."""
+    index = queue.indexes.get(chosen.partition, -1) if chosen.partition else None
+    for run in queue.deliveries.runs(first, stop):
+        if (
+            (index is None or run.partition == index)
+            and (chosen.from_us is None or run.settled_us >= chosen.from_us)
+            and (chosen.to_us is None or run.settled_us < chosen.to_us)
+        ):
+            yield run
+
+
+def decide_mirror(queue: PartitionedQueue, group: str, offset: int, now: float) -> Sequence[QueueEvent]:
+    """Show an outside reader's progress as a group: its cursors go to ``offset`` in every partition.
+
+    Refused while workers hold leases of the group: two kinds of reader would move one cursor.
+    """
+    if not 0 <= offset <= queue.log.next_offset:
+        raise Conflict(
+            f"offset {offset} is outside of queue {queue.name}, which ends at {queue.log.next_offset}"
+        )
+    reader = queue.groups.get(group)
+    if reader is not None and next(reader.leases.live(now), None) is not None:
+        raise Conflict(
+            f"group {group} of queue {queue.name} has workers with leases; mirror to another group"
+        )
+    if reader is None:
+        number = queue.next_group
+        return GroupStarted(group, number, 0), Sought(number, offset)
+    return (Sought(reader.number, offset),)
+
+
+class _QueueDeliveries(msgspec.Struct, array_like=True):
+    queue: int
+    log: LogState
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(_QueueDeliveries)
+
+
+class DeliveryCheckpoints(Side):
+    """Carries every queue's delivery log over a checkpoint."""
+
+    kinds = (int(Kind.DELIVERY_STATE),)
+
+    def __init__(self, store: PartitionedStore) -> None:
+        self._store = store
+        store.add_side(self)
+
+    def fold(self, position: int, kind: int, payload: bytes) -> None:
+        state = _decoder.decode(payload)
+        queue = self._store.by_number.get(state.queue)
+        if queue is not None:
+            queue.deliveries.load(state.log)
+
+    def dump(self) -> tuple[list[Extra], list[int]]:
+        records: list[Extra] = []
+        for queue in self._store.by_number.values():
+            log = queue.deliveries
+            kept = {letter.number for letter in queue.dead_letters}
+            log.first_failed = {number: us for number, us in log.first_failed.items() if number in kept}
+            if log.next_number:
+                records.append(
+                    (int(Kind.DELIVERY_STATE), _encode(_QueueDeliveries(queue.number, log.dump())))
+                )
+        return records, []

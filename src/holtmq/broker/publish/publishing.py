@@ -1,0 +1,396 @@
+"""Messages arrive: publish, place, delay, and what is journalled as one.
+
+Owns: the way of a message into its queues, batches that become one atomic record. Must not touch: how
+messages leave (``flow.py``), topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by
+whoever calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import IntEnum
+from typing import Final
+
+from holtmq.broker.message import Message, encode_message, unplaced
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.publish.publish_properties import Traits, TraitsCache
+from holtmq.broker.publish.record_batch import Batch, Joint
+from holtmq.broker.publish.routes import Imprint, Route, durable_ids
+from holtmq.broker.publish.stream_publishes import Gathering
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.message_records import (
+    decode_delayed,
+    encode_delayed,
+)
+from holtmq.broker.timer_wheel import TimerWheel
+from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work.paging import JournalPager
+from holtmq.broker.work.work_queue import Reason, WorkQueue
+from holtmq.journal.interface import Journal
+from holtmq.wire.properties import PROPERTIES_AT, with_headers
+
+
+class Outcome(IntEnum):
+    """What became of a publish."""
+
+    PLACED = 0  # in memory: confirmed at once
+    JOURNALLED = 1  # confirmed when durable
+    UNROUTED = 2  # no queue wanted it
+    REFUSED = 3  # a queue was full
+
+
+_PLACED: Final = Outcome.PLACED
+_JOURNALLED: Final = Outcome.JOURNALLED
+_UNROUTED: Final = Outcome.UNROUTED
+_MESSAGE: Final = int(Kind.MESSAGE)
+
+
+class Placing:
+    """Takes messages in and puts them where they wait: in queues, or in the journal until they are due."""
+
+    __slots__ = (
+        "_batch",
+        "delayed",
+        "dirty",
+        "gathered",
+        "gathering",
+        "joint",
+        "journal",
+        "now_ms",
+        "on_dirty",
+        "pager",
+        "seq",
+        "timers",
+        "traits",
+        "vhosts",
+    )
+
+    def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
+        self.journal = journal
+        self.joint: Joint | None = None  # where there are partitioned queues
+        self.gathering: Gathering | None = None  # likewise
+        self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
+        self.pager = JournalPager(journal)
+        self.vhosts = vhosts
+        self.traits = TraitsCache()
+        self.timers: TimerWheel[Callable[[], None]] = TimerWheel()
+        self.now_ms = 0
+        self.seq = 0
+        self.dirty: list[WorkQueue] = []  # queues with something to do in this turn
+        self.on_dirty: Callable[[], None] = _nothing  # told when the first queue becomes dirty
+        self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due
+        self._batch: Batch | None = None
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> Outcome:
+        """Take a message in. The hot path: a cached route and nothing special about the message."""
+        self.seq = seq = self.seq + 1
+        ttl = traits.ttl_ms
+        now_ms = self.now_ms
+        message = Message(
+            seq,
+            route.address,
+            header,
+            body,
+            now_ms,
+            0 if ttl is None else now_ms + ttl,
+            traits.priority,
+            traits.persistent,
+        )
+        if not route.simple or not traits.plain or self._batch is not None:
+            return self._publish_special(route, traits, message)
+        outcome = _PLACED
+        if traits.persistent and route.durable_ids:
+            if self.gathered:
+                self.write_gathered()
+            message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
+            outcome = _JOURNALLED
+        queue = route.only_queue
+        if queue is not None:  # place(), for the most common route
+            lane = queue.lane
+            if lane is None:
+                lane = queue.lanes[traits.priority]
+            lane.inbox.append(message)
+            queue.bytes += len(body)
+            if ttl is not None:
+                queue.expiring = True
+            if not queue.dirty:
+                self.touch(queue)
+            return outcome
+        if not route.queues:
+            return _UNROUTED
+        self.place(message, route.queues)
+        return outcome
+
+    def publish_like(self, imprint: Imprint, body: bytes) -> Outcome:
+        """Take another message in like one before: ``publish`` with all its questions answered.
+
+        For a single queue; other routes go the long way.
+        """
+        lane, queue = imprint.lane, imprint.queue
+        if lane is None or queue is None:
+            return self.publish_in_read(imprint.route, imprint.traits, imprint.header, body)
+        self.seq = seq = self.seq + 1
+        message = Message(
+            seq, imprint.address, imprint.header, body, self.now_ms, 0, imprint.priority, imprint.persistent
+        )
+        outcome = _PLACED
+        if imprint.durable_ids:
+            if self.gathered:
+                self.write_gathered()
+            message.position = self.journal.append(_MESSAGE, encode_message(message, imprint.durable_ids))
+            outcome = _JOURNALLED
+        lane.inbox.append(message)
+        queue.bytes += len(body)
+        if not queue.dirty:
+            self.touch(queue)
+        return outcome
+
+    def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> Outcome:
+        """``publish`` for whoever calls ``write_gathered`` as soon as anything but a publish follows."""
+        if route.streams and self.gathering is not None and self.gathering.take(route, traits, body):
+            return _JOURNALLED
+        return self.publish(route, traits, header, body)
+
+    def write_gathered(self) -> None:
+        """What this read has published to streams becomes true."""
+        if self.gathered and self.gathering is not None:
+            self.gathering.write()
+
+    def place(self, message: Message, queues: Sequence[WorkQueue]) -> None:
+        """Append to each queue and mark it for this turn."""
+        size = len(message.body)
+        for queue in queues:
+            lane = queue.lane
+            if lane is not None:
+                lane.inbox.append(message)
+            else:
+                queue.store.push(message)
+            queue.bytes += size
+            if message.expires_ms:
+                queue.expiring = True
+            if not queue.dirty:
+                self.touch(queue)
+            if queue.limited:
+                self._enforce_limits(queue)
+
+    def touch(self, queue: WorkQueue) -> None:
+        """Something changed for this queue: look at it before the turn ends."""
+        if not queue.dirty:
+            queue.dirty = True
+            if not self.dirty:
+                self.on_dirty()
+            self.dirty.append(queue)
+
+    def _publish_special(self, route: Route, traits: Traits, message: Message) -> Outcome:
+        """Everything that is not a plain message on a plain route."""
+        if self.gathered:
+            self.write_gathered()  # those came first
+        queues: dict[str, WorkQueue] = {}
+        delays: dict[str, int] = {}
+        # A transaction's routes may be older than the topology it is committed to.
+        needs = not route.simple or self._batch is not None
+        for key in (route.routing_key, *traits.extra_keys):
+            if not needs and key is route.routing_key:
+                queues.update((queue.name, queue) for queue in route.queues)
+                continue
+            result = route.vhost.route(
+                route.exchange,
+                key,
+                traits.headers,
+                traits.hash_properties() if route.exchange.needs_properties else None,
+            )
+            queues.update((queue.name, queue) for queue in result.queues)
+            delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+        for exchange, delay_ms in delays.items():  # all keys, and BCC with them, are routed when it is due
+            self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
+        if traits.visible_bytes is not None:
+            message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        accepted: list[WorkQueue] = []
+        for queue in queues.values():
+            if not self._refuses(queue, message):
+                accepted.append(queue)
+            elif queue.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+                queue.outcasts.append((Reason.MAXLEN, unplaced(message)))
+                self.touch(queue)
+        journalled = self._record_and_place(message, accepted)
+        if len(accepted) < len(queues):
+            return Outcome.REFUSED
+        if not queues and not delays:
+            return Outcome.UNROUTED
+        return Outcome.JOURNALLED if journalled or (delays and message.persistent) else Outcome.PLACED
+
+    def _refuses(self, queue: WorkQueue, message: Message) -> bool:
+        if not queue.refuses_when_full:
+            return False
+        size, batch = len(message.body), self._batch
+        ahead = (0, 0) if batch is None else batch.on_the_way(queue)
+        if queue.is_full(size, *ahead):
+            queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
+            self.touch(queue)
+            if queue.is_full(size, *ahead):
+                return True
+        if batch is not None:
+            batch.send(queue, size)
+        return False
+
+    def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        ids = durable_ids(list(queues)) if message.persistent else b""
+        batch = self._batch
+        if batch is not None:
+            index = batch.add(Kind.MESSAGE, encode_message(message, ids)) if ids else -1
+            batch.placements.append((message, queues, index))
+            return bool(ids) or any(queue.is_stream for queue in queues)
+        streams = [(queue, message) for queue in queues if queue.is_stream]
+        if streams:
+            # A partitioned queue writes every message down, persistent or not; here with the others' record.
+            assert self.joint is not None
+            records = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
+            positions = self.joint.write(records, streams)
+            queues = [queue for queue in queues if not queue.is_stream]
+            if ids:
+                message.position = positions[0]
+        elif ids:
+            message.position = self.journal.append(Kind.MESSAGE, encode_message(message, ids))
+        self.place(message, queues)
+        return bool(ids) or bool(streams)
+
+    def _place_unconfirmed(
+        self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
+    ) -> bool:
+        """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
+        assert self._batch is not None
+        full: list[WorkQueue] = []
+        accepted: list[WorkQueue] = []
+        for queue in queues:
+            refused = queue is not origin and self._refuses(queue, message)
+            (full if refused else accepted).append(queue)
+        if accepted:
+            self._record_and_place(message, accepted)
+        for queue in full:
+            exchange = queue.options.dead_letter_exchange
+            if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and exchange is not None:
+                self._batch.passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
+        return bool(accepted)
+
+    def _enforce_limits(self, queue: WorkQueue) -> None:
+        options = queue.options
+        if (options.max_length is not None and len(queue.store) > options.max_length) or (
+            options.max_length_bytes is not None and queue.bytes > options.max_length_bytes
+        ):
+            queue.dispatch(self.now_ms, self.pager)
+            queue.shed_excess(self.pager)
+
+    # -- atomic batches --------------------------------------------------------------------------
+
+    @property
+    def in_batch(self) -> bool:
+        """Between ``begin`` and ``commit``."""
+        return self._batch is not None
+
+    @property
+    def batch_bytes(self) -> int:
+        """About how much the batch has to write so far."""
+        return 0 if self._batch is None else self._batch.size
+
+    def begin(self) -> None:
+        """From here to ``commit`` everything journalled is one record."""
+        assert self._batch is None
+        self.write_gathered()  # what came before is not part of it
+        self._batch = Batch()
+
+    def abort(self) -> None:
+        """Give the batch up."""
+        self._batch = None
+
+    def commit(self) -> bool:
+        """Write the batch, then place its messages. True if something was journalled."""
+        batch = self._batch
+        assert batch is not None
+        self.abort()
+        records, streams = batch.records, batch.for_streams
+        joint = self.joint
+        positions: list[int] = []
+        together = joint is not None and (bool(streams) or joint.pending)
+        if together and joint is not None:
+            positions = joint.write(records, streams)
+        elif len(records) == 1:
+            positions = [self.journal.append(*records[0])]
+        elif records:
+            positions = self.journal.append_batch(records)
+        for message, queues, index in batch.placements:
+            if index >= 0:
+                message.position = positions[index]
+            self.place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
+        for index, persistent, due_ms in batch.delays:
+            self.schedule_delayed(positions[index], persistent, due_ms)
+        return bool(records) or together
+
+    # -- delayed messages ------------------------------------------------------------------------
+
+    def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
+        payload = encode_delayed(message, vhost, exchange, due_ms)
+        kind = Kind.DELAYED if message.persistent else Kind.PAGED
+        if self._batch is not None:
+            self._batch.delays.append((self._batch.add(kind, payload), message.persistent, due_ms))
+            return
+        self.schedule_delayed(self.journal.append(kind, payload), message.persistent, due_ms)
+
+    def schedule_delayed(self, position: int, persistent: bool, due_ms: int) -> None:
+        """A message in the journal is due at a time (also after a restart)."""
+        self.delayed[position] = (persistent, due_ms)
+        self.at(due_ms, lambda: self._delay_ended(position))
+
+    def _delay_ended(self, position: int) -> None:
+        waiting = self.delayed.pop(position, None)
+        if waiting is None or self.journal.failed:
+            return
+        try:
+            self._place_delayed(position, waiting[0])
+        except BaseException:
+            self.abort()
+            self.delayed[position] = waiting  # so that a checkpoint keeps it: a restart tries again
+            raise
+
+    def _place_delayed(self, position: int, persistent: bool) -> None:
+        _, vhost_name, exchange_name, message = decode_delayed(self.journal.read(position)[1])
+        vhost = self.vhosts.get(vhost_name)
+        exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
+        self.begin()
+        assert self._batch is not None
+        if persistent:
+            self._batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+        if vhost is not None and exchange is not None:
+            self.seq += 1
+            message.seq = self.seq
+            if message.expires_ms:
+                message.expires_ms += self.now_ms - message.arrived_ms
+            message.arrived_ms = self.now_ms
+            traits = self.traits.of(message.header)
+            queues: dict[str, WorkQueue] = {}
+            for key in (message.routing_key, *traits.extra_keys):
+                result = vhost.route(
+                    exchange, key, traits.headers, traits.hash_properties(), delay_served=True
+                )
+                queues.update((queue.name, queue) for queue in result.queues)
+            message.header = _delay_served(message.header, traits)
+            self._place_unconfirmed(vhost, queues.values(), message)
+        self.commit()
+
+    def at(self, due_ms: int, action: Callable[[], None]) -> None:
+        """Do something at a time."""
+        self.timers.schedule(due_ms / 1000, action)
+
+
+def _delay_served(header: bytes, traits: Traits) -> bytes:
+    """Say that the message has waited, as RabbitMQ's plugin does: by a negative x-delay. BCC goes, too."""
+    headers = {key: value for key, value in traits.headers.items() if key != "BCC"}
+    headers["x-delay"] = -traits.delay_ms
+    properties = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)
+    return header[:PROPERTIES_AT] + properties
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,93 @@
+"""Where a publish goes, worked out once per exchange and key.
+
+Owns: the resolved route, and the imprint of messages on it, that publishers cache until their vhost's
+version changes. Must not touch: messages in queues.
+"""
+
+import struct
+from typing import Final
+
+from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.streams.envelopes import Envelope
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.exchanges import Exchange
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
+
+NO_QUEUES: Final[tuple[WorkQueue, ...]] = ()
+
+
+class Route:
+    """An exchange and a routing key, with the queues they lead to as long as ``simple``."""
+
+    __slots__ = (
+        "address",
+        "durable_ids",
+        "envelopes",
+        "exchange",
+        "only_queue",
+        "queues",
+        "routing_key",
+        "simple",
+        "streams",
+        "vhost",
+    )
+
+    def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue], routing_key: str, address: bytes) -> None:
+        self.vhost = vhost
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.address = address
+        result = vhost.route(exchange, routing_key)
+        self.queues = result.queues
+        self.durable_ids = durable_ids(result.queues)
+        # One queue without limits: the common case, placed without a loop.
+        self.only_queue = (
+            result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
+        )
+        # Otherwise each message has its own say: headers, a delay, or a queue that may refuse it.
+        self.simple = not result.depends_on_message and not any(
+            q.refuses_when_full or q.is_stream for q in result.queues
+        )
+        # Where every message goes to partitioned queues and nowhere else, a read's messages are gathered.
+        streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))
+        gathered = not result.depends_on_message and len(streams) == len(result.queues)
+        self.streams = streams if gathered else ()
+        self.envelopes: dict[Traits, Envelope] = {}  # of such messages, by their properties
+
+
+class Imprint:
+    """What equal messages have in common: route, properties, and the lane if they always wait in one."""
+
+    __slots__ = (
+        "address",
+        "durable_ids",
+        "header",
+        "lane",
+        "persistent",
+        "priority",
+        "queue",
+        "route",
+        "traits",
+    )
+
+    def __init__(self, route: Route, traits: Traits, header: bytes) -> None:
+        self.route = route
+        self.traits = traits
+        self.address = route.address
+        self.header = header
+        self.priority = traits.priority
+        self.persistent = traits.persistent
+        self.durable_ids = route.durable_ids if traits.persistent else b""
+        self.lane: Lane | None = None
+        self.queue = route.only_queue
+        if self.queue is not None and route.simple and traits.plain and traits.ttl_ms is None:
+            queue = self.queue
+            self.lane = queue.lane if queue.lane is not None else queue.lanes[traits.priority]
+
+
+def durable_ids(queues: tuple[WorkQueue, ...] | list[WorkQueue]) -> bytes:
+    """The journal's names of those queues that survive a restart."""
+    ids = [queue.id for queue in queues if queue.persisted and not queue.is_stream]
+    return struct.pack(f">{len(ids)}I", *ids)

@@ -1,0 +1,212 @@
+"""A checkpoint: records that stand for all state of now, so that a restart need not read all that led to it.
+
+Owns: the records of a checkpoint and which journal positions they refer to. Must not touch: files;
+reading the records back is ``recovery.py``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.broker import Broker
+from holtmq.broker.message import TRANSIENT, Message
+from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.records.changes import (
+    AnyChange,
+    BindingPut,
+    ExchangePut,
+    Kind,
+    PermissionPut,
+    PolicyPut,
+    QueuePut,
+    UserPut,
+    VhostPut,
+    encode_change,
+    pack_table,
+)
+from holtmq.broker.topology.policies import Policy
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.work_queue import WorkQueue
+
+
+class QueueState(msgspec.Struct, array_like=True):
+    """What one work queue holds, in a checkpoint."""
+
+    id: int
+    size: int
+    expiring: bool
+    delivered_upto: int
+    levels: dict[int, bytes]
+    returned: dict[int, int]
+
+
+class Counters(msgspec.Struct, array_like=True):
+    """Numbers that must not be used twice."""
+
+    seq: int
+    last_queue_id: int
+
+
+class DelayState(msgspec.Struct, array_like=True):
+    """Messages that wait for their time, by position."""
+
+    due_ms: dict[int, int]
+
+
+_IN_MEMORY_AT_MOST: Final = 20_000  # a longer run is certainly one of paged positions
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def snapshot(
+    broker: Broker, partitioned: PartitionedStore | None = None
+) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
+    """Records that stand for all state of now, and the sorted positions that it refers to."""
+    records: list[tuple[int, bytes]] = [
+        (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
+    ]
+    records += [(Kind.CHANGE, encode_change(change)) for change in _topology(broker)]
+    live: list[array[int]] = []
+    outstanding = _outstanding(broker)
+    for queue in broker.queues_by_id.values():
+        state = _queue_state(queue, outstanding.get(queue.id, []), live)
+        if queue.persisted:
+            records.append((Kind.QUEUE_STATE, _encode(state)))
+    delayed = broker.flow.delayed
+    live.append(array("Q", sorted(delayed)))
+    due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
+    records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
+    if partitioned is not None:
+        more, kept = partitioned.snapshot()
+        records += more
+        live += kept
+    return records, [positions for positions in live if positions]
+
+
+def _outstanding(broker: Broker) -> dict[int, list[Message]]:
+    found: dict[int, list[Message]] = {}
+    for session in broker.sessions:
+        for lease in session.outstanding():
+            found.setdefault(lease.queue.id, []).append(lease.message)
+    for queue in broker.queues_by_id.values():
+        for batch in queue.held_back.values():
+            found.setdefault(queue.id, []).extend(batch)
+        if queue.outcasts:  # they could not be written; some (``reject-publish-dlx``) never were in the queue
+            outcasts = [message for _, message in queue.outcasts if message.position]
+            found.setdefault(queue.id, []).extend(outcasts)
+    return found
+
+
+def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[int]]) -> QueueState:
+    """What a restart needs of a queue; the positions of everything it holds go to ``live``."""
+    store = queue.store
+    lanes: dict[int, Lane] = dict(store.lanes) if isinstance(store, Levels) else {0: store}
+    size, expiring = queue.bytes, queue.expiring
+    out_by_level: dict[int, list[int]] = {}
+    for message in outstanding:
+        level = store.level_of(message.priority) if isinstance(store, Levels) else 0
+        expiring = expiring or message.expires_ms > 0
+        if message.persistent:
+            size += len(message.body)
+            out_by_level.setdefault(level, []).append(message.position)
+            lanes.setdefault(level, Lane())
+    live.append(array("Q", sorted(message.position for message in outstanding if message.position)))
+    levels: dict[int, bytes] = {}
+    for level, lane in lanes.items():
+        runs = list(lane.positions())
+        live += [_plain(run, lane.mixed) for run in runs]
+        size -= lane.transient_bytes()
+        if queue.persisted:
+            kept = [_persistent_only(run, lane.mixed) for run in runs]
+            levels[level] = b"".join(run.tobytes() for run in _with_out(kept, out_by_level.get(level, [])))
+    return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
+
+
+def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
+    """What is out has its place ahead of what waits or, where some of that came back before it, among it."""
+    out.sort()
+    merged: list[array[int]] = []
+    for run in runs:
+        if out and run:
+            here = bisect_left(out, run[-1])
+            if here:
+                merged.append(array("Q", sorted([*out[:here], *run])))
+                out = out[here:]
+                continue
+        merged.append(run)
+    merged.append(array("Q", out))
+    return merged
+
+
+def _untagged(position: int) -> int:
+    return position & ~TRANSIENT
+
+
+def _persistent_only(run: array[int], mixed: bool) -> array[int]:
+    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: all of it is persistent
+        return run
+    return array("Q", [position for position in run if position < TRANSIENT])
+
+
+def _plain(run: array[int], mixed: bool) -> array[int]:
+    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: in the order of the journal
+        return run
+    return array("Q", sorted(map(_untagged, run)))
+
+
+def _topology(broker: Broker) -> Iterable[AnyChange]:
+    for vhost in broker.vhosts.values():
+        yield VhostPut(vhost.name)
+    for user in broker.users.users():
+        yield UserPut(user.name, user.password_hash, list(user.tags))
+    for grant in broker.users.grants():
+        rights = grant.permissions
+        yield PermissionPut(grant.user, grant.vhost, rights.configure, rights.write, rights.read)
+    for vhost in broker.vhosts.values():
+        for book, operator in ((broker.policies, False), (broker.operator_policies, True)):
+            for policy in book.in_vhost(vhost.name):
+                yield _policy_put(policy, operator)
+        for exchange in vhost.exchanges.values():
+            if exchange.durable and not exchange.is_default:
+                yield ExchangePut(
+                    vhost.name,
+                    exchange.name,
+                    exchange.kind.value,
+                    exchange.auto_delete,
+                    exchange.internal,
+                    pack_table(dict(exchange.arguments)),  # type: ignore[arg-type]
+                )
+        for queue in vhost.queues.values():
+            if queue.persisted:
+                packed = pack_table(dict(queue.arguments))  # type: ignore[arg-type]
+                yield QueuePut(vhost.name, queue.name, queue.id, queue.auto_delete, packed)
+        for exchange in vhost.exchanges.values():
+            for binding in exchange.bindings():
+                where = binding.destination
+                lasting = where.persisted if isinstance(where, WorkQueue) else where.durable
+                if exchange.durable and lasting:
+                    yield BindingPut(
+                        vhost.name,
+                        exchange.name,
+                        where.name,
+                        binding.to_exchange,
+                        binding.routing_key,
+                        pack_table(dict(binding.arguments)),  # type: ignore[arg-type]
+                    )
+
+
+def _policy_put(policy: Policy, operator: bool) -> PolicyPut:
+    return PolicyPut(
+        policy.vhost,
+        policy.name,
+        policy.pattern.pattern,
+        policy.apply_to.value,
+        policy.priority,
+        pack_table(dict(policy.definition)),  # type: ignore[arg-type]
+        operator,
+    )

@@ -1,0 +1,304 @@
+"""State is a fold over the journal: this is the fold.
+
+Owns: what each record does to state at start-up. Must not touch: files; the journal hands records in.
+What a checkpoint consists of is in ``checkpoint.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import Final, assert_never
+
+import msgspec
+
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.users import Grant, User
+from holtmq.broker.broker import Broker
+from holtmq.broker.message import placed
+from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.records.changes import (
+    AnyChange,
+    BindingDeleted,
+    BindingPut,
+    ExchangeDeleted,
+    ExchangePut,
+    Kind,
+    PermissionDeleted,
+    PermissionPut,
+    PolicyDeleted,
+    PolicyPut,
+    QueueDeleted,
+    QueuePut,
+    UserDeleted,
+    UserPut,
+    VhostDeleted,
+    VhostPut,
+    decode_change,
+    unpack_table,
+)
+from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
+from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.topology.policies import make_policy
+from holtmq.broker.topology.queue_arguments import QueueType, parse_queue_arguments
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.journal.interface import Recovery
+
+assert sys.byteorder == "little", "journal records hold arrays in little-endian order"
+
+
+_state_decoder = msgspec.msgpack.Decoder(QueueState)
+_counters_decoder = msgspec.msgpack.Decoder(Counters)
+_delay_decoder = msgspec.msgpack.Decoder(DelayState)
+_PARTITIONED = int(Kind.PARTITIONED)
+_MESSAGE: Final = int(Kind.MESSAGE)
+
+
+class _Holding:
+    """A queue while the journal is read: 8 bytes a message, settled ones forgotten as they pass."""
+
+    __slots__ = (
+        "bytes",
+        "delivered_upto",
+        "expiring",
+        "gone",
+        "has_levels",
+        "heads",
+        "levels",
+        "queue",
+        "returned",
+    )
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self.queue = queue
+        self.has_levels = isinstance(queue.store, Levels)
+        self.levels: dict[int, array[int]] = {}
+        self.heads: dict[int, int] = {}
+        self.gone: set[int] = set()  # settled, but not at the head of a level
+        self.bytes = 0
+        self.expiring = False
+        self.delivered_upto = 0
+        self.returned: dict[int, int] = {}
+
+    def restore(self, state: QueueState) -> None:
+        self.bytes, self.expiring = state.size, state.expiring
+        self.delivered_upto = state.delivered_upto
+        self.returned = state.returned
+        for level, packed in state.levels.items():
+            positions = array("Q")
+            positions.frombytes(packed)
+            level = self._level(level)  # the broker may keep fewer levels than it did
+            if level in self.levels:
+                positions = array("Q", sorted([*self.levels[level], *positions]))
+            self.levels[level] = positions
+            self.heads[level] = 0
+
+    def _level(self, priority: int) -> int:
+        store = self.queue.store
+        return store.level_of(priority) if isinstance(store, Levels) else 0
+
+    def add(self, position: int, priority: int, expires_ms: int, body_size: int) -> None:
+        level = self._level(priority) if self.has_levels else 0
+        positions = self.levels.get(level)
+        if positions is None:
+            positions = self.levels[level] = array("Q")
+            self.heads[level] = 0
+        positions.append(position)
+        self.bytes += body_size
+        if expires_ms:
+            self.expiring = True
+
+    def settle(self, settled: array[int], size: int) -> None:
+        self.bytes -= size
+        gone = self.gone
+        for position in settled:
+            for level, positions in self.levels.items():
+                head = self.heads[level]
+                if head < len(positions) and positions[head] == position:
+                    head += 1
+                    while gone and head < len(positions) and positions[head] in gone:
+                        gone.remove(positions[head])
+                        head += 1
+                    self.heads[level] = head
+                    break
+            else:
+                gone.add(position)
+
+    def keep_only(self, survivors: array[int], size: int) -> None:
+        kept = set(survivors)
+        for level, positions in self.levels.items():
+            self.levels[level] = array("Q", [p for p in positions[self.heads[level] :] if p in kept])
+            self.heads[level] = 0
+        self.gone.clear()
+        self.bytes = size
+
+    def finish(self) -> None:
+        queue = self.queue
+        for level, positions in self.levels.items():
+            rest = positions[self.heads[level] :]
+            if self.gone:
+                rest = array("Q", [p for p in rest if p not in self.gone])
+            if not rest:
+                continue
+            if isinstance(queue.store, Levels):
+                queue.store.adopt(level, rest)
+            else:
+                queue.store.adopt(rest)
+        queue.bytes = max(self.bytes, 0)
+        queue.expiring = queue.expiring or self.expiring
+        queue.returned = self.returned if len(queue) else {}
+        queue.redelivered_upto = queue.delivered_upto = queue.delivered_recorded = self.delivered_upto
+
+
+def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | None = None) -> int:
+    """Fold a journal into an empty broker; how many records there were."""
+    holdings: dict[int, _Holding] = {}
+    delayed: dict[int, int] = {}
+    count = 0
+    seq = 0  # highest in use; transient messages leave theirs only in marks and counts
+    for position, kind, payload in _all_records(recovery):
+        count += 1
+        if kind == _MESSAGE:  # a restart reads millions of these, so they come before the match
+            placed_seq, expires_ms, priority, queue_ids, body_size = placed(payload)
+            if placed_seq > seq:
+                seq = placed_seq
+            for queue_id in queue_ids:
+                holding = holdings.get(queue_id)
+                if holding is not None:
+                    holding.add(position, priority, expires_ms, body_size)
+            continue
+        if kind >= _PARTITIONED:  # first: a million bodies come this way
+            if partitioned is not None:
+                partitioned.fold(position, kind, payload)
+            continue
+        match kind:
+            case Kind.SETTLED:
+                queue_id, size, positions = decode_settled(payload)
+                if queue_id in holdings:
+                    holdings[queue_id].settle(positions, size)
+            case Kind.PURGED:
+                queue_id, size, positions = decode_settled(payload)
+                if queue_id in holdings:
+                    holdings[queue_id].keep_only(positions, size)
+            case Kind.DELIVERED:
+                queue_id, upto = decode_mark(payload)
+                seq = max(seq, upto)
+                if queue_id in holdings:
+                    holdings[queue_id].delivered_upto = upto
+            case Kind.RETURNED:
+                for queue_id, returned_seq, times in decode_returned(payload):
+                    seq = max(seq, returned_seq)
+                    if queue_id in holdings:
+                        holdings[queue_id].returned[returned_seq] = times
+            case Kind.CHANGE:
+                _apply(broker, decode_change(payload), holdings)
+            case Kind.DELAYED:
+                due_ms, _, _, message = decode_delayed(payload)
+                seq = max(seq, message.seq)
+                delayed[position] = due_ms
+            case Kind.DELAY_ENDED:
+                delayed.pop(int.from_bytes(payload, "little"), None)
+            case Kind.QUEUE_STATE:
+                state = _state_decoder.decode(payload)
+                if state.id in holdings:
+                    holdings[state.id].restore(state)
+            case Kind.COUNTERS:
+                counters = _counters_decoder.decode(payload)
+                seq, broker.last_queue_id = counters.seq, counters.last_queue_id
+            case Kind.DELAY_STATE:
+                delayed = _delay_decoder.decode(payload).due_ms
+            case _:  # PAGED
+                pass
+    broker.flow.seq = seq
+    for holding in holdings.values():
+        holding.finish()
+        broker.flow.touch(holding.queue)
+        if holding.queue.limited:  # the crash may have come between a message and the one it pushed out
+            holding.queue.shed_excess(broker.flow.pager)
+    for position, due_ms in delayed.items():
+        broker.flow.schedule_delayed(position, True, due_ms)
+    return count
+
+
+def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
+    for kind, payload in recovery.checkpoint:
+        yield 0, kind, payload
+    yield from recovery.records
+
+
+def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> None:
+    match change:
+        case VhostPut(name):
+            broker.add_vhost(name)
+        case VhostDeleted(name):
+            vhost = broker.vhosts.pop(name)
+            for queue in vhost.queues.values():
+                broker.queues_by_id.pop(queue.id, None)
+                holdings.pop(queue.id, None)
+            broker.users.delete_vhost(name)
+            broker.policies.remove_vhost(name)
+            broker.operator_policies.remove_vhost(name)
+        case ExchangePut(vhost_name, name, kind, auto_delete, internal, arguments):
+            broker.vhosts[vhost_name].declare_exchange(
+                name, kind, True, auto_delete, internal, unpack_table(arguments)
+            )
+        case ExchangeDeleted(vhost_name, name):
+            broker.vhosts[vhost_name].delete_exchange(name)
+        case QueuePut():
+            holdings[change.id] = _Holding(_restore_queue(broker, change))
+        case QueueDeleted(queue_id):
+            queue = broker.queues_by_id.pop(queue_id)
+            broker.vhosts[queue.vhost].remove_queue(queue)
+            holdings.pop(queue_id, None)
+        case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
+            vhost = broker.vhosts[vhost_name]
+            where = vhost.destination(destination, to_exchange)
+            vhost.bind(vhost.exchange(source), where, key, unpack_table(arguments))
+        case BindingDeleted(vhost_name, source, destination, to_exchange, key, arguments):
+            vhost = broker.vhosts[vhost_name]
+            where = vhost.destination(destination, to_exchange)
+            vhost.unbind(vhost.exchange(source), where, key, unpack_table(arguments))
+        case PolicyPut(vhost_name, name, pattern, apply_to, priority, definition, operator):
+            policy = make_policy(
+                vhost_name, name, pattern, unpack_table(definition), apply_to, priority, operator=operator
+            )
+            (broker.operator_policies if operator else broker.policies).put(policy)
+            broker.apply_policies(broker.vhosts[vhost_name])
+        case PolicyDeleted(vhost_name, name, operator):
+            (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
+            broker.apply_policies(broker.vhosts[vhost_name])
+        case UserPut(name, password_hash, tags):
+            broker.users.put_user(User(name, password_hash, tuple(tags)))
+        case UserDeleted(name):
+            broker.users.delete_user(name)
+        case PermissionPut(user, vhost_name, configure, write, read):
+            broker.users.set_permissions(Grant(user, vhost_name, Permissions(configure, write, read)))
+        case PermissionDeleted(user, vhost_name):
+            broker.users.clear_permissions(user, vhost_name)
+        case _:
+            assert_never(change)
+
+
+def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
+    arguments = unpack_table(change.arguments)
+    options = parse_queue_arguments(change.name, change.vhost, arguments, auto_delete=change.auto_delete)
+    queue: WorkQueue
+    if options.queue_type is QueueType.STREAM and broker.streams is not None:
+        queue = broker.streams.make(change.name, change.vhost, change.id, options, dict(arguments))
+    else:
+        queue = WorkQueue(
+            change.name,
+            change.vhost,
+            change.id,
+            options,
+            durable=True,
+            auto_delete=change.auto_delete,
+            arguments=dict(arguments),
+            max_levels=broker.max_priority,
+            now_ms=broker.flow.now_ms,
+        )
+    broker.add_queue(broker.vhosts[change.vhost], queue)
+    broker.last_queue_id = max(broker.last_queue_id, change.id)
+    return queue

@@ -1,0 +1,59 @@
+"""One transaction or push over both kinds of queue: all of it in one journal record, or nothing.
+
+Owns: the order of it: whoever may refuse is asked first, then everything is written together. Must not touch:
+the rules of either kind, wire names, clocks.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holtmq.broker.partitioned.commands.atomic_commit import Part, check
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.streams.vhost_streams import Streams
+from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkPush
+
+if TYPE_CHECKING:
+    from holtmq.broker.broker import Broker
+
+
+class JointTransactions:
+    """See the module."""
+
+    def __init__(self, broker: "Broker", service: PartitionedService, door: WorkDoor) -> None:
+        self._broker = broker
+        self._service = service
+        self._door = door
+
+    def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
+        """Raises the first refusal, and then nothing has happened; else ``part`` has its answers."""
+        flow, streams = self._broker.flow, self._broker.streams
+        assert streams is not None, "whoever serves partitioned queues has attached them"
+        if self._broker.journal.failed is not None:
+            raise self._broker.journal.failed
+        self._door.check(pushes, acks)
+        check(self._service, part)
+        # From here on nothing is refused, so nothing has to be undone.
+        flow.begin()
+        try:
+            self._write(part, pushes, acks, streams)
+        except BaseException:
+            streams.abandon()
+            if flow.in_batch:
+                flow.abort()
+            raise
+
+    def _write(
+        self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck], streams: Streams
+    ) -> None:
+        for queue, transaction_id, payload in pushes:
+            (taken,) = self._door.push(queue, [(transaction_id, payload)])
+            assert taken, "a queue that had room a moment ago is full"
+        settled = {}
+        for ack in acks:
+            assert ack.queue is not None
+            assert ack.status is not None
+            refusal = self._door.settle(ack.queue, ack.transaction_id, ack.lease_id, ack.status)
+            assert refusal is None, refusal
+            settled[ack.queue.id] = ack.queue
+        streams.join(part)
+        self._broker.flow.commit(settled.values())

@@ -1,0 +1,171 @@
+"""One message in two worlds: an AMQP body with properties, and a JSON payload with a transaction id.
+
+Owns: the translation both ways, without loss. Must not touch: queues, offsets' meaning, clocks.
+"""
+
+import base64
+import binascii
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holtmq.broker.message import Message, make_address
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
+from holtmq.broker.publish.publish_properties import Traits
+from holtmq.wire.properties import (
+    PROPERTIES_AT,
+    Properties,
+    encode_header,
+    encode_properties,
+    header_end,
+    raw_headers,
+    with_headers,
+)
+from holtmq.wire.tables import FieldTable
+
+_BASE64: Final = b'{"$base64":'
+_JSON_STARTS: Final = frozenset(b' \t\n\r{["-0123456789tfn')
+_PARTITION: Final = "x-partition"
+_PARTITION_BYTES: Final = _PARTITION.encode()
+_OFFSET: Final = "x-stream-offset"
+_INT: Final = Struct(">cI")  # a header's value: its type, and a number of 31 bits
+_json = msgspec.json
+
+
+def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
+    """An AMQP body as JSON: itself when it is JSON, else as a string, else in base64.
+
+    A body that is a bare JSON string, or looks like our base64 form, is taken as text: so the way
+    back needs no mark of its own. With ``is_json`` somebody said what it is, and there is no way back.
+    """
+    # Most of what is not JSON shows it by its first byte, without the price of a failed attempt.
+    if body and body[0] in _JSON_STARTS and (is_json or (body[:1] != b'"' and not body.startswith(_BASE64))):
+        try:
+            _json.decode(body)
+            return body
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nested too deeply for anybody
+            pass
+    try:
+        return _json.encode(body.decode())
+    except UnicodeDecodeError:
+        return _BASE64 + b'"' + base64.b64encode(body) + b'"}'
+
+
+def to_body(payload: bytes) -> bytes:
+    """What ``to_payload`` made, undone. A payload that never was an AMQP body is its own body."""
+    if payload[:1] == b'"':
+        return _json.decode(payload, type=str).encode()
+    if payload.startswith(_BASE64):
+        try:
+            return base64.b64decode(payload[len(_BASE64) + 1 : -2], validate=True)
+        except binascii.Error:
+            return payload
+    return payload
+
+
+class Envelope(NamedTuple):
+    """What equal publishes have in common on their way into partitioned queues."""
+
+    partition: str
+    facts: AmqpFacts
+
+
+def envelope_of(exchange: str, routing_key: str, traits: Traits) -> Envelope:
+    """Of a message whose properties are kept as they came."""
+    # The table is decoded only when its bytes say that it may name a partition.
+    wanted = traits.headers.get(_PARTITION) if _PARTITION_BYTES in traits.property_bytes else None
+    facts = AmqpFacts(exchange, routing_key, traits.property_bytes, traits.priority)
+    return Envelope(_partition(wanted, routing_key), facts)
+
+
+def partition_of(message: Message) -> str:
+    """The partition that a published message is for."""
+    return _partition(raw_headers(message.header[PROPERTIES_AT:]).get(_PARTITION), message.routing_key)
+
+
+def _partition(wanted: object, routing_key: str) -> str:
+    return readable(wanted if isinstance(wanted, str) and wanted else routing_key) or DEFAULT_PARTITION
+
+
+def readable(name: str) -> str:
+    """Partitions are listed and journalled as text; of a key that is none, bytes are spelled out."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return name
+
+
+def body_of(message: Message, transaction_id: str) -> Body:
+    """A published message as a partitioned queue keeps it."""
+    facts = AmqpFacts(message.exchange, message.routing_key, message.header[PROPERTIES_AT:], message.priority)
+    return Body(transaction_id, to_payload(message.body), facts=facts)
+
+
+def message_of(queue: str, partition: str, offset: int, created_us: int, stored: Body) -> Message:
+    """A stored message as an AMQP consumer gets it; header ``x-stream-offset`` says where it is."""
+    extra: FieldTable = {_OFFSET: offset, _PARTITION: partition}
+    if stored.facts is None:
+        body = stored.payload
+        address = make_address("", queue)
+        properties = encode_properties(
+            Properties(
+                content_type="application/json",
+                delivery_mode=2,
+                message_id=stored.transaction_id if len(stored.transaction_id.encode()) < 256 else None,
+                headers=extra,
+            )
+        )
+        priority = 0
+    else:
+        body = to_body(stored.payload)
+        address = make_address(stored.facts.exchange, stored.facts.routing_key)
+        raw = stored.facts.header
+        properties = with_headers(raw, {**raw_headers(raw), **extra}, drop_expiration=False)
+        priority = stored.facts.priority
+    return Message(
+        offset, address, encode_header(len(body), properties), body, created_us // 1000, 0, priority, True
+    )
+
+
+class Showing:
+    """Messages of one queue, one after the other, as ``message_of`` makes them.
+
+    Neighbours mostly were published alike. Of such only body and offset differ, and only those are worked
+    out: a tenth of the time.
+    """
+
+    __slots__ = ("_address", "_after", "_before", "_facts", "_partition", "_queue")
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._facts: AmqpFacts | None = None
+        self._partition = ""
+        self._before: bytes | None = None  # property bytes up to the offset; None: not worked out
+        self._after = b""
+        self._address = b""
+
+    def message(self, partition: str, offset: int, created_us: int, stored: Body) -> Message:
+        facts = stored.facts
+        alike = facts is not None and facts is self._facts and partition == self._partition
+        if facts is None or not alike or self._before is None or offset > 0x7FFF_FFFF:
+            message = message_of(self._queue, partition, offset, created_us, stored)
+            self._before = self._up_to_offset(message) if alike else None
+            self._facts, self._partition = facts, partition
+            return message
+        body = to_body(stored.payload)
+        properties = self._before + _INT.pack(b"I", offset) + self._after
+        header = encode_header(len(body), properties)
+        return Message(offset, self._address, header, body, created_us // 1000, 0, facts.priority, True)
+
+    def _up_to_offset(self, message: Message) -> bytes | None:
+        """Keep what the next one will have in common with it; None when the offset is written otherwise."""
+        properties = message.header[PROPERTIES_AT:]
+        end = header_end(properties, _OFFSET)
+        start = end - _INT.size
+        if message.seq > 0x7FFF_FFFF or properties[start:end] != _INT.pack(b"I", message.seq):
+            return None
+        self._after, self._address = properties[end:], message.address
+        return properties[:start]

@@ -1,0 +1,411 @@
+"""A partitioned queue as AMQP sees it: exchanges route into it, consumers read it or join a group.
+
+Owns: what each AMQP consumer has read and holds of a partitioned queue. Must not touch: the journal;
+``PartitionedService`` writes. A work queue in name and place, so that topology needs no second kind.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Final, Protocol
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.message import Message
+from holtmq.broker.partitioned.commands.pushing import has_room
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
+from holtmq.broker.topology.queue_arguments import QueueOptions
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.spilling_fifo import Lane, Pager
+from holtmq.broker.work.work_queue import Consumer, WorkQueue
+
+_READ_AT_ONCE: Final = 256
+_GROUP_PARTITIONS: Final = 64
+_FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease has no clock: it dies with its holder
+_UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+class StreamConsumer(Consumer, Protocol):
+    """A consumer that says where it wants to start."""
+
+    @property
+    def arguments(self) -> Mapping[str, object]: ...
+
+
+class _Store(Lane):
+    """What looks like the place of waiting messages: nothing ever waits here, the log has it."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        super().__init__()
+        self._count = count
+
+    def push(self, message: Message) -> None:
+        raise AssertionError("a stream's messages are written with the record of their publish")
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def spill(self, pager: Pager, bytes_held: int) -> None:
+        """Nothing is held."""
+
+
+class StreamQueue(WorkQueue):
+    """See the module."""
+
+    __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "settle_log", "stored_as", "touch")
+
+    is_stream = True
+
+    def __init__(
+        self,
+        name: str,
+        vhost: str,
+        queue_id: int,
+        options: QueueOptions,
+        service: PartitionedService,
+        now: Callable[[], float],
+        new_id: Callable[[], str],
+        settle_log: Callable[[Sequence[AckRequest], bool], None],
+        touch: Callable[[WorkQueue], None],
+        arguments: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
+        self.stored_as = stored_name(vhost, name)
+        self.lane = None
+        self.store = _Store(self._count)
+        self._service = service
+        self._now = now
+        self._new_id = new_id
+        self.settle_log = settle_log  # now, or with the batch that is open; and whether the claim is over
+        self.touch = touch  # have it dispatch, before the turn ends
+        self._readers: dict[StreamConsumer, _Reader | _Member] = {}
+        self._held: dict[int, tuple[_Member, int, int]] = {}  # id of a message -> member, partition, offset
+
+    @property
+    def log(self) -> PartitionedQueue | None:
+        """The queue behind this name; None before its first message."""
+        return self._service.store.queues.get(self.stored_as)
+
+    # -- arriving --------------------------------------------------------------------------------
+
+    def item_of(self, message: Message) -> PushItem:
+        """A published message as the log takes it."""
+        return PushItem(self.stored_as, partition_of(message), body_of(message, self._new_id()))
+
+    def _count(self) -> int:
+        log = self.log
+        return 0 if log is None else log.log.live
+
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether the log has a limit (``maxSize``); AMQP's own limits are retention's business."""
+        log = self.log
+        return log is not None and log.config.max_size > 0
+
+    def is_full(self, size: int, on_the_way: int = 0, bytes_on_the_way: int = 0) -> bool:
+        """Whether one more, behind others that are sure to come, would be too many for the log."""
+        log = self.log
+        return log is not None and not self._service.spool.holds and not has_room(log, on_the_way + 1)
+
+    # -- leaving ---------------------------------------------------------------------------------
+
+    def dispatch(self, now_ms: int, pager: Pager) -> None:
+        """Give every reader what lies before it, every group member what it may claim."""
+        for consumer, reader in list(self._readers.items()):
+            while (room := min(consumer.room(), _READ_AT_ONCE)) > 0:
+                messages = reader.next(room)
+                if not messages:
+                    break
+                self.unacked += len(messages)
+                consumer.deliver(self, messages)
+
+    def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
+        """``basic.get`` has no place to stand in a log."""
+        raise Conflict(
+            f"queue '{self.name}' in vhost '{self.vhost}' is a stream: consume from it, do not get"
+        )
+
+    def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
+        """Retention is the partitioned queue's own."""
+
+    def purge(self, outstanding: Iterable[Message] = ()) -> int:
+        """A log is not purged: its readers stand at offsets."""
+        raise Conflict(f"queue '{self.name}' in vhost '{self.vhost}' is a stream: it cannot be purged")
+
+    # -- leases end ------------------------------------------------------------------------------
+
+    def settle(self, message: Message) -> None:
+        """Acknowledged: a group's cursor moves; a plain reader only gets room."""
+        self.unacked -= 1
+        self._verdict(message, AckStatus.COMPLETED)
+
+    def settle_all(self, messages: list[Message]) -> None:
+        """Handed out to somebody who does not acknowledge."""
+        for message in messages:
+            self.settle(message)
+
+    def reject(self, message: Message) -> None:
+        """Refused for good: the group's dead letters. To a plain reader it means no more than an ack."""
+        self.unacked -= 1
+        self._verdict(message, AckStatus.DEAD_LETTER)
+
+    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
+        """Given back: the group hands the message out again. A plain reader has passed it."""
+        for lease in leases:
+            self.unacked -= 1
+            self._verdict(lease.message, AckStatus.RETRY)
+        return []
+
+    def take_out(self, message: Message) -> bool:
+        """Nothing waits here that could be withdrawn."""
+        return False
+
+    def withdraw(self, message: Message) -> bool:
+        """A late acknowledgment after a cancel: the lease is over."""
+        return False
+
+    def is_redelivered(self, message: Message) -> bool:
+        """A log does not count who has read it; a group does."""
+        held = self._held.get(id(message))
+        return held is not None and held[0].redelivers(held[1])
+
+    def _verdict(self, message: Message, status: AckStatus) -> None:
+        held = self._held.pop(id(message), None)
+        if held is not None:
+            member, partition, offset = held
+            member.verdict(partition, offset, status)
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Start reading where the consumer's arguments say, or join its group."""
+        stream_consumer: StreamConsumer = consumer  # type: ignore[assignment]
+        arguments = stream_consumer.arguments
+        group = arguments.get("x-consumer-group")
+        if group is not None and (not isinstance(group, str) or not group or readable(group) != group):
+            raise Conflict(
+                f"invalid arg 'x-consumer-group' for queue '{self.name}': expected a name, got {group!r}"
+            )
+        start = arguments.get("x-stream-offset")
+        if isinstance(group, str):
+            self._readers[stream_consumer] = _Member(
+                self, group, _group_start(self.name, start), self._new_id()
+            )
+        else:
+            self._readers[stream_consumer] = _Reader(self, self._start_offset(start))
+        self.consumers.append(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Stop reading; a member's claims go back to its group."""
+        self.consumers.remove(consumer)
+        reader = self._readers.pop(consumer)  # type: ignore[call-overload]
+        if isinstance(reader, _Member):
+            reader.leave()
+        if not self.consumers:
+            self.exclusive_consumer = False
+
+    def end(self) -> None:
+        """The queue is gone, and its consumers with it, which were told."""
+        for reader in self._readers.values():
+            if isinstance(reader, _Member):
+                reader.leave()
+        self._readers.clear()
+
+    def hold(self, member: "_Member", partition: int, message: Message) -> None:
+        """A member has this message until a verdict."""
+        self._held[id(message)] = (member, partition, message.seq)
+
+    def forget(self, member: "_Member") -> None:
+        """A member has left."""
+        self._held = {key: held for key, held in self._held.items() if held[0] is not member}
+
+    @property
+    def service(self) -> PartitionedService:
+        return self._service
+
+    def now(self) -> float:
+        """Seconds since the epoch, as the broker has them."""
+        return self._now()
+
+    def _start_offset(self, start: object) -> int:
+        log = self.log
+        first, end = (0, 0) if log is None else (log.log.first_offset, log.log.next_offset)
+        match start:
+            case None | "next":
+                return end
+            case "first":
+                return first
+            case "last":
+                return max(first, end - 1)
+            case bool():
+                pass
+            case int() if start >= 0:
+                return start
+            case datetime():
+                return 0 if log is None else log.log.offset_at(int(start.timestamp() * 1_000_000))
+            case str() if (seconds := _interval(start)) is not None:
+                return 0 if log is None else log.log.offset_at(int((self._now() - seconds) * 1_000_000))
+        raise Conflict(_bad_offset(self.name, start))
+
+
+class _Reader:
+    """Reads a log from an offset on; nobody else notices."""
+
+    def __init__(self, queue: StreamQueue, offset: int) -> None:
+        self._queue = queue
+        self._offset = offset
+        self._showing = Showing(queue.name)
+
+    def next(self, limit: int) -> list[Message]:
+        queue = self._queue
+        log = queue.log
+        if log is None or self._offset >= log.log.sure:
+            return []
+        offsets = list(islice(log.log.live_offsets(self._offset, log.log.sure), limit))
+        self._offset = offsets[-1] + 1 if offsets else log.log.sure
+        rows = log.log.refs(offsets)
+        bodies = queue.service.store.bodies([position for _, position, _ in rows])
+        show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
+        return [
+            show(partitions[partition_of(offset)].name, offset, created_us, body)
+            for (offset, _, created_us), body in zip(rows, bodies, strict=True)
+        ]
+
+
+class _Claimed:
+    """One partition in a member's hands: offsets in order, and what was said about some of them."""
+
+    __slots__ = ("attempt", "lease_id", "transactions", "verdicts", "waiting")
+
+    def __init__(self, lease_id: str, attempt: int) -> None:
+        self.lease_id = lease_id
+        self.attempt = attempt
+        self.waiting: deque[int] = deque()
+        self.transactions: dict[int, str] = {}
+        self.verdicts: dict[int, AckStatus] = {}
+
+
+class _Member:
+    """A consumer in a consumer group: claims partitions, settles them from the front."""
+
+    def __init__(self, queue: StreamQueue, group: str, start: StartRequest, name: str) -> None:
+        self._queue = queue
+        self._group = group
+        self._start = start
+        self._name = name
+        self._showing = Showing(queue.name)
+        self._claims = 0
+        self._claimed: dict[int, _Claimed] = {}
+        queue.service.line.enlist(queue.stored_as, group, self._told)
+
+    def _told(self) -> None:
+        self._queue.touch(self._queue)
+
+    def next(self, limit: int) -> list[Message]:
+        queue = self._queue
+        now = queue.now()
+        self._claims += 1
+        lease_id = f"{self._name}-{self._claims}"
+        popped = queue.service.pop(
+            PopRequest(
+                lease_id,
+                queue.stored_as,
+                group=self._group,
+                limit=limit,
+                most_partitions=_GROUP_PARTITIONS,
+                lease_seconds=_FOR_EVER,
+                start=self._start,
+            ),
+            now,
+        )
+        log = queue.log
+        if popped is None and log is not None:
+            # Whole milliseconds are its clock: a deadline within this one has come in the next. Leases of
+            # members are no deadlines.
+            queue.service.line.plan_for_member(log, self._group, now + 0.001, now + _FOR_EVER / 2)
+        messages: list[Message] = []
+        for run in popped.runs if popped is not None else ():
+            partition = run.delivery.partition
+            claimed = self._claimed[partition] = _Claimed(lease_id, run.delivery.attempt)
+            for (offset, _, created_us), body in zip(run.rows, run.bodies, strict=True):
+                message = self._showing.message(run.delivery.name, offset, created_us, body)
+                claimed.waiting.append(offset)
+                claimed.transactions[offset] = body.transaction_id
+                queue.hold(self, partition, message)
+                messages.append(message)
+        return messages
+
+    def redelivers(self, partition: int) -> bool:
+        claimed = self._claimed.get(partition)
+        return claimed is not None and claimed.attempt > 1
+
+    def verdict(self, partition: int, offset: int, status: AckStatus) -> None:
+        """Settle what lies settled at the front: a group's cursor cannot jump over a message in work."""
+        claimed = self._claimed.get(partition)
+        if claimed is None or offset not in claimed.transactions:
+            return  # that claim is over: the message is, or will be, with somebody else
+        claimed.verdicts[offset] = status
+        acks: list[AckRequest] = []
+        log = self._queue.log
+        if log is None:
+            return
+        given_back = False
+        while claimed.waiting and claimed.waiting[0] in claimed.verdicts and not given_back:
+            front = claimed.waiting.popleft()
+            said = claimed.verdicts.pop(front)
+            given_back = said is AckStatus.RETRY
+            transaction = claimed.transactions.pop(front)
+            acks.append(AckRequest(log.number, partition, self._group, transaction, said, claimed.lease_id))
+        over = given_back or not claimed.waiting
+        if over:
+            del self._claimed[partition]
+        if acks:
+            self._queue.settle_log(acks, over)
+
+    def leave(self) -> None:
+        """Give back every claim, without a mark against it."""
+        log = self._queue.log
+        claimed, self._claimed = self._claimed, {}
+        self._queue.forget(self)
+        self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
+        if log is not None:
+            for partition, claim in claimed.items():
+                self._queue.service.give_back(log, self._group, partition, claim.lease_id)
+
+
+def stored_name(vhost: str, name: str) -> str:
+    """What a stream is called among partitioned queues: by its own name in the default vhost."""
+    return name if vhost == "/" else f"{vhost}/{name}"
+
+
+def _interval(text: str) -> int | None:
+    parts = re.fullmatch(r"([0-9]{1,9})([YMDhms])", text)
+    return int(parts[1]) * _UNITS[parts[2]] if parts else None
+
+
+def _group_start(queue: str, start: object) -> StartRequest:
+    match start:
+        case None:
+            return StartRequest(explicit=False)
+        case "first":
+            return StartRequest(StartMode.ALL)
+        case "next" | "last":
+            return StartRequest(StartMode.NEW)
+        case datetime():
+            return StartRequest(StartMode.TIMESTAMP, int(start.timestamp() * 1_000_000))
+    raise Conflict(_bad_offset(queue, start) + " (a group starts at first, next or a timestamp)")
+
+
+def _bad_offset(queue: str, start: object) -> str:
+    return (
+        f"invalid arg 'x-stream-offset' for queue '{queue}': {start!r} is none of first, last, next, "
+        "an offset, a timestamp or an interval such as 1h"
+    )

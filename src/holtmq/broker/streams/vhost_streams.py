@@ -1,0 +1,180 @@
+"""Partitioned queues among the queues of a vhost: made, found, woken, written and removed together.
+
+Owns: the pairing of each partitioned queue with its AMQP name, and the one record of what concerns both kinds
+of queue. Must not touch: what either side does with messages. A partitioned queue made over HTTP shows up in
+the default vhost under its own name.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.message import Message
+from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
+from holtmq.broker.partitioned.events import (
+    NO_QUEUE,
+    QueueConfigured,
+    QueueDeleted,
+    QueueEvent,
+    SubscriptionsForgotten,
+)
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.requests import AckRequest
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.publish.stream_publishes import Gathering
+from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.queue_arguments import QueueOptions
+from holtmq.broker.work.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from holtmq.broker.broker import Broker
+
+_DEFAULT_VHOST: Final = "/"
+_ARGUMENTS: Final[dict[str, object]] = {"x-queue-type": "stream"}
+
+
+class Streams:
+    """See the module. ``follow`` begins once recovery is over."""
+
+    def __init__(self, broker: "Broker", service: PartitionedService) -> None:
+        self._broker = broker
+        self._service = service
+        self._by_stored_name: dict[str, StreamQueue] = {}
+        self._following = False
+        # Message ids of what AMQP publishes: unique over restarts without a stored counter.
+        self._id_prefix = secrets.token_hex(8)
+        self._last_id = 0
+        self._settled: list[AckRequest] = []  # by consumers, in the batch that is open
+        self._last_of_claim: list[AckRequest] = []  # those among them after which nothing is held any more
+        self._part: Part | None = None  # of the transaction that the open batch is
+        self.gathering = Gathering(broker.flow.gathered, service, self._now, self._new_id)
+        heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
+
+        def hear(queue: PartitionedQueue, event: QueueEvent) -> None:
+            if heard is not None:
+                heard(queue, event)
+            self._hear(queue, event)
+
+        service.store.on_event = hear
+
+    def make(
+        self, name: str, vhost: str, queue_id: int, options: QueueOptions, arguments: dict[str, object]
+    ) -> StreamQueue:
+        """The AMQP face of a partitioned queue, which need not exist yet."""
+        queue = StreamQueue(
+            name,
+            vhost,
+            queue_id,
+            options,
+            self._service,
+            self._now,
+            self._new_id,
+            self._settle,
+            self._broker.flow.touch,
+            arguments,
+        )
+        self._by_stored_name[queue.stored_as] = queue
+        return queue
+
+    def delete(self, queue: StreamQueue) -> None:
+        """The name is gone from its vhost: so is the log behind it."""
+        self._by_stored_name.pop(queue.stored_as, None)
+        queue.end()
+        log = queue.log
+        if log is not None:
+            forgotten = [
+                (NO_QUEUE, SubscriptionsForgotten(group, log.name))
+                for group in {
+                    group
+                    for group, scope, _ in self._service.store.subscriptions.records()
+                    if scope.queue == log.name
+                }
+            ]
+            self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
+            self._service.forget_joined()
+            self._service.tally.forget(log.name)
+
+    # -- one record for both kinds of queue ------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether the open batch has something for partitioned queues beside what was published."""
+        return self._part is not None or bool(self._settled)
+
+    def join(self, part: Part) -> None:
+        """The open batch is a transaction that wants this of partitioned queues; it has been checked."""
+        self._part = part
+
+    def abandon(self) -> None:
+        """The open batch is given up."""
+        self._part = None
+        self._settled, self._last_of_claim = [], []
+
+    def write(
+        self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
+    ) -> list[int]:
+        """Write the records of work queues, what was placed on streams, and what is pending; all or nothing.
+
+        Where the former are.
+        """
+        part, self._part = self._part, None
+        settled, self._settled = self._settled, []
+        last_of_claim, self._last_of_claim = self._last_of_claim, []
+        items = [queue.item_of(message) for queue, message in placed if isinstance(queue, StreamQueue)]
+        if part is None and not settled:
+            return self._service.push_with(items, self._now(), batch)
+        positions = write_together(self._service, part or Part((), (), self._now()), items, settled, batch)
+        for ack in last_of_claim:
+            self._end_claim(ack)
+        return positions
+
+    def _settle(self, acks: Sequence[AckRequest], over: bool) -> None:
+        if self._broker.flow.in_batch:
+            self._settled += acks
+            self._last_of_claim += acks[-1:] if over else ()
+        else:
+            self._service.ack(acks, self._now())
+            if over:
+                self._end_claim(acks[-1])
+
+    def _end_claim(self, ack: AckRequest) -> None:
+        """Verdicts on messages that were deleted meanwhile, or let go by retention, do not end a lease."""
+        log = self._service.store.by_number.get(ack.queue)
+        if log is not None:
+            self._service.give_back(log, ack.group, ack.partition, ack.lease_id)
+
+    # -- coming and going ------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Recovery is over: give every partitioned queue without one an AMQP name, and listen."""
+        self._following = True
+        for queue in list(self._service.store.queues.values()):
+            self._name(queue)
+
+    def _hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
+        if not self._following:
+            return
+        if isinstance(event, QueueConfigured):
+            self._name(queue)
+        found = self._by_stored_name.get(queue.name)
+        if found is None:
+            return
+        if isinstance(event, QueueDeleted):
+            if not found.deleted:
+                self._broker.remove_queue(found)
+        elif found.consumers:
+            self._broker.flow.touch(found)
+
+    def _name(self, queue: PartitionedQueue) -> None:
+        vhost = self._broker.vhosts.get(_DEFAULT_VHOST)
+        if vhost is None or queue.name in self._by_stored_name or queue.name in vhost.queues:
+            return
+        if len(queue.name.encode()) <= 255 and not queue.name.startswith("amq."):
+            self._broker.declare_queue(vhost, queue.name, durable=True, arguments=_ARGUMENTS)
+
+    def _now(self) -> float:
+        return self._broker.flow.now_ms / 1000
+
+    def _new_id(self) -> str:
+        self._last_id += 1
+        return f"{self._id_prefix}-{self._last_id}"

@@ -1,0 +1,388 @@
+"""Exchanges and bindings: from a routing key and headers to the destinations of one exchange.
+
+Owns: the kinds of exchange, their binding indexes, what makes two bindings or two declarations the same.
+Must not touch: queues (anything with a ``name`` will do), messages, permissions. The walk over several
+exchanges is ``routing.py``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar, Union
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.topology.consistent_hash import HashRing, parse_weight
+from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
+from holtmq.broker.topology.headers_match import HeadersPattern
+from holtmq.broker.topology.topic_trie import TopicTrie
+
+Table: TypeAlias = Mapping[str, object]
+
+
+class Named(Protocol):
+    """All an exchange needs to know of a queue."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Q = TypeVar("Q", bound=Named)
+
+
+class Kind(Enum):
+    DIRECT = "direct"
+    FANOUT = "fanout"
+    TOPIC = "topic"
+    HEADERS = "headers"
+    CONSISTENT_HASH = "x-consistent-hash"
+    DELAYED = "x-delayed-message"
+
+
+# Name, kind, internal: there in every vhost, durable, never deleted.
+PREDECLARED: Final = (
+    ("", Kind.DIRECT, False),
+    ("amq.direct", Kind.DIRECT, False),
+    ("amq.fanout", Kind.FANOUT, False),
+    ("amq.topic", Kind.TOPIC, False),
+    ("amq.headers", Kind.HEADERS, False),
+    ("amq.match", Kind.HEADERS, False),
+    ("amq.rabbitmq.trace", Kind.TOPIC, True),
+)
+HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
+# RabbitMQ compares the first alone; the others change what an exchange does, so a difference is refused too.
+_COMPARED_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", "hash-header", "hash-property")
+
+Identity: TypeAlias = tuple[bool, str, str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding(Generic[Q]):
+    """One arrow from an exchange to a queue or to another exchange."""
+
+    source: str
+    destination: Union[Q, "Exchange[Q]"]
+    routing_key: str
+    arguments: Table = field(default_factory=dict, hash=False)
+    sequence: int = field(default=0, compare=False)  # when it was bound, for an order that stays
+
+    @property
+    def to_exchange(self) -> bool:
+        return isinstance(self.destination, Exchange)
+
+    @property
+    def identity(self) -> Identity:
+        """What makes a second bind the same binding: where to, by which key, with which arguments."""
+        return (
+            self.to_exchange,
+            self.destination.name,
+            self.routing_key,
+            _frozen(self.arguments) if self.arguments else (),
+        )
+
+
+class _Index(Protocol[Q]):
+    """How one kind of exchange finds its bindings."""
+
+    def add(self, binding: Binding[Q]) -> None: ...
+
+    def remove(self, binding: Binding[Q]) -> None: ...
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]: ...
+
+
+class Exchange(Generic[Q]):
+    """An exchange and its bindings. Made by ``make_exchange``, which refuses what makes no sense."""
+
+    __slots__ = (
+        "_bindings",
+        "_by_destination",
+        "_index",
+        "_next_sequence",
+        "arguments",
+        "auto_delete",
+        "durable",
+        "inner_kind",
+        "internal",
+        "kind",
+        "name",
+        "needs_headers",
+        "needs_properties",
+    )
+
+    def __init__(
+        self, name: str, kind: Kind, durable: bool, auto_delete: bool, internal: bool, arguments: Table
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.internal = internal
+        self.arguments = arguments
+        self.inner_kind = _delayed_kind(arguments) if kind is Kind.DELAYED else kind
+        hashed = self.inner_kind is Kind.CONSISTENT_HASH
+        # Whether a route can be told from the routing key alone; if not, callers must not cache it by key.
+        self.needs_headers = self.inner_kind is Kind.HEADERS or (hashed and "hash-header" in arguments)
+        self.needs_properties = hashed and "hash-property" in arguments
+        self._index: _Index[Q] = _make_index(self.inner_kind, arguments)
+        self._bindings: dict[Identity, Binding[Q]] = {}
+        self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
+        self._next_sequence = 0
+
+    def __repr__(self) -> str:
+        return f"Exchange({self.name!r}, {self.kind.value})"
+
+    @property
+    def is_default(self) -> bool:
+        return self.name == ""
+
+    @property
+    def is_delayed(self) -> bool:
+        """A message with a positive ``x-delay`` waits here before it is routed."""
+        return self.kind is Kind.DELAYED
+
+    @property
+    def is_unused(self) -> bool:
+        """Nothing is bound to it (as the source); an auto-delete exchange goes when this comes true."""
+        return not self._bindings
+
+    @property
+    def alternate_name(self) -> str | None:
+        """The alternate exchange its own arguments name; a policy may name one where they do not."""
+        name = self.arguments.get("alternate-exchange")
+        return name if isinstance(name, str) else None
+
+    def bind(
+        self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table | None = None
+    ) -> bool:
+        """Add a binding; False when it was there already. Conflict when its kind cannot use it."""
+        binding = Binding(self.name, destination, routing_key, dict(arguments or {}), self._next_sequence)
+        identity = binding.identity
+        if identity in self._bindings:
+            return False
+        self._index.add(binding)  # refuses before anything is changed
+        self._next_sequence += 1
+        self._bindings[identity] = binding
+        self._by_destination.setdefault(identity[:2], {})[identity] = binding
+        return True
+
+    def unbind(
+        self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table | None = None
+    ) -> bool:
+        """Remove a binding; False when there was none."""
+        identity = Binding(self.name, destination, routing_key, arguments or {}).identity
+        binding = self._bindings.get(identity)
+        if binding is None:
+            return False
+        self._forget(identity, binding)
+        return True
+
+    def unbind_all(self, destination: Union[Q, "Exchange[Q]"]) -> list[Binding[Q]]:
+        """Remove what leads to one destination, which is about to go; proportional to its own bindings."""
+        key = (isinstance(destination, Exchange), destination.name)
+        removed = dict(self._by_destination.get(key, {}))
+        for identity, binding in removed.items():
+            self._forget(identity, binding)
+        return list(removed.values())
+
+    def bindings(self) -> Iterable[Binding[Q]]:
+        """Every binding, oldest first."""
+        return self._bindings.values()
+
+    def bindings_to(self, destination: Union[Q, "Exchange[Q]"]) -> list[Binding[Q]]:
+        key = (isinstance(destination, Exchange), destination.name)
+        return list(self._by_destination.get(key, {}).values())
+
+    def route(
+        self, routing_key: str, headers: Table | None = None, properties: Table | None = None
+    ) -> list[Union[Q, "Exchange[Q]"]]:
+        """The destinations bound for this message, each once, in the order they were first bound.
+
+        The default exchange has no bindings of its own: ``routing.route`` looks its queue up by name.
+        """
+        found = self._index.match(routing_key, headers or {}, properties or {})
+        # By kind and name, not by the object: a queue type may define equality as it likes.
+        once: dict[tuple[bool, str], Q | Exchange[Q]] = {}
+        for binding in found:
+            destination = binding.destination
+            once.setdefault((isinstance(destination, Exchange), destination.name), destination)
+        return list(once.values())
+
+    def _forget(self, identity: Identity, binding: Binding[Q]) -> None:
+        self._index.remove(binding)
+        del self._bindings[identity]
+        siblings = self._by_destination[identity[:2]]
+        del siblings[identity]
+        if not siblings:
+            del self._by_destination[identity[:2]]
+
+
+def make_exchange(
+    name: str,
+    kind: str | Kind,
+    durable: bool = True,
+    auto_delete: bool = False,
+    internal: bool = False,
+    arguments: Table | None = None,
+) -> Exchange[Q]:
+    """A new exchange, or a Conflict that says what about it cannot be."""
+    try:
+        known = Kind(kind)
+    except ValueError:
+        raise Conflict(f"unknown exchange type '{kind}'") from None
+    arguments = dict(arguments or {})
+    alternate = arguments.get("alternate-exchange")
+    if alternate is not None and not isinstance(alternate, str):
+        raise Conflict(
+            f"invalid arg 'alternate-exchange' for exchange '{name}': "
+            f"{shown(alternate)} is of type '{type_name(alternate)}', not the name of an exchange"
+        )
+    return Exchange(name, known, durable, auto_delete, internal, arguments)
+
+
+def predeclared_exchanges() -> list[Exchange[Q]]:
+    """The exchanges every vhost starts with."""
+    return [make_exchange(name, kind, internal=internal) for name, kind, internal in PREDECLARED]
+
+
+def equivalence_error(existing: Exchange[Q], requested: Exchange[Q], vhost: str) -> str | None:
+    """RabbitMQ's sentence about the first difference of a redeclaration; None when there is none."""
+    thing = f"exchange '{existing.name}' in vhost '{vhost}'"
+    return (
+        field_difference("type", thing, requested.kind.value, existing.kind.value)
+        or field_difference("durable", thing, requested.durable, existing.durable)
+        or field_difference("auto_delete", thing, requested.auto_delete, existing.auto_delete)
+        or field_difference("internal", thing, requested.internal, existing.internal)
+        or argument_difference(_COMPARED_ARGUMENTS, thing, requested.arguments, existing.arguments)
+    )
+
+
+class _DirectIndex(Generic[Q]):
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[Identity, Binding[Q]]] = {}
+
+    def add(self, binding: Binding[Q]) -> None:
+        self._by_key.setdefault(binding.routing_key, {})[binding.identity] = binding
+
+    def remove(self, binding: Binding[Q]) -> None:
+        same_key = self._by_key[binding.routing_key]
+        del same_key[binding.identity]
+        if not same_key:
+            del self._by_key[binding.routing_key]
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        return self._by_key.get(routing_key, {}).values()
+
+
+class _FanoutIndex(Generic[Q]):
+    def __init__(self) -> None:
+        self._all: dict[Identity, Binding[Q]] = {}
+
+    def add(self, binding: Binding[Q]) -> None:
+        self._all[binding.identity] = binding
+
+    def remove(self, binding: Binding[Q]) -> None:
+        del self._all[binding.identity]
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        return self._all.values()
+
+
+class _TopicIndex(Generic[Q]):
+    def __init__(self) -> None:
+        self._trie: TopicTrie[Binding[Q]] = TopicTrie()
+
+    def add(self, binding: Binding[Q]) -> None:
+        self._trie.add(binding.routing_key, binding.identity, binding)
+
+    def remove(self, binding: Binding[Q]) -> None:
+        self._trie.remove(binding.routing_key, binding.identity)
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        # The trie answers by shape; sorted, so that the order says only who was bound first.
+        return sorted(self._trie.match(routing_key), key=_bound_at)
+
+
+class _HeadersIndex(Generic[Q]):
+    def __init__(self) -> None:
+        self._all: dict[Identity, tuple[HeadersPattern, Binding[Q]]] = {}
+
+    def add(self, binding: Binding[Q]) -> None:
+        self._all[binding.identity] = (HeadersPattern.from_arguments(binding.arguments), binding)
+
+    def remove(self, binding: Binding[Q]) -> None:
+        del self._all[binding.identity]
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        return [binding for pattern, binding in self._all.values() if pattern.matches(headers)]
+
+
+class _HashIndex(Generic[Q]):
+    """Exactly one destination a message, chosen by the hash of its key, of a header or of a property."""
+
+    def __init__(self, arguments: Table) -> None:
+        header, hashed_property = arguments.get("hash-header"), arguments.get("hash-property")
+        if header is not None and hashed_property is not None:
+            raise Conflict("hash-header and hash-property are mutually exclusive")
+        if header is not None and not isinstance(header, str):
+            raise Conflict(f"Invalid hash-header {shown(header)}: expected the name of a header")
+        if hashed_property is not None and hashed_property not in HASH_PROPERTIES:
+            raise Conflict(
+                f"Unsupported property: {shown(hashed_property)}; expected {', '.join(HASH_PROPERTIES)}"
+            )
+        self._header = header
+        self._property = hashed_property if isinstance(hashed_property, str) else None
+        self._ring: HashRing[Binding[Q]] = HashRing()
+
+    def add(self, binding: Binding[Q]) -> None:
+        place = ("exchange " if binding.to_exchange else "queue ") + binding.destination.name
+        self._ring.add(binding.identity, place, parse_weight(binding.routing_key), binding)
+
+    def remove(self, binding: Binding[Q]) -> None:
+        self._ring.remove(binding.identity)
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        hashed = routing_key
+        if self._header is not None:
+            hashed = shown(headers.get(self._header))
+        elif self._property is not None:
+            hashed = shown(properties.get(self._property))
+        owner = self._ring.owner(hashed)
+        return () if owner is None else (owner,)
+
+
+def _make_index(kind: Kind, arguments: Table) -> _Index[Q]:
+    match kind:
+        case Kind.FANOUT:
+            return _FanoutIndex()
+        case Kind.TOPIC:
+            return _TopicIndex()
+        case Kind.HEADERS:
+            return _HeadersIndex()
+        case Kind.CONSISTENT_HASH:
+            return _HashIndex(arguments)
+        case _:
+            return _DirectIndex()
+
+
+def _delayed_kind(arguments: Table) -> Kind:
+    wanted = arguments.get("x-delayed-type")
+    kind = next((kind for kind in Kind if kind.value == wanted and kind is not Kind.DELAYED), None)
+    if kind is None:
+        raise Conflict(
+            "Invalid argument, 'x-delayed-type' must be an existing exchange type, "
+            + (f"not '{shown(wanted)}'" if "x-delayed-type" in arguments else "and it is missing")
+        )
+    return kind
+
+
+def _bound_at(binding: Binding[Q]) -> int:
+    return binding.sequence
+
+
+def _frozen(value: object) -> object:
+    """A hashable twin that keeps types apart: true, 1 and 1.0 are three different arguments."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
+    if isinstance(value, list | tuple):
+        return ("array", *map(_frozen, value))
+    return (type(value).__name__, value)

@@ -1,0 +1,193 @@
+"""Policies: options that operators give to queues and exchanges by the pattern of their names.
+
+Owns: which policy applies, which keys it may hold, and how it is merged with what a queue said itself.
+Must not touch: the queues and exchanges it applies to; the caller asks again when a policy changes.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import Enum
+from typing import Final
+
+from holtmq.broker.errors import Conflict, NotFound
+from holtmq.broker.topology.queue_arguments import (
+    REFUSED,
+    RULES,
+    BadValue,
+    QueueOptions,
+    QueueType,
+    read_text,
+    with_values,
+)
+
+ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+# Every queue argument can come from a policy, but for the type: it cannot change under a living queue.
+_QUEUE_KEYS: Final = {key.removeprefix("x-"): rule for key, rule in RULES.items() if key != "x-queue-type"}
+_KEYS: Final = (*_QUEUE_KEYS, ALTERNATE_EXCHANGE)
+# Limits: whoever is stricter wins, the queue, the policy or the operator. Only these may be the operator's.
+_LIMITS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
+
+
+class ApplyTo(Enum):
+    ALL = "all"
+    QUEUES = "queues"
+    EXCHANGES = "exchanges"
+    CLASSIC_QUEUES = "classic_queues"
+    QUORUM_QUEUES = "quorum_queues"
+    STREAMS = "streams"
+
+    def covers(self, queue_type: QueueType) -> bool:
+        return self in (ApplyTo.ALL, ApplyTo.QUEUES) or self is _OF_TYPE[queue_type]
+
+    @property
+    def covers_exchanges(self) -> bool:
+        return self in (ApplyTo.ALL, ApplyTo.EXCHANGES)
+
+
+_OF_TYPE: Final = {
+    QueueType.CLASSIC: ApplyTo.CLASSIC_QUEUES,
+    QueueType.QUORUM: ApplyTo.QUORUM_QUEUES,
+    QueueType.STREAM: ApplyTo.STREAMS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy. Made by ``make_policy``, which reads the definition."""
+
+    vhost: str
+    name: str
+    pattern: re.Pattern[str]
+    apply_to: ApplyTo
+    priority: int
+    definition: Mapping[str, object] = field(hash=False)  # as it was given, for listing
+    values: Mapping[str, object] = field(hash=False, compare=False)  # by policy key, read
+
+
+def make_policy(
+    vhost: str,
+    name: str,
+    pattern: str,
+    definition: Mapping[str, object],
+    apply_to: str = "all",
+    priority: int = 0,
+    *,
+    operator: bool = False,
+) -> Policy:
+    """A policy, or a Conflict that names what is wrong with it and what would be right."""
+    thing = f"{'operator policy' if operator else 'policy'} '{name}' in vhost '{vhost}'"
+    try:
+        compiled = re.compile(pattern)
+    except re.error as bad:
+        raise Conflict(f"invalid pattern '{pattern}' for {thing}: {bad}") from None
+    try:
+        target = ApplyTo(apply_to)
+    except ValueError:
+        choices = ", ".join(choice.value for choice in ApplyTo)
+        raise Conflict(f"invalid apply-to '{apply_to}' for {thing}: expected {choices}") from None
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise Conflict(f"invalid priority {priority!r} for {thing}: expected an integer")
+    if not definition:
+        raise Conflict(f"invalid definition for {thing}: it is empty, expected at least one key")
+    values = {key: _read(key, value, thing, operator) for key, value in definition.items()}
+    if target is ApplyTo.EXCHANGES and (stray := next((key for key in values if key in _QUEUE_KEYS), None)):
+        raise Conflict(f"invalid key '{stray}' for {thing}: it means nothing to exchanges")
+    return Policy(vhost, name, compiled, target, priority, dict(definition), values)
+
+
+class PolicyBook:
+    """The policies of all vhosts; a second book holds the operator's."""
+
+    def __init__(self) -> None:
+        self._by_vhost: dict[str, dict[str, Policy]] = {}
+        self._ranked: dict[str, list[Policy]] = {}
+
+    def put(self, policy: Policy) -> Policy | None:
+        """Add or replace; what it replaced."""
+        named = self._by_vhost.setdefault(policy.vhost, {})
+        replaced = named.get(policy.name)
+        named[policy.name] = policy
+        self._rank(policy.vhost)
+        return replaced
+
+    def remove(self, vhost: str, name: str) -> Policy:
+        try:
+            removed = self._by_vhost[vhost].pop(name)
+        except KeyError:
+            raise NotFound(f"no policy '{name}' in vhost '{vhost}'") from None
+        self._rank(vhost)
+        return removed
+
+    def remove_vhost(self, vhost: str) -> None:
+        self._by_vhost.pop(vhost, None)
+        self._ranked.pop(vhost, None)
+
+    def in_vhost(self, vhost: str) -> list[Policy]:
+        """Strongest first."""
+        return list(self._ranked.get(vhost, ()))
+
+    def for_queue(self, vhost: str, name: str, queue_type: QueueType) -> Policy | None:
+        """The one policy that applies: policies do not add up, the strongest match wins."""
+        for policy in self._ranked.get(vhost, ()):
+            if policy.apply_to.covers(queue_type) and policy.pattern.search(name):
+                return policy
+        return None
+
+    def for_exchange(self, vhost: str, name: str) -> Policy | None:
+        for policy in self._ranked.get(vhost, ()):
+            if policy.apply_to.covers_exchanges and policy.pattern.search(name):
+                return policy
+        return None
+
+    def _rank(self, vhost: str) -> None:
+        # RabbitMQ leaves the order of equal priorities open; by name, the same one wins after a restart.
+        named = self._by_vhost[vhost].values()
+        self._ranked[vhost] = sorted(named, key=lambda policy: (-policy.priority, policy.name))
+
+
+def effective(options: QueueOptions, policy: Policy | None, operator: Policy | None = None) -> QueueOptions:
+    """What holds for a queue: its own word first, then the policy; of limits the strictest of all three."""
+    values: dict[str, object] = {}
+    for source in (policy, operator):
+        for key, value in source.values.items() if source else ():
+            values[key] = stricter(values[key], value) if key in values and key in _LIMITS else value
+    changes: dict[str, object] = {}
+    for key, value in values.items():
+        rule = _QUEUE_KEYS.get(key)
+        if rule is None or f"x-{key}" in REFUSED[options.queue_type]:
+            continue
+        own: object = getattr(options, rule.option)
+        if own is None or (own is False and f"x-{key}" not in options.arguments):
+            changes[rule.option] = value
+        elif key in _LIMITS:
+            changes[rule.option] = stricter(own, value)
+    return with_values(options, changes) if changes else options
+
+
+def alternate_exchange(own: str | None, policy: Policy | None) -> str | None:
+    """The name of an exchange's alternate: its own argument first, then the policy's."""
+    if own is not None or policy is None:
+        return own
+    name = policy.values.get(ALTERNATE_EXCHANGE)
+    return name if isinstance(name, str) else None
+
+
+def stricter(left: object, right: object) -> object:
+    """The lower limit; a negative one (delivery-limit -1) means none at all and yields."""
+    assert isinstance(left, int)
+    assert isinstance(right, int)
+    return max(left, right) if left < 0 or right < 0 else min(left, right)
+
+
+def _read(key: str, value: object, thing: str, operator: bool) -> object:
+    allowed = tuple(sorted(_LIMITS)) if operator else _KEYS
+    if key not in allowed:
+        nearest = get_close_matches(key.removeprefix("x-"), allowed, n=1, cutoff=0)
+        raise Conflict(f"unknown key '{key}' for {thing}: the nearest right one is '{nearest[0]}'")
+    rule = _QUEUE_KEYS.get(key)
+    try:
+        return read_text(value) if rule is None else rule.read(value)
+    except BadValue as bad:
+        raise Conflict(f"invalid value of '{key}' for {thing}: {bad}") from None

@@ -1,0 +1,322 @@
+"""What a queue's arguments mean: read once, refused with a reason, compared on redeclaration.
+
+Owns: the list of queue arguments, their values and RabbitMQ's sentences about bad ones.
+Must not touch: what a queue does with its options; policies (``policies.py`` reuses the rules by key).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final, Protocol
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
+
+# Ten years. A bound keeps every deadline representable, and nobody waits longer.
+MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
+MAX_PRIORITY: Final = 255
+QUORUM_DELIVERY_LIMIT: Final = 20  # what RabbitMQ 4 gives a quorum queue that names none
+
+
+class QueueType(Enum):
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+    STREAM = "stream"
+
+
+class Overflow(Enum):
+    DROP_HEAD = "drop-head"
+    REJECT_PUBLISH = "reject-publish"
+    REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+class QueueMode(Enum):
+    DEFAULT = "default"
+    LAZY = "lazy"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """A queue's arguments after reading. None means: not said, so a policy or a default decides."""
+
+    queue_type: QueueType = QueueType.CLASSIC
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: Overflow | None = None
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    max_priority: int | None = None
+    single_active_consumer: bool = False
+    delivery_limit: int | None = None  # as said: -1 means without limit; see deliveries_allowed
+    queue_mode: QueueMode | None = None
+    retry_delay_ms: int | None = None
+    retry_multiplier: float | None = None
+    cancel_requeue: bool | None = None
+    consumer_timeout_ms: int | None = None
+    max_age: int | None = None
+    stream_max_segment_size_bytes: int | None = None
+    stream_filter_size_bytes: int | None = None
+    initial_cluster_size: int | None = None
+    queue_leader_locator: str | None = None
+    queue_master_locator: str | None = None
+    queue_version: int | None = None
+    dead_letter_strategy: str | None = None
+    # Everything as declared, unknown arguments too: for listing, redeclaration and the journal.
+    arguments: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    @property
+    def drops_head(self) -> bool:
+        return self.overflow is None or self.overflow is Overflow.DROP_HEAD
+
+    @property
+    def deliveries_allowed(self) -> int | None:
+        """How often a message may come back before it is dead-lettered; None for ever."""
+        if self.delivery_limit is None:
+            return QUORUM_DELIVERY_LIMIT if self.queue_type is QueueType.QUORUM else None
+        return None if self.delivery_limit < 0 else self.delivery_limit
+
+
+class BadValue(Exception):
+    """Why one value cannot be; the caller adds which argument of which queue."""
+
+
+class _Read(Protocol):
+    def __call__(self, value: object, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRule:
+    """One argument: the option it sets and how its value is read (BadValue when it cannot be)."""
+
+    option: str
+    read: _Read
+
+
+def read_integer(at_least: int, at_most: int | None, wanted: str) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadValue(f"expected integer, got {_described(value)}; {wanted} is right")
+        if value < at_least or (at_most is not None and value > at_most):
+            raise BadValue(f"{value} is not {wanted}")
+        return value
+
+    return read
+
+
+def read_bool(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadValue(f"{_described(value)} is not true or false")
+    return value
+
+
+def read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise BadValue(f"expected a string, got {_described(value)}")
+    return value
+
+
+def _read_key(value: object) -> str:
+    text = read_text(value)
+    if len(text.encode()) > 255:
+        raise BadValue("a routing key has at most 255 bytes")
+    return text
+
+
+def _read_enum(kind: type[Enum]) -> _Read:
+    choices = ", ".join(member.value for member in kind)
+
+    def read(value: object) -> object:
+        try:
+            return kind(value)
+        except ValueError:
+            raise BadValue(f"{_described(value)} is none of {choices}") from None
+
+    return read
+
+
+def _read_choice(*choices: str) -> _Read:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise BadValue(f"{_described(value)} is none of {', '.join(choices)}")
+        return value
+
+    return read
+
+
+def _read_multiplier(value: object) -> float:
+    # not (value >= 1) also refuses a NaN, which would compare false either way.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 1 <= value <= 1000:
+        raise BadValue(f"{_described(value)} is not a number from 1 to 1000")
+    return float(value)
+
+
+_AGE_UNITS: Final = {"Y": 365 * 86400, "M": 30 * 86400, "D": 86400, "h": 3600, "m": 60, "s": 1}
+
+
+def _read_max_age(value: object) -> int:
+    parts = re.fullmatch(r"([0-9]{1,9})([YMDhms])", value) if isinstance(value, str) else None
+    if parts is None or int(parts[1]) == 0:
+        raise BadValue(
+            f"{_described(value)} is not an age: a positive integer and one of Y, M, D, h, m, s (7D)"
+        )
+    return int(parts[1]) * _AGE_UNITS[parts[2]]
+
+
+_non_negative = read_integer(0, None, "a non-negative integer")
+_positive = read_integer(1, None, "a positive integer")
+_duration = read_integer(0, MAX_MS, "a non-negative integer of at most ten years in milliseconds")
+_positive_duration = read_integer(1, MAX_MS, "a positive integer of at most ten years in milliseconds")
+_locator = _read_choice("client-local", "balanced", "random", "least-leaders")
+
+RULES: Final[Mapping[str, ArgumentRule]] = {
+    "x-queue-type": ArgumentRule("queue_type", _read_enum(QueueType)),
+    "x-message-ttl": ArgumentRule("message_ttl_ms", _duration),
+    "x-expires": ArgumentRule("expires_ms", _positive_duration),
+    "x-max-length": ArgumentRule("max_length", _non_negative),
+    "x-max-length-bytes": ArgumentRule("max_length_bytes", _non_negative),
+    "x-overflow": ArgumentRule("overflow", _read_enum(Overflow)),
+    "x-dead-letter-exchange": ArgumentRule("dead_letter_exchange", read_text),
+    "x-dead-letter-routing-key": ArgumentRule("dead_letter_routing_key", _read_key),
+    "x-dead-letter-strategy": ArgumentRule(
+        "dead_letter_strategy", _read_choice("at-most-once", "at-least-once")
+    ),
+    "x-max-priority": ArgumentRule(
+        "max_priority", read_integer(1, MAX_PRIORITY, f"an integer from 1 to {MAX_PRIORITY}")
+    ),
+    "x-single-active-consumer": ArgumentRule("single_active_consumer", read_bool),
+    "x-delivery-limit": ArgumentRule(
+        "delivery_limit", read_integer(-1, None, "a non-negative integer, or -1 for no limit")
+    ),
+    "x-queue-mode": ArgumentRule("queue_mode", _read_enum(QueueMode)),
+    "x-retry-delay": ArgumentRule("retry_delay_ms", _duration),
+    "x-retry-multiplier": ArgumentRule("retry_multiplier", _read_multiplier),
+    "x-cancel-requeue": ArgumentRule("cancel_requeue", read_bool),
+    "x-consumer-timeout": ArgumentRule("consumer_timeout_ms", _positive_duration),
+    "x-max-age": ArgumentRule("max_age", _read_max_age),
+    "x-stream-max-segment-size-bytes": ArgumentRule("stream_max_segment_size_bytes", _positive),
+    "x-stream-filter-size-bytes": ArgumentRule("stream_filter_size_bytes", _non_negative),
+    "x-initial-cluster-size": ArgumentRule("initial_cluster_size", _positive),
+    "x-quorum-initial-group-size": ArgumentRule("initial_cluster_size", _positive),
+    "x-queue-leader-locator": ArgumentRule("queue_leader_locator", _locator),
+    "x-queue-master-locator": ArgumentRule("queue_master_locator", read_text),
+    "x-queue-version": ArgumentRule("queue_version", read_integer(1, 2, "1 or 2")),
+}
+
+_STREAM_ONLY: Final = frozenset(
+    {"x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
+)
+# What a queue type cannot honour is refused: accepted in silence it would be a promise nobody keeps.
+REFUSED: Final[Mapping[QueueType, frozenset[str]]] = {
+    QueueType.CLASSIC: _STREAM_ONLY,
+    QueueType.QUORUM: _STREAM_ONLY | {"x-max-priority"},
+    QueueType.STREAM: frozenset(
+        {
+            "x-message-ttl",
+            "x-expires",
+            "x-max-length",
+            "x-overflow",
+            "x-dead-letter-exchange",
+            "x-dead-letter-routing-key",
+            "x-dead-letter-strategy",
+            "x-max-priority",
+            "x-single-active-consumer",
+            "x-delivery-limit",
+            "x-retry-delay",
+            "x-retry-multiplier",
+        }
+    ),
+}
+
+
+def parse_queue_arguments(
+    name: str,
+    vhost: str,
+    arguments: Mapping[str, object],
+    *,
+    durable: bool = True,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+) -> QueueOptions:
+    """The options of a queue, or a Conflict that names argument, value, queue and vhost."""
+    thing = queue_text(name, vhost)
+    options: dict[str, object] = {}
+    for key, value in arguments.items():
+        rule = RULES.get(key)
+        if rule is None:
+            continue  # kept, as RabbitMQ does: clients attach notes of their own
+        try:
+            options[rule.option] = rule.read(value)
+        except BadValue as bad:
+            raise Conflict(f"invalid arg '{key}' for {thing}: {bad}") from None
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise Conflict(
+            f"invalid arg 'x-dead-letter-routing-key' for {thing}: routing_key_but_no_dlx_defined, "
+            "it needs 'x-dead-letter-exchange' beside it"
+        )
+    parsed = with_values(QueueOptions(arguments=dict(arguments)), options)
+    _check_type(parsed, thing, durable, exclusive, auto_delete)
+    return parsed
+
+
+def with_values(options: QueueOptions, values: Mapping[str, object]) -> QueueOptions:
+    """A copy with options set by name. Each value was read by its rule, which mypy cannot follow by name."""
+    change: Callable[..., QueueOptions] = replace
+    return change(options, **values)
+
+
+def _check_type(options: QueueOptions, thing: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    kind = options.queue_type
+    for key in options.arguments:
+        if key in REFUSED[kind]:
+            raise Conflict(f"invalid arg '{key}' for {thing} of queue type {kind.value}")
+    if kind is QueueType.CLASSIC:
+        return
+    for broken, property_name, right in (
+        (not durable, "non-durable", "durable"),
+        (exclusive, "exclusive-owner", "not exclusive"),
+        (auto_delete, "auto-delete", "not auto-delete"),
+    ):
+        if broken:
+            raise Conflict(f"invalid property '{property_name}' for {thing}: a {kind.value} queue is {right}")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclaration:
+    """What a ``queue.declare`` says beside the name."""
+
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+def equivalence_error(
+    name: str, vhost: str, current: QueueDeclaration, received: QueueDeclaration
+) -> str | None:
+    """RabbitMQ's sentence about the first difference of a redeclaration; None when there is none."""
+    thing = queue_text(name, vhost)
+    return (
+        field_difference("durable", thing, received.durable, current.durable)
+        or field_difference("exclusive", thing, received.exclusive, current.exclusive)
+        or field_difference("auto_delete", thing, received.auto_delete, current.auto_delete)
+        # Arguments we do not know cannot differ in meaning; RabbitMQ compares only its own, too.
+        or argument_difference(RULES, thing, _comparable(received), _comparable(current))
+    )
+
+
+def _comparable(declaration: QueueDeclaration) -> Mapping[str, object]:
+    # Saying "classic" and saying nothing is the same queue.
+    if declaration.arguments.get("x-queue-type") != QueueType.CLASSIC.value:
+        return declaration.arguments
+    return {key: value for key, value in declaration.arguments.items() if key != "x-queue-type"}
+
+
+def queue_text(name: str, vhost: str) -> str:
+    return f"queue '{name}' in vhost '{vhost}'"
+
+
+def _described(value: object) -> str:
+    return f"'{shown(value)}' of type {type_name(value)}"

@@ -1,0 +1,83 @@
+"""From the exchange a message was published to, to the queues it ends in.
+
+Owns: the walk over exchange-to-exchange bindings and alternate exchanges, and where a delay interrupts it.
+Must not touch: what happens to the message in those queues; ``CC`` and ``BCC`` (the caller routes each key).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic
+
+from holtmq.broker.topology.exchanges import Exchange, Q, Table
+
+_NO_TABLE: Mapping[str, object] = {}
+_MAX_DELAY_MS = 2**32 - 1  # the delayed-message plugin's bound, so that a schedule can be held
+
+
+@dataclass(frozen=True, slots=True)
+class Delay(Generic[Q]):
+    """The message must wait; then the caller routes it from ``exchange`` on, with ``delay_served``."""
+
+    exchange: Exchange[Q]
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteResult(Generic[Q]):
+    queues: tuple[Q, ...]
+    # True when headers or properties had a say, given or not. Then the route must not be cached by key, and
+    # a caller that passed None (to save decoding them) must ask again with them.
+    depends_on_message: bool
+    delays: tuple[Delay[Q], ...] = ()
+
+
+def route(
+    exchange: Exchange[Q],
+    routing_key: str,
+    headers: Table | None,
+    find_queue: Callable[[str], Q | None],
+    alternate_of: Callable[[Exchange[Q]], Exchange[Q] | None],
+    properties: Table | None = None,
+    delay_served: bool = False,
+) -> RouteResult[Q]:
+    """Every queue the message reaches, each once, nearest exchange first.
+
+    As in RabbitMQ the alternate exchange is asked when the exchange itself has no match; a match that is an
+    exchange which then leads nowhere counts as one. Each exchange is visited once, so cycles end.
+    """
+    headers = _NO_TABLE if headers is None else headers
+    delay_ms = 0 if delay_served else delay_of(headers)
+    queues: dict[str, Q] = {}
+    delays: list[Delay[Q]] = []
+    depends = False
+    seen = {exchange.name}
+    work = [exchange]
+    for current in work:  # grows while we walk: breadth first
+        depends = depends or current.needs_headers or current.needs_properties
+        if current.is_delayed and not delay_served:
+            depends = True
+            if delay_ms:
+                delays.append(Delay(current, delay_ms))
+                continue
+        if current.is_default:
+            queue = find_queue(routing_key)
+            destinations: list[Q | Exchange[Q]] = [] if queue is None else [queue]
+        else:
+            destinations = current.route(routing_key, headers, properties)
+        if not destinations and (alternate := alternate_of(current)) is not None:
+            destinations = [alternate]
+        for destination in destinations:
+            if not isinstance(destination, Exchange):
+                queues.setdefault(destination.name, destination)
+            elif destination.name not in seen:
+                seen.add(destination.name)
+                work.append(destination)
+    return RouteResult(tuple(queues.values()), depends, tuple(delays))
+
+
+def delay_of(headers: Table) -> int:
+    """The milliseconds a delayed exchange holds a message; anything but a positive integer means none."""
+    delay = headers.get("x-delay")
+    if not isinstance(delay, int) or isinstance(delay, bool) or delay <= 0:
+        return 0
+    return min(delay, _MAX_DELAY_MS)

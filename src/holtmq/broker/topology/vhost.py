@@ -1,0 +1,226 @@
+"""One virtual host: its exchanges, queues and bindings, and what may be declared.
+
+Owns: the topology and its rules (reserved names, equivalence, exclusivity, use, auto-delete). Must
+not touch: the journal and messages; ``broker.py`` writes down what changed here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from holtmq.broker.errors import AccessRefused, Conflict, NotFound, ResourceLocked
+from holtmq.broker.topology.exchanges import (
+    Binding,
+    Exchange,
+    equivalence_error,
+    make_exchange,
+    predeclared_exchanges,
+)
+from holtmq.broker.topology.queue_arguments import QueueDeclaration
+from holtmq.broker.topology.queue_arguments import equivalence_error as queue_equivalence_error
+from holtmq.broker.topology.routing import RouteResult, route
+from holtmq.broker.work.work_queue import WorkQueue
+
+Table: TypeAlias = Mapping[str, object]
+QueueExchange: TypeAlias = Exchange[WorkQueue]
+QueueBinding: TypeAlias = Binding[WorkQueue]
+
+_LOCKED: Final = (
+    "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on "
+    "another connection or the exclusive property value does not match that of the original declaration."
+)
+
+
+class VHost:
+    """The names of one tenant. ``version`` changes with everything a cached route depends on."""
+
+    __slots__ = ("_sources", "alternate_by_policy", "exchanges", "name", "queues", "version")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.version = 1
+        predeclared: list[QueueExchange] = predeclared_exchanges()
+        self.exchanges = {exchange.name: exchange for exchange in predeclared}
+        self.queues: dict[str, WorkQueue] = {}
+        self.alternate_by_policy: Callable[[QueueExchange], str | None] = _no_alternate
+        self._sources: dict[tuple[bool, str], set[str]] = {}  # destination -> exchanges that lead to it
+
+    # -- looking up ------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> QueueExchange:
+        """The exchange of this name."""
+        found = self.exchanges.get(name)
+        if found is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+        return found
+
+    def queue(self, name: str, owner: object | None = None) -> WorkQueue:
+        """The queue of this name, if ``owner`` (a connection) may use it."""
+        found = self.queues.get(name)
+        if found is None:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
+        if found.owner is not None and found.owner is not owner:
+            raise ResourceLocked(_LOCKED.format(name, self.name))
+        return found
+
+    def route(
+        self,
+        exchange: QueueExchange,
+        routing_key: str,
+        headers: Table | None = None,
+        properties: Table | None = None,
+        delay_served: bool = False,
+    ) -> RouteResult[WorkQueue]:
+        """The queues a message reaches from this exchange."""
+        return route(
+            exchange, routing_key, headers, self.queues.get, self._alternate_of, properties, delay_served
+        )
+
+    # -- exchanges -------------------------------------------------------------------------------
+
+    def declare_exchange(
+        self, name: str, kind: str, durable: bool, auto_delete: bool, internal: bool, arguments: Table
+    ) -> bool:
+        """Create an exchange; False when an equivalent one was there."""
+        existing = self.exchanges.get(name)
+        if existing is None:
+            refuse_reserved("exchange", name)
+        requested: QueueExchange = make_exchange(name, kind, durable, auto_delete, internal, arguments)
+        if existing is not None:
+            difference = equivalence_error(existing, requested, self.name)
+            if difference:
+                raise Conflict(difference)
+            return False
+        self.exchanges[name] = requested
+        self.version += 1
+        return True
+
+    def delete_exchange(self, name: str, if_unused: bool = False) -> list[QueueBinding]:
+        """Remove an exchange with all bindings from and to it, which are returned."""
+        refuse_default(name)
+        if name.startswith("amq."):
+            raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed")
+        doomed = self.exchanges.get(name)
+        if doomed is None:
+            return []
+        if if_unused and not doomed.is_unused:
+            raise Conflict(f"exchange '{name}' in vhost '{self.name}' in use")
+        removed = [binding for source in self._sources_of(doomed) for binding in source.unbind_all(doomed)]
+        for binding in list(doomed.bindings()):
+            self._forget_source(doomed, binding.destination)
+        removed += doomed.bindings()
+        del self.exchanges[name]
+        self.version += 1
+        return removed
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    def check_redeclared(
+        self, name: str, received: QueueDeclaration, owner: object | None
+    ) -> WorkQueue | None:
+        """The queue of this name if there is one and it is what was asked for."""
+        existing = self.queues.get(name)
+        if existing is None:
+            return None
+        self.queue(name, owner)
+        current = QueueDeclaration(
+            existing.durable, existing.owner is not None, existing.auto_delete, existing.arguments
+        )
+        difference = queue_equivalence_error(name, self.name, current, received)
+        if difference:
+            if current.exclusive != received.exclusive:
+                raise ResourceLocked(_LOCKED.format(name, self.name))
+            raise Conflict(difference)
+        return existing
+
+    def add_queue(self, queue: WorkQueue) -> None:
+        """A new queue; the default exchange leads to it from now on."""
+        self.queues[queue.name] = queue
+        self.version += 1
+
+    def remove_queue(self, queue: WorkQueue) -> list[QueueBinding]:
+        """A queue goes; so do the bindings to it, which are returned."""
+        removed = [binding for source in self._sources_of(queue) for binding in source.unbind_all(queue)]
+        self._sources.pop((False, queue.name), None)
+        del self.queues[queue.name]
+        queue.deleted = True
+        self.version += 1
+        return removed
+
+    # -- bindings --------------------------------------------------------------------------------
+
+    def destination(
+        self, name: str, to_exchange: bool, owner: object | None = None
+    ) -> WorkQueue | QueueExchange:
+        """What a binding leads to."""
+        return self.exchange(name) if to_exchange else self.queue(name, owner)
+
+    def bind(
+        self,
+        source: QueueExchange,
+        destination: WorkQueue | QueueExchange,
+        routing_key: str,
+        arguments: Table,
+    ) -> bool:
+        """Add a binding; False when it was there."""
+        if not source.bind(destination, routing_key, arguments):
+            return False
+        self._sources.setdefault(_key(destination), set()).add(source.name)
+        self.version += 1
+        return True
+
+    def unbind(
+        self,
+        source: QueueExchange,
+        destination: WorkQueue | QueueExchange,
+        routing_key: str,
+        arguments: Table,
+    ) -> bool:
+        """Remove a binding; False when there was none."""
+        if not source.unbind(destination, routing_key, arguments):
+            return False
+        self._forget_source(source, destination)
+        self.version += 1
+        return True
+
+    def is_bound(
+        self, source: str, destination: str, routing_key: str, arguments: Table, to_exchange: bool
+    ) -> bool:
+        """Whether there is such a binding; names that lead nowhere have none."""
+        exchange = self.exchanges.get(source)
+        where = self.exchanges.get(destination) if to_exchange else self.queues.get(destination)
+        if exchange is None or where is None:
+            return False
+        wanted = Binding(source, where, routing_key, arguments).identity
+        return any(binding.identity == wanted for binding in exchange.bindings_to(where))
+
+    def _forget_source(self, source: QueueExchange, destination: WorkQueue | QueueExchange) -> None:
+        if not source.bindings_to(destination) or source.name not in self.exchanges:
+            self._sources.get(_key(destination), set()).discard(source.name)
+
+    def _sources_of(self, destination: WorkQueue | QueueExchange) -> list[QueueExchange]:
+        names = sorted(self._sources.get(_key(destination), ()))
+        return [self.exchanges[name] for name in names if name in self.exchanges]
+
+    def _alternate_of(self, exchange: QueueExchange) -> QueueExchange | None:
+        name = exchange.alternate_name or self.alternate_by_policy(exchange)
+        return self.exchanges.get(name) if name else None
+
+
+def refuse_reserved(what: str, name: str) -> None:
+    """Names that begin with ``amq.`` are the broker's."""
+    if name.startswith("amq."):
+        raise AccessRefused(f"{what} name '{name}' contains reserved prefix 'amq.*'")
+
+
+def refuse_default(exchange: str) -> None:
+    """The default exchange cannot be declared, deleted or bound."""
+    if not exchange:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def _key(destination: WorkQueue | QueueExchange) -> tuple[bool, str]:
+    return isinstance(destination, Exchange), destination.name
+
+
+def _no_alternate(exchange: QueueExchange) -> str | None:
+    return None

@@ -1,0 +1,152 @@
+"""Who holds which messages: one ledger per session (an AMQP channel), two indexes over it.
+
+Owns: live leases by number and by holder. A lease ends once: ack, reject, release, or the death of
+its holder. Must not touch: clocks, files, wire names. Leases with a clock are in partition_leases.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holtmq.broker.message import Message
+
+if TYPE_CHECKING:
+    from holtmq.broker.work.work_queue import WorkQueue
+
+REVOKED_MAX: Final = 100_000  # revoked leases remembered per session, for late settlements
+
+
+class Holder:
+    """Something that can hold leases: a consumer, or a session's single gets."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held: dict[int, Lease] = {}
+
+
+class Lease(msgspec.Struct, gc=False, eq=False):
+    """One message of one queue in one holder's hands; ``holder`` is None once revoked.
+
+    Invisible to the garbage collector, as a delivery makes one each: whoever drops a session must
+    end its leases (``Ledger.end_all``), which breaks the circle of holder and lease.
+    """
+
+    number: int
+    queue: "WorkQueue"
+    message: Message
+    holder: Holder | None
+
+
+class Ledger:
+    """Every lease of one session. Numbers rise from 1 and are never used twice.
+
+    One settlement, and both counts, are constant time; ``end_upto`` is proportional to the numbers
+    it passes, each at most once; ``revoke`` to that holder's own leases.
+    """
+
+    __slots__ = ("_aside", "_floor", "_revoked", "by_number", "last")
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Lease] = {}
+        self._aside: dict[int, Lease] = {}  # ended in a transaction that is still open
+        self.last = 0
+        self._floor = 0  # every number up to here has been passed by end_upto
+        self._revoked = 0
+
+    def __len__(self) -> int:
+        return len(self.by_number) - self._revoked
+
+    def grant(self, queue: "WorkQueue", message: Message, holder: Holder) -> Lease:
+        """Lease one message. (Consumers inline this for whole batches.)"""
+        self.last = number = self.last + 1
+        lease = Lease(number, queue, message, holder)
+        self.by_number[number] = holder.held[number] = lease
+        return lease
+
+    def end(self, number: int) -> Lease | None:
+        """End one lease; None when there is no such lease."""
+        lease = self.by_number.pop(number, None)
+        if lease is not None:
+            if lease.holder is None:
+                self._revoked -= 1
+            else:
+                del lease.holder.held[number]
+        return lease
+
+    def forgot_revoked(self) -> None:
+        """One revoked lease was taken out of ``by_number`` by hand."""
+        self._revoked -= 1
+
+    def end_upto(self, number: int) -> list[Lease]:
+        """End every lease up to and including ``number``, in order; 0 means all."""
+        upto = min(number, self.last) or self.last
+        by_number = self.by_number
+        if upto - self._floor <= 4 * len(by_number):
+            candidates = [n for n in range(self._floor + 1, upto + 1) if n in by_number]
+        else:
+            candidates = sorted(n for n in by_number if n <= upto)
+        self._floor = max(self._floor, upto)
+        take = by_number.pop
+        ended = [take(n) for n in candidates]
+        for lease in ended:
+            if lease.holder is None:
+                self._revoked -= 1
+            else:
+                del lease.holder.held[lease.number]
+        return ended
+
+    def revoke(self, holder: Holder) -> list[Lease]:
+        """Take every lease from one holder; they stay known, so that a late settlement is no error."""
+        leases = list(holder.held.values())
+        holder.held.clear()
+        for lease in leases:
+            lease.holder = None
+        self._revoked += len(leases)
+        if self._revoked > REVOKED_MAX:
+            self._forget_revoked(self._revoked - REVOKED_MAX)
+        return leases
+
+    def set_aside(self, leases: list[Lease]) -> None:
+        """These were ended, but only a commit makes it count: until then they are outstanding."""
+        self._aside.update((lease.number, lease) for lease in leases)
+
+    def commit(self) -> None:
+        """What was set aside has ended for good."""
+        self._aside.clear()
+
+    def outstanding(self) -> list[Lease]:
+        """Every lease whose message is out of its queue: a checkpoint must keep those."""
+        return [
+            lease
+            for leases in (self.by_number, self._aside)
+            for lease in leases.values()
+            if lease.holder is not None
+        ]
+
+    def restore(self, leases: list[Lease]) -> None:
+        """Undo ``end``: a transaction that ended these leases was rolled back."""
+        for lease in leases:
+            self._aside.pop(lease.number, None)
+            self.by_number[lease.number] = lease
+            if lease.holder is None:
+                self._revoked += 1
+            else:
+                lease.holder.held[lease.number] = lease
+            self._floor = min(self._floor, lease.number - 1)
+
+    def end_all(self) -> list[Lease]:
+        """End every lease; revoked ones are not among the returned."""
+        leases = [lease for lease in self.by_number.values() if lease.holder is not None]
+        for lease in leases:
+            assert lease.holder is not None
+            lease.holder.held.clear()
+        self.by_number.clear()
+        self._revoked = 0
+        return leases
+
+    def _forget_revoked(self, count: int) -> None:
+        oldest = [n for n, lease in self.by_number.items() if lease.holder is None][:count]
+        for number in oldest:
+            del self.by_number[number]
+        self._revoked -= len(oldest)

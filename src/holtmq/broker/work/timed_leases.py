@@ -1,0 +1,340 @@
+"""Work queues for workers that hold leases with a clock: push, pop, acknowledge, renew.
+
+Owns: the leases such workers hold and when they end. Must not touch: wire names, sockets, JSON's
+meaning. A pop that waits is a consumer that takes once; so it stands in line with AMQP's consumers.
+"""
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holtmq.broker.errors import Conflict, LeaseLost, LimitReached, NotFound
+from holtmq.broker.flow import Outcome
+from holtmq.broker.message import Message, make_address
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.publish.routes import Route
+from holtmq.broker.streams.envelopes import to_payload
+from holtmq.broker.timer_wheel import Timer
+from holtmq.broker.work.leases import Holder, Lease, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.wire.primitives import CodecError
+from holtmq.wire.properties import (
+    PROPERTIES_AT,
+    Properties,
+    decode_properties,
+    encode_header,
+    encode_properties,
+)
+
+if TYPE_CHECKING:
+    from holtmq.broker.broker import Broker
+
+_VHOST: Final = "/"
+_JSON: Final = "application/json"
+_ID_MAX: Final = 255  # bytes of a message-id property
+LEASE_OVER: Final = "Invalid or expired lease"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMessage:
+    """One message handed to a worker."""
+
+    queue: WorkQueue
+    transaction_id: str
+    payload: bytes
+    seq: int
+    created_ms: int
+    attempt: int
+
+
+class WorkPush(NamedTuple):
+    """A transaction's push to a work queue."""
+
+    queue: WorkQueue
+    transaction_id: str
+    payload: bytes
+
+
+class WorkAck(NamedTuple):
+    """A transaction's acknowledgment of a message of a work queue."""
+
+    queue: WorkQueue | None  # None: there is no such queue
+    transaction_id: str
+    lease_id: str
+    status: AckStatus | None  # None: nobody knows what was meant
+
+
+@dataclass(slots=True)
+class _Loan:
+    """What one pop handed out and is not settled yet."""
+
+    queue: WorkQueue
+    expires_ms: int
+    leases: dict[str, list[Lease]] = field(default_factory=dict)  # publishers may use an id twice
+    timer: Timer[Callable[[], None]] | None = None
+
+
+class WorkDoor:
+    """See the module. Work queues of the default vhost, by their names."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._flow = broker.flow
+        self._ledger = Ledger()
+        self._holder = Holder()
+        self._loans: dict[str, _Loan] = {}
+        # For acks that name no lease: queue -> transaction id -> the loan with such a message, or all such
+        # loans, oldest first. Ids are seldom used twice, and a dict for each message is a third of a pop.
+        self._held: dict[int, dict[str, str | dict[str, None]]] = {}
+        self._routes: dict[str, tuple[int, Route]] = {}
+        broker.sessions.add(self._ledger)
+
+    def find(self, name: str) -> WorkQueue | None:
+        """The work queue of this name; None when there is none, it is a stream or somebody's own."""
+        vhost = self._broker.vhosts.get(_VHOST)
+        queue = vhost.queues.get(name) if vhost is not None else None
+        return None if queue is None or queue.is_stream or queue.owner is not None else queue
+
+    def by_id(self, queue_id: int) -> WorkQueue | None:
+        """The work queue of this number."""
+        queue = self._broker.queues_by_id.get(queue_id)
+        return None if queue is None or queue.is_stream else queue
+
+    def push(self, queue: WorkQueue, items: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Publish (transaction id, payload) pairs to one queue; for each, whether it was taken."""
+        route = self._route(queue)
+        taken = []
+        for transaction_id, payload in items:
+            short = len(transaction_id.encode()) <= _ID_MAX
+            properties = Properties(
+                content_type=_JSON, delivery_mode=2, message_id=transaction_id if short else None
+            )
+            header = encode_header(len(payload), encode_properties(properties))
+            outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
+            taken.append(outcome in (Outcome.PLACED, Outcome.JOURNALLED))
+        return taken
+
+    def pop(
+        self, queue: WorkQueue, lease_id: str, limit: int, seconds: float, auto_ack: bool
+    ) -> list[WorkMessage]:
+        """Hand out what waits, under one lease or for good."""
+        self._flow.turn()
+        queue.used_ms = self._flow.now_ms
+        messages = queue.take(limit, self._flow.now_ms, self._flow.pager)
+        self._flow.touch(queue)
+        if not messages:
+            return []
+        queue.unacked += len(messages)
+        return self.hand_out(queue, messages, lease_id, seconds, auto_ack)
+
+    def wait(
+        self,
+        queue: WorkQueue,
+        lease_id: str,
+        limit: int,
+        seconds: float,
+        auto_ack: bool,
+        deliver: Callable[[list[WorkMessage]], None],
+        give_up: Callable[[], None],
+    ) -> "WaitingPop":
+        """Stand in line; ``deliver`` or, when the queue goes away, ``give_up`` is called once."""
+        waiting = WaitingPop(self, queue, lease_id, limit, seconds, auto_ack, deliver, give_up)
+        self._broker.consume(queue, waiting)
+        return waiting
+
+    def withdraw(self, waiting: "WaitingPop") -> None:
+        """Leave the line."""
+        if waiting in waiting.queue.consumers:
+            self._broker.cancel(waiting.queue, waiting)
+
+    def hand_out(
+        self, queue: WorkQueue, messages: list[Message], lease_id: str, seconds: float, auto_ack: bool
+    ) -> list[WorkMessage]:
+        """Turn messages taken from a queue into what a worker gets."""
+        handed = [self._shown(queue, message) for message in messages]
+        if auto_ack:
+            queue.settle_all(messages)
+            self._flow.touch(queue)
+            return handed
+        loan = self._loans[lease_id] = _Loan(queue, self._flow.now_ms + int(seconds * 1000))
+        held = self._held.setdefault(queue.id, {})
+        for shown, message in zip(handed, messages, strict=True):
+            lease = self._ledger.grant(queue, message, self._holder)
+            loan.leases.setdefault(shown.transaction_id, []).append(lease)
+            others = held.setdefault(shown.transaction_id, lease_id)
+            if isinstance(others, dict):
+                others[lease_id] = None
+            elif others != lease_id:
+                held[shown.transaction_id] = {others: None, lease_id: None}
+        self._plan(lease_id, loan)
+        return handed
+
+    def settle(self, queue: WorkQueue, transaction_id: str, lease_id: str, status: AckStatus) -> str | None:
+        """End one lease; None when that worked, else why not. Without a lease id any loan may be meant."""
+        found = self._find(queue, transaction_id, lease_id)
+        if found is None:
+            return "Message not found" if not lease_id else LEASE_OVER
+        name, loan, lease = found
+        loan.leases[transaction_id].remove(lease)
+        if not loan.leases[transaction_id]:
+            del loan.leases[transaction_id]
+            self._let_go(queue, transaction_id, name)
+            if not loan.leases:
+                del self._loans[name]
+                if loan.timer is not None:
+                    loan.timer.cancel()  # not to wait there for minutes, by the thousand
+        self._ledger.end(lease.number)
+        match status:
+            case AckStatus.COMPLETED:
+                self._flow.ack((lease,))
+            case AckStatus.DEAD_LETTER:
+                self._flow.reject((lease,))
+            case AckStatus.FAILED | AckStatus.RETRY:
+                self._flow.release((lease,))
+        return None
+
+    def write_down(self) -> None:
+        """What was settled is noted at the end of a turn, which is too late for an answer that waits for the
+        journal: a sync that is under way would be taken for its own."""
+        self._flow.turn()
+
+    def check(self, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
+        """Raise what stands in the way of these, all together; nothing happens."""
+        self._flow.turn()  # consumers first: they may make room
+        ahead: dict[int, tuple[int, int]] = {}
+        for queue, _, payload in pushes:
+            count, size = ahead.get(queue.id, (0, 0))
+            if queue.refuses_when_full and queue.is_full(len(payload), count, size):
+                raise LimitReached(f"queue {queue.name} is full and refuses publishers")
+            ahead[queue.id] = count + 1, size + len(payload)
+        named: set[tuple[int, str]] = set()
+        taken: set[int] = set()  # leases that an ack before has ended
+        for ack in acks:
+            if ack.queue is None:
+                raise NotFound("Message not found")
+            if ack.status is None:
+                raise Conflict("Unknown acknowledgment status")
+            found = self._find(ack.queue, ack.transaction_id, ack.lease_id, taken)
+            if found is None:
+                if (ack.queue.id, ack.transaction_id) in named:
+                    raise Conflict("The message is already settled")
+                raise LeaseLost(LEASE_OVER) if ack.lease_id else NotFound("Message not found")
+            named.add((ack.queue.id, ack.transaction_id))
+            taken.add(found[2].number)
+
+    def extend(self, lease_id: str, seconds: float) -> float | None:
+        """Renew a lease; when it ends now, in seconds since the epoch; None when there is none."""
+        loan = self._loans.get(lease_id)
+        if loan is None:
+            return None
+        loan.expires_ms = max(loan.expires_ms, self._flow.now_ms + int(seconds * 1000))
+        self._plan(lease_id, loan)
+        return loan.expires_ms / 1000
+
+    def _find(
+        self, queue: WorkQueue, transaction_id: str, lease_id: str, taken: AbstractSet[int] = frozenset()
+    ) -> tuple[str, _Loan, Lease] | None:
+        """The oldest lease that an ack may mean, but for those that are taken."""
+        held: str | dict[str, None] = lease_id or self._held.get(queue.id, {}).get(transaction_id, {})
+        for name in (held,) if isinstance(held, str) else held:
+            loan = self._loans.get(name)
+            if loan is not None and loan.queue is queue:
+                for lease in loan.leases.get(transaction_id, ()):
+                    if lease.number not in taken:
+                        return name, loan, lease
+        return None
+
+    def _let_go(self, queue: WorkQueue, transaction_id: str, lease_id: str) -> None:
+        held = self._held[queue.id]
+        others = held[transaction_id]
+        if isinstance(others, dict):
+            del others[lease_id]
+            if others:
+                return
+        del held[transaction_id]
+        if not held:
+            del self._held[queue.id]
+
+    def _plan(self, lease_id: str, loan: _Loan) -> None:
+        if loan.timer is not None:
+            loan.timer.cancel()
+        loan.timer = self._flow.timers.schedule(loan.expires_ms / 1000, lambda: self._expire(lease_id, loan))
+
+    def _expire(self, lease_id: str, loan: _Loan) -> None:
+        if self._loans.get(lease_id) is not loan or loan.expires_ms > self._flow.now_ms:
+            return
+        del self._loans[lease_id]
+        for transaction_id in loan.leases:
+            self._let_go(loan.queue, transaction_id, lease_id)
+        leases = [lease for same in loan.leases.values() for lease in same]
+        for lease in leases:
+            self._ledger.end(lease.number)
+        self._flow.release(leases)
+
+    def _shown(self, queue: WorkQueue, message: Message) -> WorkMessage:
+        try:
+            properties = decode_properties(message.header, PROPERTIES_AT)
+        except CodecError:  # nobody looked inside until now, and those in the same pop are not to blame
+            properties = Properties()
+        name = properties.message_id
+        return WorkMessage(
+            queue,
+            name or f"seq-{message.seq}",
+            to_payload(message.body, is_json=properties.content_type == _JSON),
+            message.seq,
+            message.arrived_ms,
+            queue.returned.get(message.seq, 0) + 1,
+        )
+
+    def _route(self, queue: WorkQueue) -> Route:
+        vhost = self._broker.vhosts[_VHOST]
+        known = self._routes.get(queue.name)
+        if known is None or known[0] != vhost.version:
+            route = self._broker.resolve(vhost, "", queue.name, make_address("", queue.name))
+            if len(self._routes) > 1024:
+                self._routes.clear()
+            known = self._routes[queue.name] = (vhost.version, route)
+        return known[1]
+
+
+class WaitingPop:
+    """A consumer that takes what a pop asked for, once, and leaves."""
+
+    priority = 0
+
+    def __init__(
+        self,
+        door: WorkDoor,
+        queue: WorkQueue,
+        lease_id: str,
+        limit: int,
+        seconds: float,
+        auto_ack: bool,
+        deliver: Callable[[list[WorkMessage]], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        self.queue = queue
+        self._door = door
+        self._lease_id = lease_id
+        self._limit = limit
+        self._seconds = seconds
+        self._auto_ack = auto_ack
+        self._deliver = deliver
+        self._give_up = give_up
+        self._served = False
+
+    def room(self) -> int:
+        """All of it, until it was served."""
+        return 0 if self._served else self._limit
+
+    def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
+        """Answer the pop."""
+        self._served = True
+        self._deliver(self._door.hand_out(queue, messages, self._lease_id, self._seconds, self._auto_ack))
+
+    def cancelled(self, queue: WorkQueue) -> None:
+        """The queue is gone."""
+        if not self._served:
+            self._served = True
+            self._give_up()

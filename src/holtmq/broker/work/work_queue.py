@@ -1,0 +1,422 @@
+"""A work queue: messages wait, consumers compete for them, a settled message is gone.
+
+Owns: what waits, who consumes, who is served next, how often a message came back. Must not touch:
+the journal, clocks, wire names; what must be journalled or dead-lettered is left in ``settled``
+and ``outcasts`` for the broker, which empties both within the same turn.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, Protocol
+
+from holtmq.broker.message import Message
+from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
+from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Lane, Pager
+
+_SHARE: Final = 256  # most messages handed out between two looks at the consumers' room
+_SHARE_BYTES: Final = 262_144
+_NO_LEVELS: Final[dict[int, Lane]] = {}
+
+
+class Reason(Enum):
+    """Why a message left without being acknowledged."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
+
+
+class Consumer(Protocol):
+    """Somebody who takes messages from a queue."""
+
+    priority: int
+
+    def room(self) -> int:
+        """How many messages it would take now."""
+        ...
+
+    def deliver(self, queue: "WorkQueue", messages: list[Message]) -> None:
+        """Take these; called with at most ``room()`` messages."""
+        ...
+
+    def cancelled(self, queue: "WorkQueue") -> None:
+        """The queue is gone, and the consumer with it."""
+        ...
+
+
+class WorkQueue:
+    """Competing consumers over messages in arrival (or priority) order."""
+
+    is_stream = False  # a partitioned queue under an AMQP name journals its messages itself
+
+    __slots__ = (
+        "_next_turn",
+        "active",
+        "arguments",
+        "auto_delete",
+        "bytes",
+        "consumers",
+        "counts_deliveries",
+        "deadline_scheduled_ms",
+        "declared",
+        "deleted",
+        "delivered_recorded",
+        "delivered_upto",
+        "dirty",
+        "durable",
+        "exclusive_consumer",
+        "expiring",
+        "expiry_scheduled_ms",
+        "held_back",
+        "id",
+        "lane",
+        "lanes",
+        "levels_clamped",
+        "limited",
+        "name",
+        "options",
+        "outcasts",
+        "owner",
+        "persisted",
+        "policy",
+        "redelivered_upto",
+        "returned",
+        "settled",
+        "settled_bytes",
+        "store",
+        "unacked",
+        "used_ms",
+        "vhost",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        vhost: str,
+        queue_id: int,
+        options: QueueOptions,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        owner: object | None = None,
+        arguments: dict[str, object] | None = None,
+        max_levels: int = 255,
+        now_ms: int = 0,
+    ) -> None:
+        self.name = name
+        self.vhost = vhost
+        self.id = queue_id  # how the journal names this queue; a redeclared queue gets a new one
+        self.durable = durable
+        # An exclusive queue dies with its connection, so there is nothing to keep for a restart.
+        self.persisted = durable and owner is None
+        self.auto_delete = auto_delete
+        self.owner = owner  # the connection it is exclusive to
+        self.arguments = arguments or {}
+        self.declared = options  # as its own arguments say
+        self.options = options  # with policies applied
+        self.policy: str | None = None
+        top = min(options.max_priority or 0, max_levels)
+        self.levels_clamped = (options.max_priority or 0) > max_levels  # until somebody was told
+        self.lane: Lane | None = None if top else Lane()
+        self.store: Lane | Levels = self.lane if self.lane is not None else Levels(top)
+        self.lanes = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
+        self.consumers: list[Consumer] = []  # by priority, then in turn
+        self.active: Consumer | None = None  # the single active consumer
+        self.exclusive_consumer = False
+        self.settled: list[int] = []
+        self.settled_bytes = 0
+        self.outcasts: list[tuple[Reason, Message]] = []
+        self.returned: dict[int, int] = {}  # seq -> times it was handed out and came back
+        self.redelivered_upto = 0  # messages up to this seq may have been handed out before a restart
+        self.delivered_upto = 0  # highest seq handed out; the broker journals it when it has risen
+        self.delivered_recorded = 0
+        self.unacked = 0
+        self.bytes = 0  # of what waits
+        self.held_back: dict[int, list[Message]] = {}  # waiting out x-retry-delay, batch by batch
+        self.dirty = False
+        self.deleted = False
+        self.expiring = options.message_ttl_ms is not None
+        self.limited = False
+        self.deadline_scheduled_ms = 0
+        self.expiry_scheduled_ms = 0
+        self.used_ms = now_ms
+        self._next_turn = 0
+        self.reconfigure(options)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __repr__(self) -> str:
+        return f"WorkQueue({self.name!r}, {len(self)} waiting, {self.unacked} unacked)"
+
+    def reconfigure(self, options: QueueOptions) -> None:
+        """Follow changed options (a policy came or went)."""
+        self.options = options
+        self.counts_deliveries = options.queue_type is QueueType.QUORUM  # shown as x-delivery-count
+        self.limited = options.max_length is not None or options.max_length_bytes is not None
+        if options.message_ttl_ms is not None:
+            self.expiring = True
+
+    # -- arriving --------------------------------------------------------------------------------
+
+    def push(self, message: Message) -> None:
+        """Append a message. Limits are enforced by the broker after consumers had their chance."""
+        self.store.push(message)
+        self.bytes += len(message.body)
+        if message.expires_ms:
+            self.expiring = True
+
+    def is_full(self, size: int, on_the_way: int = 0, bytes_on_the_way: int = 0) -> bool:
+        """Whether one more message of this size, behind others that are sure to come, would break a limit."""
+        options = self.options
+        return (options.max_length is not None and len(self.store) + on_the_way >= options.max_length) or (
+            options.max_length_bytes is not None
+            and self.bytes + bytes_on_the_way + size > options.max_length_bytes
+        )
+
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether the publisher is refused, rather than the oldest message dropped."""
+        return self.limited and not self.options.drops_head
+
+    def shed_excess(self, pager: Pager) -> None:
+        """Drop from the head what is beyond the limits, unless it is publishers who are refused."""
+        options = self.options
+        if not options.drops_head:
+            return
+        most, most_bytes = options.max_length, options.max_length_bytes
+        while (most is not None and len(self.store) > most) or (
+            most_bytes is not None and self.bytes > most_bytes and len(self.store) > 0
+        ):
+            message = self.store.shed(pager)
+            if message is None:
+                return
+            self._leave(message, Reason.MAXLEN)
+
+    # -- leaving ---------------------------------------------------------------------------------
+
+    def dispatch(self, now_ms: int, pager: Pager) -> None:
+        """Hand out what waits to consumers with room, in turn, the highest priority first."""
+        while self.consumers and (waiting := len(self.store)):
+            takers = self._takers(waiting)
+            if not takers:
+                return
+            share = min(min(room for _, room in takers) * len(takers), self._share())
+            messages = self.take(share, now_ms, pager)
+            if not messages:
+                continue
+            self.unacked += len(messages)
+            if self.persisted:
+                newest = messages[-1].seq if self.lane is not None else max(m.seq for m in messages)
+                if newest > self.delivered_upto:
+                    self.delivered_upto = newest
+            if len(takers) == 1:
+                takers[0][0].deliver(self, messages)
+                self._next_turn += len(messages)  # one message at a time must go round, too
+                continue
+            self._share_out(takers, messages, pager)
+
+    def _share_out(self, takers: list[tuple[Consumer, int]], messages: list[Message], pager: Pager) -> None:
+        stride = len(takers)
+        for at, (consumer, _) in enumerate(takers):
+            part = messages[at::stride]
+            room = max(consumer.room(), 0)  # again: two takers may share one channel's limit
+            if part[:room]:
+                consumer.deliver(self, part[:room])
+                self._next_turn += len(part[:room])
+            if room < len(part):
+                # All that is left goes back, not just this part: a later taker must not overtake it.
+                spare = part[room:] + [m for after in range(at + 1, stride) for m in messages[after::stride]]
+                self.unacked -= len(spare)
+                self.restore(spare, pager)
+                return
+
+    def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
+        """Remove up to ``limit`` live messages from the head; expired ones become outcasts."""
+        messages = self.store.take(limit, pager)
+        taken_bytes = 0
+        for message in messages:
+            taken_bytes += len(message.body)
+        self.bytes -= taken_bytes
+        if self.expiring:
+            messages = self._drop_expired(messages, now_ms)
+        return messages
+
+    def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
+        """Drop from the head up to ``limit`` messages that have outlived their time."""
+        for message in self.store.expired(self.deadline_ms, now_ms, pager, limit):
+            self._leave(message, Reason.EXPIRED)
+
+    def deadline_ms(self, message: Message) -> int:
+        """When this message expires here: the lower of its own and the queue's time; 0: never."""
+        ttl = self.options.message_ttl_ms
+        if ttl is None:
+            return message.expires_ms
+        deadline = message.arrived_ms + ttl
+        return min(deadline, message.expires_ms) if message.expires_ms else deadline
+
+    def purge(self, outstanding: Iterable[Message] = ()) -> int:
+        """Drop everything that waits; nothing is dead-lettered. What is outstanding may yet come back."""
+        count = len(self.store)
+        self.store.clear()
+        self.bytes = 0
+        if self.returned:
+            returned = self.returned
+            self.returned = {m.seq: returned[m.seq] for m in outstanding if m.seq in returned}
+        return count
+
+    # -- coming back and ending ------------------------------------------------------------------
+
+    def settle(self, message: Message) -> None:
+        """A lease ended for good: forget the message."""
+        self.unacked -= 1
+        if self.returned:
+            self.returned.pop(message.seq, None)
+            if not self.unacked and not len(self.store) and not self.held_back:
+                self.returned.clear()  # what recovery could not tell from a message that is gone
+        if message.persistent and self.persisted:
+            self.settled.append(message.position)
+            self.settled_bytes += len(message.body)
+
+    def settle_all(self, messages: list[Message]) -> None:
+        """``settle`` for many at once."""
+        if self.returned:
+            for message in messages:
+                self.settle(message)
+            return
+        self.unacked -= len(messages)
+        if self.persisted:
+            kept = [message for message in messages if message.persistent]
+            self.settled += [message.position for message in kept]
+            self.settled_bytes += sum([len(message.body) for message in kept])
+
+    def is_redelivered(self, message: Message) -> bool:
+        """Whether it may have been handed out before."""
+        return message.seq <= self.redelivered_upto or message.seq in self.returned
+
+    def reject(self, message: Message) -> None:
+        """A lease ended in a rejection: dead-letter the message."""
+        self.unacked -= 1
+        self.outcasts.append((Reason.REJECTED, message))
+
+    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
+        """Leases ended without a verdict. Returns what must wait first (``x-retry-delay``)."""
+        back: list[Message] = []
+        limit = self.options.deliveries_allowed
+        for lease in leases:
+            message = lease.message
+            self.unacked -= 1
+            count = self.returned.get(message.seq, 0) + 1
+            self.returned[message.seq] = count
+            if limit is not None and count > limit:
+                self.outcasts.append((Reason.DELIVERY_LIMIT, message))
+            else:
+                back.append(message)
+        if self.options.retry_delay_ms:
+            return back
+        self.restore(back, pager)
+        return []
+
+    def restore(self, messages: list[Message], pager: Pager) -> None:
+        """Put messages back at their old places."""
+        if messages:
+            messages.sort(key=_seq)
+            self.store.restore(messages, pager)
+            self.bytes += sum(len(message.body) for message in messages)
+            if not self.expiring:
+                self.expiring = any(message.expires_ms for message in messages)
+
+    def take_out(self, message: Message) -> bool:
+        """Remove one message that waits, or waits out a retry delay; False when somebody took it."""
+        if self.store.withdraw(message):
+            self.bytes -= len(message.body)
+            return True
+        for batch in self.held_back.values():
+            for at, waiting in enumerate(batch):
+                if waiting.seq == message.seq:
+                    del batch[at]
+                    return True
+        return False
+
+    def withdraw(self, message: Message) -> bool:
+        """A late acknowledgment: drop the message if nobody has taken it yet."""
+        if not self.take_out(message):
+            return False
+        self.returned.pop(message.seq, None)
+        if message.persistent and self.persisted:
+            self.settled.append(message.position)
+            self.settled_bytes += len(message.body)
+        return True
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Join; behind all of the same or a higher priority."""
+        at = len(self.consumers)
+        while at and self.consumers[at - 1].priority < consumer.priority:
+            at -= 1
+        self.consumers.insert(at, consumer)
+        if self.active is None:
+            self.active = consumer
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Leave; the next in line becomes the single active consumer."""
+        self.consumers.remove(consumer)
+        if self.active is consumer:
+            self.active = self.consumers[0] if self.consumers else None
+        if not self.consumers:
+            self.exclusive_consumer = False
+
+    def _takers(self, waiting: int) -> list[tuple[Consumer, int]]:
+        consumers = self.consumers
+        if self.options.single_active_consumer:
+            room = self.active.room() if self.active is not None else 0
+            return [(self.active, room)] if self.active is not None and room > 0 else []
+        if len(consumers) == 1:
+            room = consumers[0].room()
+            return [(consumers[0], room)] if room > 0 else []
+        takers: list[tuple[Consumer, int]] = []
+        at = 0
+        while at < len(consumers) and not takers:
+            level = consumers[at].priority
+            end = at
+            while end < len(consumers) and consumers[end].priority == level:
+                end += 1
+            size = end - at
+            start = self._next_turn % size
+            for step in range(size):
+                consumer = consumers[at + (start + step) % size]
+                room = consumer.room()
+                if room > 0:
+                    takers.append((consumer, room))
+                    if len(takers) >= waiting:
+                        break
+            at = end
+        return takers
+
+    def _share(self) -> int:
+        if self.bytes <= _SHARE_BYTES:
+            return _SHARE
+        return max(1, min(_SHARE, len(self.store) * _SHARE_BYTES // self.bytes))
+
+    def _drop_expired(self, messages: list[Message], now_ms: int) -> list[Message]:
+        live = []
+        for message in messages:
+            deadline = self.deadline_ms(message)
+            # A TTL of zero means "now or never": whoever can take it in this turn gets it.
+            if 0 < deadline <= now_ms and deadline > message.arrived_ms:
+                self.outcasts.append((Reason.EXPIRED, message))
+            else:
+                live.append(message)
+        return live
+
+    def _leave(self, message: Message, reason: Reason) -> None:
+        self.bytes -= len(message.body)
+        self.outcasts.append((reason, message))
+
+
+def _seq(message: Message) -> int:
+    return message.seq

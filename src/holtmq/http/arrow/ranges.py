@@ -1,0 +1,243 @@
+"""Queues by range, for any program that reads by offset: what there is, the rows, a mirrored cursor.
+
+Owns: the wire of ``/api/v1/ranges``. Must not touch: the rules of ranges, Arrow's layout. Rows go out one
+bounded batch at a time, as fast as the client takes them.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from types import ModuleType
+from typing import Final
+
+import msgspec
+from starlette.responses import StreamingResponse
+
+from holtmq.broker.partitioned.log import range_reads
+from holtmq.broker.partitioned.log.range_reads import Chosen, RangeInfo, Relation
+from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.protocol import CORS
+from holtmq.http.engine.stepwise import Turns
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_BOUNDS_MAX: Final = 100_001
+
+
+class CountsIn(msgspec.Struct):
+    """Rising offsets; the answer counts between each two."""
+
+    bounds: list[int]
+
+
+class MirrorIn(msgspec.Struct):
+    """The next offset the outside reader will read."""
+
+    offset: int
+
+
+def arrow() -> ModuleType:
+    """The module that speaks Arrow; 501 when this broker was installed without it."""
+    try:
+        from holtmq.http.arrow import stream as arrow_stream
+    except ImportError as error:
+        text = f"rows need pyarrow on the broker: pip install 'holtmq[spark]' ({error})"
+        raise Refusal(501, text, "not_installed") from None
+    return arrow_stream
+
+
+async def list_ranges(call: Call) -> object:
+    """Queues with their offsets; ``bytes=true`` measures them too."""
+    store = call.service.store
+    names = [name for name in call.query.text("names").split(",") if name]
+    if names:
+        infos = [range_reads.find(store, name) for name in names]
+    else:
+        query = call.query
+        infos = await Turns().run(
+            range_reads.matching(store, query.text("pattern"), query.text("namespace"), query.text("task"))
+        )
+    rows = []
+    for info in infos:
+        row = _info(info)
+        if call.query.flag("bytes") and info.relation is Relation.MESSAGES:
+            _, row["bytes"] = await _fit(call, info, info.first, info.next, 1 << 62)
+        rows.append(row)
+    await call.durable()  # a reader writes these offsets down: a crash must not take them back
+    return {"queues": rows}
+
+
+def _info(info: RangeInfo) -> dict[str, object]:
+    queue = info.queue
+    return {
+        "name": info.name,
+        "id": queue.number,
+        "namespace": queue.namespace,
+        "task": queue.task,
+        "firstOffset": info.first,
+        "nextOffset": info.next,
+        "messages": info.live,
+        "partitions": len(queue.indexes),
+        "lastCreatedUs": queue.log.last_created_us,
+    }
+
+
+async def offsets_at(call: Call) -> object:
+    """The first offset at or after a time, of each queue."""
+    at_us = call.query.number("us", -1)
+    if at_us < 0:
+        given = call.query.time_us("at")
+        if given is None:
+            raise Refusal(400, "say when: at (ISO-8601) or us (epoch microseconds)")
+        at_us = given
+    store = call.service.store
+    names = [name for name in call.query.text("names").split(",") if name]
+    found = {name: range_reads.offset_at(range_reads.find(store, name), at_us) for name in names}
+    await call.durable()
+    return {"offsets": found}
+
+
+async def counts(call: Call) -> object:
+    """How many messages are stored between each two of rising offsets, and in all."""
+    info = _find(call)
+    bounds = call.json(CountsIn).bounds
+    if not 1 < len(bounds) <= _BOUNDS_MAX or any(a > b for a, b in pairwise(bounds)):
+        raise Refusal(400, f"bounds must be 2 to {_BOUNDS_MAX} rising offsets")
+    between = [range_reads.count(info, a, b) for a, b in pairwise(bounds)]
+    await call.durable()
+    return {"id": info.queue.number, "firstOffset": info.first, "nextOffset": info.next, "counts": between}
+
+
+async def fit(call: Call) -> object:
+    """How far from ``from`` one gets within ``maxBytes``, exactly."""
+    info = _find(call)
+    if info.relation is not Relation.MESSAGES:
+        raise Refusal(400, "only messages have a size")
+    first, stop = _range(call, info)
+    to, size = await _fit(call, info, first, stop, call.query.number("maxBytes", 0))
+    await call.durable()
+    return {"to": to, "bytes": size}
+
+
+async def _fit(call: Call, info: RangeInfo, first: int, stop: int, most: int) -> tuple[int, int]:
+    for found in range_reads.fit_bytes(call.service.store, info.queue, first, stop, most):
+        if found is not None:
+            return found
+        await asyncio.sleep(0)  # others first: measuring ten million messages takes a while
+    return stop, 0
+
+
+async def rows(call: Call) -> object:
+    """The rows of a range as an Arrow IPC stream."""
+    info = _find(call)
+    speaks = arrow()
+    query = call.query
+    columns = [name for name in query.text("columns").split(",") if name]
+    schema = speaks.schema_of(info.relation, columns)
+    first, stop = _range(call, info)
+    chosen = Chosen(query.text("partition"), query.time_us("fromTime"), query.time_us("toTime"))
+    await call.durable()
+    bodies = speaks.stream(call.service.store, info, first, stop, schema, chosen)
+    headers = {name.decode(): value.decode() for name, value in CORS}
+    headers |= {"x-holt-queue-id": str(info.queue.number), "x-holt-first-offset": str(info.first)}
+    return StreamingResponse(_pump(bodies), 200, headers, ARROW)
+
+
+async def _pump(bodies: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for body in bodies:
+        yield body
+        await asyncio.sleep(0)  # a fast client must not keep the loop to itself
+
+
+async def mirror(call: Call) -> object:
+    """Show an outside reader's progress as the cursor of a consumer group."""
+    info = _find(call)
+    if info.relation is not Relation.MESSAGES:
+        raise Refusal(400, "groups read queues, not their relations")
+    group, offset = call.path["group"], call.json(MirrorIn).offset
+    events = range_reads.decide_mirror(info.queue, group, offset, call.now)
+    call.service.store.commit([(info.queue.number, event) for event in events])
+    call.context.wake()
+    await call.durable()
+    return {"queue": info.name, "group": group, "offset": offset}
+
+
+def _find(call: Call) -> RangeInfo:
+    return range_reads.find(call.service.store, call.path["queue"])
+
+
+def _range(call: Call, info: RangeInfo) -> tuple[int, int]:
+    number = call.query.number("id", info.queue.number)
+    if number != info.queue.number:
+        raise Refusal(
+            410, f"queue {info.name} was deleted and made again; the old one's messages are gone", "gone"
+        )
+    first = call.query.number("from", info.first)
+    stop = min(call.query.number("to", info.next), info.next)
+    if first > stop:
+        raise Refusal(400, f"from ({first}) lies behind to ({stop}); the queue ends at {info.next}")
+    return first, stop
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/api/v1/ranges",
+        READ,
+        "ranges",
+        "Queues with first and next offset; names may end in $dlq or $deliveries",
+        list_ranges,
+        query=("names", "pattern", "namespace", "task", "bytes"),
+        statuses=(200, 404),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/ranges/offsets",
+        READ,
+        "ranges",
+        "The first offset at or after a time",
+        offsets_at,
+        query=("names", "at", "us"),
+        statuses=(200, 400, 404),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/ranges/{queue}/counts",
+        READ,
+        "ranges",
+        "How many messages are stored between offsets",
+        counts,
+        body=CountsIn,
+        statuses=(200, 400, 404),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/ranges/{queue}/fit",
+        READ,
+        "ranges",
+        "How far a range reaches within a number of bytes",
+        fit,
+        query=("from", "to", "maxBytes", "id"),
+        statuses=(200, 400, 404, 410),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/ranges/{queue}/rows",
+        READ,
+        "ranges",
+        "The rows of a range as an Arrow IPC stream; each batch's metadata says where to go on",
+        rows,
+        query=("from", "to", "columns", "partition", "fromTime", "toTime", "id"),
+        statuses=(200, 400, 404, 410, 501),
+    ),
+    Endpoint(
+        "PUT",
+        "/api/v1/ranges/{queue}/groups/{group}",
+        WRITE,
+        "ranges",
+        "Mirror an outside reader's progress to a consumer group",
+        mirror,
+        body=MirrorIn,
+        statuses=(200, 400, 404),
+    ),
+)

@@ -1,0 +1,149 @@
+"""Batches that are written by many and published once: the wire of ``/api/v1/staging``.
+
+Owns: the wire names. Must not touch: how staging works. A writer is whoever numbers its batches upward; Spark
+uses its query id.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.commands.staging import Committed, Winner
+from holtmq.http.arrow.ranges import arrow
+from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.engine.errors import Refusal
+
+_NAME_MAX: Final = 255
+
+
+class TaskIn(msgspec.Struct):
+    """The attempt of a task that counts, and how many rows it staged."""
+
+    task: int
+    attempt: int
+    rows: int
+
+
+class CommitIn(msgspec.Struct):
+    tasks: list[TaskIn]
+
+
+async def stage(call: Call) -> object:
+    """Keep rows; nobody sees them before the commit."""
+    call.context.check_alarm()
+    writer, batch = _batch(call)
+    task, attempt = _number(call, "task"), _number(call, "attempt")
+    part = call.query.number("part", 0)
+    defaults = {name: call.query.text(name) for name in ("queue", "partition")}
+    ids = f"{writer}:{batch}:{task}.{attempt}:{part}"
+    staged = arrow().staged_rows(call.body, defaults, ids)
+    for name in {row.queue for row in staged}:
+        call.context.check_partitioned(name)
+    try:
+        total = call.service.staging.stage(writer, batch, task, attempt, part, staged, call.now)
+    except Conflict as error:
+        raise Refusal(409, str(error)) from None
+    await call.durable()
+    return {"rows": total}
+
+
+async def commit(call: Call) -> object:
+    """Publish a batch, once: a repeat answers ``repeated`` and changes nothing."""
+    writer, batch = _batch(call)
+    winners = [Winner(task.task, task.attempt, task.rows) for task in call.json(CommitIn).tasks]
+    if call.service.spool.holds:
+        raise Refusal(503, "Pushes are suspended by maintenance")
+    try:
+        steps = call.service.staging.commit(writer, batch, winners, call.now)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                done: Committed = end.value
+                break
+            await asyncio.sleep(0)  # others first: a million rows take a second
+    except Conflict as error:
+        raise Refusal(409, str(error)) from None
+    call.context.wake()
+    await call.durable()
+    return {"rows": done.rows, "duplicates": done.duplicates, "repeated": done.repeated}
+
+
+async def abort(call: Call) -> object:
+    """Forget what was staged for a batch."""
+    writer, batch = _batch(call)
+    return {"dropped": call.service.staging.abort(writer, batch)}
+
+
+async def end(call: Call) -> object:
+    """Forget what a writer has staged and take no more from it, for an hour at least."""
+    return {"dropped": call.service.staging.end(_writer(call), call.now)}
+
+
+async def writer_state(call: Call) -> object:
+    """The last batch of a writer that was published; null when there is none."""
+    writer = call.path["writer"]
+    last = call.service.staging.last_batch(writer)
+    await call.durable()  # who hears of a batch does not write it again
+    return {"writer": writer, "lastBatch": last}
+
+
+def _batch(call: Call) -> tuple[str, int]:
+    return _writer(call), _number(call, "batch")
+
+
+def _writer(call: Call) -> str:
+    writer = call.path["writer"]
+    if len(writer) > _NAME_MAX:
+        raise Refusal(400, f"a writer's name has at most {_NAME_MAX} characters")
+    return writer
+
+
+def _number(call: Call, name: str) -> int:
+    text = call.path[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise Refusal(400, f"{name} must be a number, not {text[:32]!r}")
+    return int(text)
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "PUT",
+        "/api/v1/staging/{writer}/{batch}/{task}/{attempt}",
+        WRITE,
+        "staging",
+        "Stage rows of a batch (Arrow IPC); the same part again replaces it",
+        stage,
+        query=("part", "queue", "partition"),
+        statuses=(200, 400, 409, 413, 429, 501),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/staging/{writer}/{batch}/commit",
+        WRITE,
+        "staging",
+        "Publish a staged batch in one step, once",
+        commit,
+        body=CommitIn,
+        statuses=(200, 400, 409, 429, 503),
+    ),
+    Endpoint("DELETE", "/api/v1/staging/{writer}/{batch}", WRITE, "staging", "Forget a staged batch", abort),
+    Endpoint(
+        "DELETE",
+        "/api/v1/staging/{writer}",
+        WRITE,
+        "staging",
+        "Forget all a writer has staged, and take no more from it",
+        end,
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/staging/{writer}",
+        READ,
+        "staging",
+        "The last published batch of a writer",
+        writer_state,
+    ),
+)

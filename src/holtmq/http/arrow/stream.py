@@ -1,0 +1,275 @@
+"""Ranges as Arrow IPC streams, and Arrow IPC bodies as rows to stage.
+
+Owns: the columns and types of each relation, the stream's bytes, what a staged table may look like. Must not
+touch: sockets, durability. Imported only when somebody asks: pyarrow is optional (``holtmq[spark]``).
+
+Each batch carries ``next`` (where reading goes on after it) and ``gone`` (messages of the range so far that
+retention took) as metadata; the last one may be empty.
+"""
+
+import io
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.commands.staging import StagedRow
+from holtmq.broker.partitioned.log import range_reads
+from holtmq.broker.partitioned.log.bodies import ID_MAX, AmqpFacts, Body
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
+from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, Outcome
+from holtmq.broker.partitioned.log.identifiers import dead_letter_id
+from holtmq.broker.partitioned.log.range_reads import Chosen, Piece, RangeInfo, Relation
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.streams.envelopes import to_payload
+from holtmq.http.arrow.columns import MAP, NEED_NO_RECORD, TIME, MessageColumns
+from holtmq.journal.interface import Loose
+from holtmq.wire.properties import Properties, encode_properties
+
+_MESSAGE: Final = {
+    "queue": pa.string(),
+    "partition": pa.string(),
+    "offset": pa.int64(),
+    "message_id": pa.string(),
+    "transaction_id": pa.string(),
+    "trace_id": pa.string(),
+    "created_at": TIME,
+    "headers": MAP,
+    "payload": pa.binary(),
+    "exchange": pa.string(),
+    "routing_key": pa.string(),
+    "content_type": pa.string(),
+    "priority": pa.int32(),
+    "properties": MAP,
+}
+_LETTER_ONLY: Final = {
+    "letter_id": pa.int64(),
+    "group": pa.string(),
+    "error": pa.string(),
+    "attempts": pa.int32(),
+    "first_failed_at": TIME,
+    "last_failed_at": TIME,
+}
+_DELIVERY: Final = {
+    "queue": pa.string(),
+    "partition": pa.string(),
+    "offset": pa.int64(),
+    "created_at": TIME,
+    "group": pa.string(),
+    "attempt": pa.int32(),
+    "delivered_at": TIME,
+    "settled_at": TIME,
+    "outcome": pa.string(),
+    "error": pa.string(),
+}
+TYPES: Final = {
+    Relation.MESSAGES: _MESSAGE,
+    Relation.DEAD_LETTERS: {**_MESSAGE, **_LETTER_ONLY},
+    Relation.DELIVERIES: _DELIVERY,
+}
+_STEP: Final = 2048  # letters or runs in one batch
+
+_Row = tuple[object, ...]
+_Batch = tuple[pa.RecordBatch, int, int]  # rows, where reading goes on, messages gone so far
+
+
+def schema_of(relation: Relation, columns: Sequence[str]) -> pa.Schema:
+    """The stream's schema; every column when none is named."""
+    types = TYPES[relation]
+    unknown = [name for name in columns if name not in types]
+    if unknown:
+        raise Conflict(f"there is no column {unknown[0]!r}; there are {', '.join(types)}")
+    return pa.schema([(name, types[name]) for name in columns or types])
+
+
+def stream(
+    store: PartitionedStore, info: RangeInfo, first: int, stop: int, schema: pa.Schema, chosen: Chosen
+) -> Iterator[bytes]:
+    """The range as the bytes of an IPC stream, one bounded batch at a time."""
+    sink = _Sink()
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), schema) as writer:
+        for batch, at, gone in _batches(store, info, first, stop, schema, chosen):
+            writer.write_batch(batch, custom_metadata={"next": str(at), "gone": str(gone)})
+            yield sink.take()
+    yield sink.take()
+
+
+def _batches(
+    store: PartitionedStore, info: RangeInfo, first: int, stop: int, schema: pa.Schema, chosen: Chosen
+) -> Iterator[_Batch]:
+    queue = info.queue
+    if info.relation is Relation.MESSAGES:
+        maps: dict[bytes, tuple[str | None, list[tuple[str, str]] | None, list[tuple[str, str]]]] = {}
+        gone = 0
+        with_bodies = not NEED_NO_RECORD.issuperset(schema.names)
+        for piece in range_reads.pieces(store, queue, first, stop, chosen, with_bodies):
+            gone += piece.gone
+            if not len(piece.offsets):
+                yield _empty(schema), piece.next, gone
+                continue
+            columns = MessageColumns(queue, piece, store.cipher, maps)
+            arrays = [columns.column(name) for name in schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema), piece.next, gone
+        return
+    if info.relation is Relation.DEAD_LETTERS:
+        letters = range_reads.letters(queue, first, stop, chosen)
+        for at in range(0, len(letters), _STEP):
+            some = letters[at : at + _STEP]
+            yield _letters(store, queue, some, schema), some[-1].number + 1, 0
+    else:
+        some_runs: list[DeliveryRun] = []
+        size = 0
+        for run in range_reads.deliveries(queue, first, stop, chosen):
+            some_runs.append(run)
+            size += run.end - run.first
+            if size >= _STEP:
+                yield _deliveries(queue, some_runs, schema), run.number + 1, 0
+                some_runs, size = [], 0
+        if some_runs:
+            yield _deliveries(queue, some_runs, schema), some_runs[-1].number + 1, 0
+    yield _empty(schema), stop, 0
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _letters(
+    store: PartitionedStore, queue: PartitionedQueue, letters: Sequence[DeadLetter], schema: pa.Schema
+) -> pa.RecordBatch:
+    piece = Piece(
+        array("Q", [letter.offset for letter in letters]),
+        array("Q", [letter.created_us for letter in letters]),
+        array("I", [letter.partition for letter in letters]),
+        [Loose([store.journal.read(letter.journal_position)[1] for letter in letters])],
+        0,
+        0,
+    )
+    columns = MessageColumns(queue, piece, store.cipher, {})
+    first_failed = queue.deliveries.first_failed
+    own: dict[str, Sequence[object]] = {
+        "letter_id": [int(dead_letter_id(queue.number, letter.number)) for letter in letters],
+        "group": [letter.group for letter in letters],
+        "error": [letter.error for letter in letters],
+        "attempts": [letter.retry_count + 1 for letter in letters],
+        "first_failed_at": [first_failed.get(letter.number, letter.failed_us) for letter in letters],
+        "last_failed_at": [letter.failed_us for letter in letters],
+    }
+    arrays = [
+        _typed(own[field.name], field.type) if field.name in own else columns.column(field.name)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _deliveries(queue: PartitionedQueue, runs: Sequence[DeliveryRun], schema: pa.Schema) -> pa.RecordBatch:
+    groups = {group.number: group.name for group in queue.groups.values()}
+    rows: list[_Row] = []
+    for run in runs:
+        where = queue.partitions[run.partition]
+        outcome = Outcome(run.outcome).name.lower()
+        group = groups.get(run.group)
+        holes = where.holes_in(run.first, run.end)
+        for position in range(run.first, run.end):
+            # Retention may have taken the message since, or somebody deleted it; the row stays, for whoever
+            # reads the same run again.
+            offset = created = None
+            if where.first <= position < where.end and position not in holes:
+                offset = where.offsets[position - where.first]
+                created = queue.log.created_us(offset)
+            rows.append(
+                (
+                    queue.name,
+                    where.name,
+                    offset,
+                    created,
+                    group,
+                    run.attempt,
+                    run.delivered_us or None,
+                    run.settled_us,
+                    outcome,
+                    run.error,
+                )
+            )
+    names = list(_DELIVERY)
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    arrays = [_typed(columns[field.name], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _typed(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, pa.int64()).cast(kind) if kind == TIME else pa.array(values, kind)
+
+
+class _Sink(io.RawIOBase):
+    """Takes what Arrow writes until somebody wants it."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        part = bytes(data)  # type: ignore[call-overload]  # Arrow hands a buffer that is its own
+        self._parts.append(part)
+        return len(part)
+
+    def take(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+# -- rows to stage -----------------------------------------------------------------------------------
+
+_STAGED: Final = ("payload", "queue", "partition", "transaction_id", "headers", "routing_key", "priority")
+
+
+def staged_rows(body: bytes, defaults: Mapping[str, str], ids: str) -> list[StagedRow]:
+    """The rows of an IPC stream; ``ids`` is the start of the transaction id of rows that bring none."""
+    try:
+        table = pa.ipc.open_stream(body).read_all()
+    except pa.ArrowInvalid as error:
+        raise Conflict(f"not an Arrow IPC stream: {error}") from None
+    strangers = [name for name in table.column_names if name not in _STAGED]
+    if strangers or "payload" not in table.column_names:
+        raise Conflict(f"the columns are {', '.join(_STAGED)}, payload is required; got {table.column_names}")
+    given = {name: table.column(name).to_pylist() for name in table.column_names}
+    none: list[None] = [None] * table.num_rows
+    rows = []
+    for place, (payload, queue, partition, name, headers, key, priority) in enumerate(
+        zip(*(given.get(column, none) for column in _STAGED), strict=True)
+    ):
+        queue = queue or defaults.get("queue")
+        if payload is None or not queue:
+            raise Conflict(f"row {place} has no {'payload' if payload is None else 'queue'}")
+        name = name or f"{ids}:{place}"
+        partition = partition or defaults.get("partition") or DEFAULT_PARTITION
+        if len(name.encode()) > ID_MAX or len(queue.encode()) > 255 or len(partition.encode()) > 255:
+            raise Conflict(f"row {place} has a queue, partition or transaction_id that is too long")
+        rows.append(StagedRow(queue, partition, _body(payload, name, headers, key, priority)))
+    return rows
+
+
+def _body(
+    payload: str | bytes,
+    name: str,
+    headers: Sequence[tuple[str, str | None]] | None,
+    key: str | None,
+    priority: int | None,
+) -> Body:
+    given = payload.encode() if isinstance(payload, str) else payload
+    kept = to_payload(given)
+    if headers is None and key is None and priority is None and kept == given:
+        return Body(name, kept)
+    properties = Properties(
+        headers=None if headers is None else dict(headers),
+        priority=None if priority is None else min(max(priority, 0), 255),
+    )
+    # As if it had come through the default exchange: headers and priority reach AMQP consumers too.
+    facts = AmqpFacts("", key or "", encode_properties(properties), properties.priority or 0)
+    return Body(name, kept, facts=facts)

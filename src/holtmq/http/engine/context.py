@@ -1,0 +1,60 @@
+"""What every endpoint works with: the service, the journal, the clock, the settings.
+
+Owns: nothing; it is handed down once, at start. Must not touch: sockets.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holtmq.auth.login import Authenticator
+from holtmq.auth.tokens import TokenVerifier
+from holtmq.auth.users import DEFAULT_VHOST
+from holtmq.broker.broker import Broker
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.config import Config
+from holtmq.http.engine.clients import Clients
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.history import History
+from holtmq.journal.interface import Journal
+
+
+class Listener(NamedTuple):
+    """A port that takes clients."""
+
+    protocol: str  # as RabbitMQ names them: amqp, amqp/ssl, http, https
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One node, as the HTTP side sees it."""
+
+    config: Config
+    service: PartitionedService
+    broker: Broker
+    journal: Journal
+    clock: Callable[[], float]
+    health: Callable[[], tuple[bool, str]]
+    wake: Callable[[], None]
+    verifier: TokenVerifier | None  # None: everybody may do everything
+    started_at: float
+    history: History
+    authenticator: Authenticator  # for the management API: names and passwords
+    clients: Clients  # who is connected over AMQP
+    alarm: Callable[[], str]  # why publishers must wait; empty: they need not
+    listeners: Callable[[], list[Listener]]
+
+    def check_alarm(self) -> None:
+        """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""
+        reason = self.alarm()
+        if reason:
+            raise Refusal(503, f"publishers are blocked: the broker is {reason}", "publishers_blocked")
+
+    def check_partitioned(self, name: str) -> None:
+        """Refuse what would make a partitioned queue under a work queue's name, and hide it from HTTP."""
+        vhost = self.broker.vhosts.get(DEFAULT_VHOST)
+        queue = vhost.queues.get(name) if vhost is not None else None
+        if queue is not None and not queue.is_stream and name not in self.service.store.queues:
+            raise Refusal(409, f"{name} is a work queue", "work_queue")

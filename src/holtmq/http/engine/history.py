@@ -1,0 +1,117 @@
+"""What the counters did, minute by minute, for dashboards.
+
+Owns: a day of differences between readings of the tally, per queue. Must not touch: the counters.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from holtmq.broker.partitioned.counters import QueueTally, Tally
+
+MINUTE_US: Final = 60_000_000
+_KEPT_MINUTES: Final = 24 * 60
+_SPANS: Final = ((120, 1), (720, 5), (2880, 15), (10080, 60))  # up to so many minutes: buckets of so many
+_NAMES: Final = tuple(name for name in QueueTally.__slots__ if name != "lag_max_us")
+
+
+def bucket_minutes(from_us: int, to_us: int) -> int:
+    """How wide a bucket is for a span."""
+    minutes = (to_us - from_us) / MINUTE_US
+    return next((width for most, width in _SPANS if minutes <= most), 360)
+
+
+@dataclass(slots=True)
+class Machine:
+    """The process in one minute: sums of so many samples."""
+
+    samples: int = 0
+    rss_bytes: int = 0
+    cpu_user: float = 0.0  # seconds of CPU in this minute
+    cpu_system: float = 0.0
+    loop_lag_max: float = 0.0  # how late the event loop came, in seconds
+
+
+class History:
+    """See the module. ``read`` is called now and then, and before every look."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self.machine: dict[int, Machine] = {}  # by minute
+        self._cpu: tuple[float, float] | None = None
+        self._last: dict[str, dict[str, int]] = {}
+        self._minutes: dict[int, dict[str, QueueTally]] = {}
+
+    def read(self, now_us: int) -> None:
+        """Book what happened since the last reading to the present minute."""
+        minute = now_us // MINUTE_US
+        for name, tally in self._tally.queues.items():
+            last = self._last.setdefault(name, dict.fromkeys(_NAMES, 0))
+            row: QueueTally | None = None
+            for field in _NAMES:
+                value: int = getattr(tally, field)
+                if value != last[field]:
+                    if row is None:
+                        row = self._minutes.setdefault(minute, {}).setdefault(name, QueueTally())
+                    setattr(row, field, getattr(row, field) + max(0, value - last[field]))
+                    last[field] = value
+            if row is not None:
+                row.lag_max_us = max(row.lag_max_us, tally.lag_max_us)
+                tally.lag_max_us = 0
+        for gone in [name for name in self._last if name not in self._tally.queues]:
+            del self._last[gone]
+        for old in [at for at in self._minutes if at < minute - _KEPT_MINUTES]:
+            del self._minutes[old]
+
+    def note_machine(self, now_us: int, rss_bytes: int, user: float, system: float, loop_lag: float) -> None:
+        """One sample of the process; the CPU times are totals since it started."""
+        minute = now_us // MINUTE_US
+        row = self.machine.setdefault(minute, Machine())
+        row.samples += 1
+        row.rss_bytes += rss_bytes
+        row.loop_lag_max = max(row.loop_lag_max, loop_lag)
+        if self._cpu is not None:
+            row.cpu_user += user - self._cpu[0]
+            row.cpu_system += system - self._cpu[1]
+        self._cpu = (user, system)
+        for old in [at for at in self.machine if at < minute - _KEPT_MINUTES]:
+            del self.machine[old]
+
+    def machine_between(self, start_us: int, width: int) -> Machine:
+        """The process in one bucket."""
+        total = Machine()
+        for minute in range(start_us // MINUTE_US, start_us // MINUTE_US + width):
+            row = self.machine.get(minute)
+            if row is not None:
+                total.samples += row.samples
+                total.rss_bytes += row.rss_bytes
+                total.cpu_user += row.cpu_user
+                total.cpu_system += row.cpu_system
+                total.loop_lag_max = max(total.loop_lag_max, row.loop_lag_max)
+        return total
+
+    def buckets(self, from_us: int, to_us: int, width: int) -> Iterator[tuple[int, dict[str, QueueTally]]]:
+        """(start of the bucket in µs, queue -> what happened in it), oldest first, empty ones too."""
+        first = from_us // MINUTE_US // width * width
+        last = min(to_us, max(self._minutes, default=0) * MINUTE_US + MINUTE_US) // MINUTE_US
+        for start in range(first, max(last, first) + 1, width):
+            rows: dict[str, QueueTally] = {}
+            for minute in range(start, start + width):
+                for name, row in self._minutes.get(minute, {}).items():
+                    add(rows.setdefault(name, QueueTally()), row)
+            yield start * MINUTE_US, rows
+
+
+def add(total: QueueTally, more: QueueTally) -> None:
+    for field in _NAMES:
+        setattr(total, field, getattr(total, field) + getattr(more, field))
+    total.lag_max_us = max(total.lag_max_us, more.lag_max_us)
+
+
+def summed(rows: dict[str, QueueTally], wanted: set[str] | None = None) -> QueueTally:
+    """Several queues as one."""
+    total = QueueTally()
+    for name, row in rows.items():
+        if wanted is None or name in wanted:
+            add(total, row)
+    return total

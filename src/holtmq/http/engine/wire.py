@@ -1,0 +1,113 @@
+"""Small forms that every answer is made of: JSON strings, times, queries, path segments.
+
+Owns: how values look on the wire. Must not touch: what they mean.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from json.encoder import encode_basestring
+from typing import Final
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+import msgspec
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.groups.subscriptions import read_timestamp
+from holtmq.http.engine.errors import Refusal
+
+_US: Final = 1_000_000
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z").match
+_seconds: dict[int, str] = {}
+
+
+quoted: Final[Callable[[str], str]] = encode_basestring  # a JSON string; bare: it is called per message
+
+
+def quoted_or_null(text: str | None) -> str:
+    return "null" if text is None else encode_basestring(text)
+
+
+def iso_us(at_us: int) -> str:
+    """UTC with microseconds; the second's part is remembered, messages come many to a second."""
+    second, us = divmod(at_us, _US)
+    head = _seconds.get(second)
+    if head is None:
+        if len(_seconds) > 4096:
+            _seconds.clear()
+        moment = datetime.fromtimestamp(second, UTC)
+        head = _seconds[second] = moment.strftime("%Y-%m-%dT%H:%M:%S.")
+    return f"{head}{us:06d}Z"
+
+
+def iso_ms(at_us: int) -> str:
+    """UTC with milliseconds."""
+    return iso_us(at_us)[:-4] + "Z"
+
+
+def iso_or_none(at_us: int | None) -> str | None:
+    return None if at_us is None else iso_ms(at_us)
+
+
+def iso_seconds(at: float | None) -> str | None:
+    """A time in seconds, as the clock gives it."""
+    return None if at is None else iso_ms(round(at * _US))
+
+
+def is_uuid(text: str) -> bool:
+    return _UUID(text) is not None
+
+
+def segment(raw: str) -> str:
+    """One path segment, decoded after the path was split."""
+    return unquote_to_bytes(raw).decode("utf-8", "replace") if "%" in raw else raw
+
+
+class Query:
+    """Parameters of a request. Strangers are ignored, numbers that are none take the default."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._values: dict[str, str] = {}
+        for pair in raw.decode("latin-1").split("&"):
+            name, _, value = pair.partition("=")
+            if name:
+                self._values.setdefault(unquote_plus(name), unquote_plus(value))
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name) or default
+
+    def optional(self, name: str) -> str | None:
+        return self._values.get(name) or None
+
+    def number(self, name: str, default: int, low: int = 0, high: int = 1 << 53) -> int:
+        value = self._values.get(name, "")
+        if not re.fullmatch(r"-?[0-9]{1,18}", value):
+            return default
+        return min(max(int(value), low), high)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._values.get(name)
+        return default if value is None else value in ("true", "1")
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def time_us(self, name: str) -> int | None:
+        """A moment; 400 when it is none."""
+        value = self._values.get(name)
+        return None if not value else moment_us(value, name)
+
+
+def moment_us(text: str, name: str) -> int:
+    """An ISO-8601 time, as microseconds."""
+    try:
+        return read_timestamp(text)
+    except Conflict as error:
+        raise Refusal(400, f"{name}: {error}") from None
+
+
+def raw(payload: bytes) -> msgspec.Raw:
+    """Stored JSON inside an answer, without decoding it."""
+    return msgspec.Raw(payload)

@@ -1,0 +1,278 @@
+"""Ephemeral queues over HTTP.
+
+Owns: the wire form and the waiting of pops. Must not touch: the queues' rules.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.extras.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue
+from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import raw
+from holtmq.http.queues.push import check_text
+
+_QUEUES_MAX: Final = 10_000
+
+
+class WindowIn(msgspec.Struct):
+    ms: float = 0
+    count: int = 0
+
+
+class OptionsIn(msgspec.Struct, rename="camel"):
+    max_bytes: int | None = None
+    max_length: int | None = None
+    policy: str | None = None
+    ttl_seconds: float | None = None
+    lease_seconds: float | None = None
+    retry_limit: int | None = None
+    window_buffer: WindowIn | None = None
+
+
+class ConfigureIn(msgspec.Struct):
+    queue: str
+    options: OptionsIn = msgspec.field(default_factory=OptionsIn)
+
+
+class MessageIn(msgspec.Struct):
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+
+
+class PushIn(msgspec.Struct):
+    queue: str
+    messages: list[MessageIn]
+    partition: str | None = None
+
+
+class AckIn(msgspec.Struct):
+    id: str
+    status: str | None = None
+    error: str | None = None
+
+
+class AcksIn(msgspec.Struct):
+    queue: str
+    acks: list[AckIn]
+    group: str | None = None
+
+
+class QueueIn(msgspec.Struct):
+    queue: str
+
+
+def _queue(call: Call, name: str) -> EphemeralQueue:
+    """Made on first use, like every queue here."""
+    queues = call.service.ephemeral
+    found = queues.get(name)
+    if found is None:
+        if not name:
+            raise Refusal(400, "queue is required")
+        if len(queues) >= _QUEUES_MAX:
+            for idle in [one.name for one in queues.values() if one.unused]:
+                del queues[idle]
+        if len(queues) >= _QUEUES_MAX:
+            raise Refusal(429, f"more than {_QUEUES_MAX} ephemeral queues", "too_many_queues")
+        found = queues[name] = EphemeralQueue(name, EphemeralConfig())
+    return found
+
+
+async def configure(call: Call) -> object:
+    asked = call.json(ConfigureIn)
+    options = asked.options
+    if options.policy not in (None, "reject", "dropOldest"):
+        raise Refusal(400, "policy must be reject or dropOldest")
+    default, window = EphemeralConfig(), options.window_buffer or WindowIn()
+    for name, value in {**msgspec.to_builtins(options), **msgspec.to_builtins(window)}.items():
+        if isinstance(value, int | float) and value < 0:
+            raise Refusal(400, f"{name} must not be negative: {value}")
+    config = EphemeralConfig(
+        options.max_bytes or default.max_bytes,
+        options.max_length or default.max_length,
+        options.policy == "dropOldest",
+        options.ttl_seconds or 0,
+        options.lease_seconds or default.lease_seconds,
+        default.retry_limit if options.retry_limit is None else options.retry_limit,
+        window.ms,
+        window.count,
+    )
+    queue = _queue(call, asked.queue)
+    queue.config, queue.declared = config, True
+    return Reply(201, {"queue": asked.queue, "options": _options_out(config), "declared": True})
+
+
+def _options_out(config: EphemeralConfig) -> dict[str, object]:
+    return {
+        "maxBytes": config.max_bytes,
+        "maxLength": config.max_length,
+        "policy": "dropOldest" if config.drops_oldest else "reject",
+        "ttlSeconds": config.ttl_seconds,
+        "leaseSeconds": config.lease_seconds,
+        "retryLimit": config.retry_limit,
+        "windowBuffer": {"ms": config.window_ms, "count": config.window_count},
+    }
+
+
+async def push(call: Call) -> object:
+    asked = call.json(PushIn)
+    check_text(call.body)
+    call.context.check_alarm()
+    payloads = [bytes(message.payload) for message in asked.messages]
+    _queue(call, asked.queue).push(asked.partition or DEFAULT_PARTITION, payloads, call.now)
+    return Reply(201, {"pushed": len(payloads)})
+
+
+async def pop(call: Call) -> object:
+    query = call.query
+    name, group = query.text("queue"), query.text("group", NAMELESS)
+    queue = _queue(call, name)
+    limit = query.number("batch", 1, 1, call.context.config.http.max_batch)
+    wait_ms = query.number("timeout", 30_000, high=call.context.config.http.max_wait_ms)
+    partition, auto_ack = query.optional("partition"), query.flag("autoAck")
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (wait_ms / 1000 if query.flag("wait") else 0)
+    found = queue.pop(group, partition, limit, auto_ack, call.now)
+    while not found and (left := deadline - loop.time()) > 0:
+        await _changed(queue, queue.next_change(group, partition, call.now), call.now, left)
+        found = queue.pop(group, partition, limit, auto_ack, call.now)
+    return {
+        "queue": name,
+        "messages": [
+            {
+                "id": f"e:{queue.incarnation}:{handed.partition}:{handed.number}",
+                "partition": handed.partition,
+                "attempts": handed.attempts,
+                "payload": raw(handed.payload),
+            }
+            for handed in found
+        ],
+    }
+
+
+async def _changed(queue: EphemeralQueue, due: float | None, now: float, seconds: float) -> None:
+    """Until a push, a return, the end of a lease or window, or the time is up."""
+    changed = asyncio.Event()
+    queue.wakes.append(changed.set)
+    try:
+        async with asyncio.timeout(seconds if due is None else min(seconds, max(due - now, 0.001))):
+            await changed.wait()
+    except TimeoutError:
+        pass
+    finally:
+        queue.wakes.remove(changed.set)
+
+
+async def ack(call: Call) -> object:
+    asked = call.json(AcksIn)
+    queue = call.service.ephemeral.get(asked.queue)
+    outcomes = ["unknown"] * len(asked.acks)
+    held: dict[int, tuple[str, int, bool]] = {}
+    for at, one in enumerate(asked.acks):
+        place = _place(one.id)
+        if queue is None or place is None:
+            continue
+        incarnation, partition, number = place
+        if incarnation != queue.incarnation:
+            outcomes[at] = "stale"  # of what went with a queue or the process: the number is another's now
+        else:
+            held[at] = partition, number, (one.status or "completed") in ("completed", "success")
+    if queue is not None:
+        settled = queue.settle(asked.group or NAMELESS, held.values(), call.now)
+        for at, outcome in zip(held, settled, strict=True):
+            outcomes[at] = outcome
+    ids = (one.id for one in asked.acks)
+    return {"results": [{"id": id_, "outcome": how} for id_, how in zip(ids, outcomes, strict=True)]}
+
+
+def _place(id_: str) -> tuple[str, str, int] | None:
+    """Incarnation, partition and number; None for an id nobody was given."""
+    tag, _, rest = id_.partition(":")
+    incarnation, _, place = rest.partition(":")
+    partition, colon, number = place.rpartition(":")
+    if tag != "e" or not colon or not number.isdecimal() or len(number) >= 18:
+        return None
+    return incarnation, partition, int(number)
+
+
+async def reset(call: Call) -> object:
+    asked = call.json(QueueIn)
+    queue = call.service.ephemeral.get(asked.queue)
+    return {"queue": asked.queue, "dropped": 0 if queue is None else queue.reset()}
+
+
+async def delete(call: Call) -> object:
+    gone = call.service.ephemeral.pop(call.path["queue"], None)
+    return {"queue": call.path["queue"], "deleted": gone is not None}
+
+
+async def list_queues(call: Call) -> object:
+    now = call.now
+    return {"queues": [_gauges_out(queue, now) for queue in call.service.ephemeral.values()]}
+
+
+async def depth(call: Call) -> object:
+    queue = call.service.ephemeral.get(call.path["queue"])
+    if queue is None:
+        raise Refusal(404, f"no ephemeral queue {call.path['queue']}", "ephemeral_queue_not_found")
+    return _gauges_out(queue, call.now)
+
+
+def _gauges_out(queue: EphemeralQueue, now: float) -> dict[str, object]:
+    gauges = queue.gauges(now)
+    return {
+        "queue": queue.name,
+        "tier": "declared" if queue.declared else "implicit",
+        "length": gauges.length,
+        "depth": gauges.length,
+        "pending": gauges.pending,
+        "bytes": gauges.size,
+        "partitions": gauges.partitions,
+        "dropped": gauges.dropped,
+        "groups": {
+            group: {"pending": waiting, "inFlight": out} for group, (waiting, out) in gauges.groups.items()
+        },
+        "options": _options_out(queue.config),
+    }
+
+
+_BASE: Final = "/api/v1/ephemeral"
+_POP: Final = ("queue", "partition", "batch", "wait", "timeout", "group", "autoAck")
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        f"{_BASE}/configure",
+        WRITE,
+        "ephemeral",
+        "Declare a queue",
+        configure,
+        body=ConfigureIn,
+        statuses=(201, 400),
+    ),
+    Endpoint(
+        "POST",
+        f"{_BASE}/push",
+        WRITE,
+        "ephemeral",
+        "Push to memory",
+        push,
+        body=PushIn,
+        statuses=(201, 400, 429),
+    ),
+    Endpoint("GET", f"{_BASE}/pop", WRITE, "ephemeral", "Pop", pop, query=_POP),
+    Endpoint("POST", f"{_BASE}/ack", WRITE, "ephemeral", "Acknowledge", ack, body=AcksIn),
+    Endpoint("POST", f"{_BASE}/reset", WRITE, "ephemeral", "Throw the contents away", reset, body=QueueIn),
+    Endpoint("DELETE", f"{_BASE}/queue/{{queue}}", WRITE, "ephemeral", "Delete a queue", delete),
+    Endpoint("GET", f"{_BASE}/queues", READ, "ephemeral", "List queues", list_queues),
+    Endpoint(
+        "GET",
+        f"{_BASE}/queues/{{queue}}/depth",
+        READ,
+        "ephemeral",
+        "A queue's gauges",
+        depth,
+        statuses=(200, 404),
+    ),
+)

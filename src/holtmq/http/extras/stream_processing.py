@@ -1,0 +1,218 @@
+"""What stream processors ask for: register a query, read its state, commit a cycle.
+
+Owns: the wire form, snake_case as the SDKs have it. Must not touch: the cycle's rules; a refused cycle is an
+answer (200, ``success: false``), a configuration conflict is 409.
+"""
+
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from holtmq.broker.errors import BrokerError
+from holtmq.broker.partitioned.commands.atomic_commit import Cycle, CycleAck, run_cycle
+from holtmq.broker.partitioned.extras.stream_state import ConfigMismatch, StateOp
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
+from holtmq.broker.partitioned.requests import PushItem, PushResult
+from holtmq.http.engine import paging
+from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import iso_ms, raw
+from holtmq.http.queues.push import PushItemIn, check_text, read_item
+from holtmq.http.queues.rendering import buffered_results
+
+
+class QueryIn(msgspec.Struct):
+    name: str | None = None
+    source_queue: str | None = None
+    sink_queue: str | None = None
+    config_hash: str | None = None
+    reset: bool | None = None
+
+
+class StateIn(msgspec.Struct):
+    query_id: str | None = None
+    partition_id: str | None = None
+    keys: list[str] | None = None
+    key_prefix: str | None = None
+    ripe_at_or_before: float | None = None
+
+
+class StateOpIn(msgspec.Struct):
+    type: str
+    key: str
+    value: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
+
+
+class AckIn(msgspec.Struct, rename="camel"):
+    transaction_id: str
+    lease_id: str | None = None
+    status: str | None = None
+    count: int | None = None
+
+
+class CycleIn(msgspec.Struct):
+    query_id: str | None = None
+    partition_id: str | None = None
+    consumer_group: str | None = None
+    state_ops: list[StateOpIn] | None = None
+    push_items: list[PushItemIn] | None = None
+    ack: AckIn | None = None
+    release_lease: bool | None = None
+
+
+def _need(value: str | None, name: str) -> str:
+    if not value:
+        raise Refusal(400, f"{name} is required")
+    return value
+
+
+async def register(call: Call) -> object:
+    asked = call.json(QueryIn)
+    name = _need(asked.name, "name")
+    source = _need(asked.source_queue, "source_queue")
+    config_hash = _need(asked.config_hash, "config_hash")
+    try:
+        done = call.service.streams.register(
+            name, source, asked.sink_queue or "", config_hash, bool(asked.reset), str(uuid4())
+        )
+    except ConfigMismatch as error:
+        answer = {"success": False, "query_id": error.query.id, "name": name, "error": str(error)}
+        return Reply(409, answer)
+    await call.durable()
+    return {
+        "success": True,
+        "query_id": done.query.id,
+        "name": name,
+        "config_hash": config_hash,
+        "fresh": done.fresh,
+        "reset": done.reset,
+    }
+
+
+async def read_state(call: Call) -> object:
+    asked = call.json(StateIn)
+    rows = call.service.streams.rows(
+        _need(asked.query_id, "query_id"),
+        _need(asked.partition_id, "partition_id"),
+        asked.keys or (),
+        asked.key_prefix or "",
+        asked.ripe_at_or_before,
+    )
+    size = sum([len(row.key) + len(row.value) for row in rows])
+    if size > paging.MOST_BYTES:
+        # Not a page of it: a processor takes a row that is not in the answer for one that does not exist.
+        raise Refusal(
+            413,
+            f"the {len(rows)} rows asked for have {size} bytes, more than {paging.MOST_BYTES}: "
+            "ask for fewer, by keys or key_prefix",
+        )
+    return {
+        "success": True,
+        "rows": [{"key": r.key, "value": raw(r.value), "updated_at": iso_ms(r.updated_us)} for r in rows],
+    }
+
+
+async def cycle(call: Call) -> object:
+    asked = call.json(CycleIn)
+    check_text(call.body)
+    query_id, partition = _need(asked.query_id, "query_id"), _need(asked.partition_id, "partition_id")
+    where = partition_of(partition) or (0, 0)
+    items = [read_item(item, call.subject) for item in asked.push_items or ()]
+    if items:
+        call.context.check_alarm()
+    for name in {item.queue for item in items}:
+        call.context.check_partitioned(name)
+    ack = asked.ack
+    wanted = Cycle(
+        query_id,
+        *where,
+        partition,
+        asked.consumer_group or QUEUE_MODE,
+        [_state_op(op) for op in asked.state_ops or ()],
+        items,
+        None
+        if ack is None
+        else CycleAck(ack.transaction_id, ack.lease_id or "", AckStatus.named(ack.status or "completed")),
+        asked.release_lease is not False,
+    )
+    try:
+        results, outcome, queue = run_cycle(call.service, call.service.streams, wanted, call.now)
+    except BrokerError as error:
+        answer = {"success": False, "query_id": query_id, "partition_id": partition, "error": str(error)}
+        return {**answer, "state_ops_applied": 0, "push_results": [], "ack_result": None}
+    await call.durable()
+    return {
+        "success": True,
+        "query_id": query_id,
+        "partition_id": partition,
+        "queueName": queue.name,
+        "state_ops_applied": len(wanted.state_ops),
+        "push_results": raw(buffered_results(items))
+        if results is None
+        else [_pushed_out(call, i, *pair) for i, pair in enumerate(zip(items, results, strict=True))],
+        "ack_result": None
+        if outcome is None or ack is None
+        else {
+            "success": True,
+            "count": ack.count or 1,
+            "lease_released": outcome.lease_released,
+            "dlq": outcome.dead_lettered,
+        },
+    }
+
+
+def _state_op(op: StateOpIn) -> StateOp:
+    if op.type == "upsert":
+        return StateOp(op.key, bytes(op.value))
+    if op.type == "delete":
+        return StateOp(op.key, None)
+    raise Refusal(400, f"Unknown state operation: {op.type}")
+
+
+def _pushed_out(call: Call, index: int, item: PushItem, result: PushResult) -> dict[str, object]:
+    return {
+        "index": index,
+        "status": "duplicate" if result.duplicate else "queued",
+        "transaction_id": item.body.transaction_id,
+        "message_id": call.service.store.by_number[result.queue].id_of(result.offset, result.created_us),
+        "partition_id": partition_id(result.queue, result.partition),
+        "trace_id": item.body.trace_id,
+        "queueName": item.queue,
+    }
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/streams/v1/queries",
+        WRITE,
+        "streams",
+        "Register a query",
+        register,
+        body=QueryIn,
+        statuses=(200, 400, 409),
+    ),
+    Endpoint(
+        "POST",
+        "/streams/v1/state/get",
+        READ,
+        "streams",
+        "Read state rows",
+        read_state,
+        body=StateIn,
+        statuses=(200, 400, 413),
+    ),
+    Endpoint(
+        "POST",
+        "/streams/v1/cycle",
+        WRITE,
+        "streams",
+        "Commit a cycle",
+        cycle,
+        body=CycleIn,
+        statuses=(200, 400, 409, 503),
+    ),
+)

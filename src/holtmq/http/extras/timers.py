@@ -1,0 +1,280 @@
+"""Timed messages over HTTP, alone and as riders of a transaction.
+
+Owns: reading operations and the wire form of results. Must not touch: when they fire.
+"""
+
+import binascii
+from base64 import b64decode, b64encode
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.bodies import ID_MAX
+from holtmq.broker.partitioned.log.identifiers import promised_id
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.engine.wire import iso_ms
+from holtmq.http.extras.keyed import KvRefused
+from holtmq.http.queues.push import NAME_MAX, check_text
+
+_MOST: Final = 256
+_KEY_MAX: Final = 512
+_PAYLOAD_MAX: Final = 1 << 20
+_FARTHEST_MS: Final = 366 * 86_400_000
+_SERVERS_OWN: Final = frozenset(
+    {
+        *("deliverAt", "producerSub", "messageId", "createdAt", "status"),
+        *("tenant", "tenantId", "delaySeconds", "attempts", "claimToken", "claimedUntil"),
+    }
+)
+
+
+class TimerIn(msgspec.Struct, rename="camel"):
+    op: str
+    queue: str = ""
+    timer_key: str = ""
+    payload: str | None = None
+    delay_ms: float | None = None
+    txn: str | None = None
+    partition: str | None = None
+    payload_zstd: object = None
+
+
+class TimersIn(msgspec.Struct):
+    operations: list[dict[str, object]]
+
+
+class Riders:
+    """Timer operations of one call, decided together; ``change`` is what to write."""
+
+    def __init__(self, service: PartitionedService, subject: str | None, now: float) -> None:
+        self._service = service
+        self._subject = subject
+        self._now_us = micros(now)
+        self._named: set[tuple[str, str]] = set()
+        self._put: list[Timed] = []
+        self._ended: list[tuple[str, str]] = []
+        self.results: list[dict[str, object]] = []
+
+    def add(self, document: object) -> None:
+        """One operation; raises KvRefused."""
+        asked = _read(document)
+        where = (asked.queue, asked.timer_key)
+        if where in self._named:
+            raise KvRefused(f"timer {asked.timer_key!r} is named twice in one call", "duplicate_key")
+        self._named.add(where)
+        known = self._service.timed.get(*where)
+        if asked.op == "cancel":
+            self.results.append(self._cancel(asked, known))
+            return
+        due_us = self._now_us + int(max(asked.delay_ms or 0, 0) * 1000)
+        timer = Timed(
+            asked.queue,
+            asked.timer_key,
+            asked.partition or DEFAULT_PARTITION,
+            asked.txn or str(uuid4()),
+            _payload(asked),
+            due_us,
+            promised_id(due_us, uuid4().int),
+            self._subject,
+        )
+        self._put.append(self._service.timed.seal(timer))
+        self.results.append(_result("scheduled" if known is None else "rescheduled", timer))
+
+    def _cancel(self, asked: TimerIn, known: Timed | None) -> dict[str, object]:
+        """By its key alone: ``txn`` is what to look for in the queue when there is nothing to cancel."""
+        if known is None:
+            return {
+                "ok": False,
+                "status": "absent",
+                "queue": asked.queue,
+                "timerKey": asked.timer_key,
+                "txn": asked.txn,
+                "messageId": None,
+                "deliverAt": None,
+            }
+        self._ended.append((asked.queue, asked.timer_key))
+        return _result("cancelled", known)
+
+    @property
+    def queues(self) -> set[str]:
+        """Where something was scheduled for."""
+        return {timer.queue for timer in self._put}
+
+    @property
+    def change(self) -> TimedChange:
+        return TimedChange(self._put, self._ended)
+
+
+def _read(document: object) -> TimerIn:
+    if isinstance(document, dict):
+        for name in document:
+            if name in _SERVERS_OWN or name.startswith("_"):
+                raise KvRefused(f"{name} is the server's to set", "timers_server_owned_field")
+    try:
+        asked = msgspec.convert(document, TimerIn)
+    except msgspec.MsgspecError as error:
+        raise KvRefused(str(error), "json") from None
+    if asked.op not in ("schedule", "reschedule", "cancel"):
+        raise KvRefused(f"unknown operation {asked.op!r}", "op")
+    if not asked.queue or not asked.timer_key:
+        raise KvRefused("queue and timerKey are required", "timerKey" if asked.queue else "queue")
+    if len(asked.timer_key.encode()) > _KEY_MAX:
+        raise KvRefused(f"timerKey is longer than {_KEY_MAX} bytes", "timerKey")
+    if asked.op == "cancel":
+        return asked
+    # What no push could bring, a timer must not: it would fail when it is due, and with it all others.
+    if max(len(asked.queue), len(asked.partition or "")) > NAME_MAX:
+        raise KvRefused(f"a name is longer than {NAME_MAX} characters", "queue")
+    if len((asked.txn or "").encode()) > ID_MAX:
+        raise KvRefused(f"txn is longer than {ID_MAX} bytes", "txn")
+    if asked.delay_ms is None:
+        raise KvRefused("delayMs is required", "timers_delay_required")
+    if not asked.delay_ms <= _FARTHEST_MS:
+        raise KvRefused(f"delayMs is more than {_FARTHEST_MS}, which is 366 days", "timers_horizon", 403)
+    return asked
+
+
+def _payload(asked: TimerIn) -> bytes:
+    if asked.payload_zstd:
+        raise KvRefused("compressed payloads are not supported", "payloadZstd")
+    try:
+        payload = b64decode(asked.payload or "bnVsbA==", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise KvRefused(f"payload is not base64: {error}", "timers_payload_not_base64") from None
+    try:
+        payload.decode()
+        msgspec.json.decode(payload)
+    except (UnicodeDecodeError, msgspec.MsgspecError) as error:
+        raise KvRefused(f"payload is not base64 of JSON: {error}", "payload") from None
+    if len(payload) > _PAYLOAD_MAX:
+        raise KvRefused(f"payload is larger than {_PAYLOAD_MAX} bytes", "payload", 413)
+    return payload
+
+
+def _result(status: str, timer: Timed) -> dict[str, object]:
+    return {
+        "ok": True,
+        "status": status,
+        "queue": timer.queue,
+        "timerKey": timer.key,
+        "txn": timer.transaction_id,
+        "messageId": timer.message_id,
+        "deliverAt": iso_ms(timer.due_us),
+    }
+
+
+async def run_timers(call: Call) -> object:
+    riders = Riders(call.service, call.subject, call.now)
+    try:
+        for operation in _operations(call.body):
+            riders.add(operation)
+    except KvRefused as refused:
+        return refused.reply("timers_bad_request")
+    if riders.queues:
+        call.context.check_alarm()
+    for name in riders.queues:
+        call.context.check_partitioned(name)
+    await _commit(call, riders)
+    return {"results": riders.results}
+
+
+def _operations(body: bytes) -> list[dict[str, object]]:
+    """Under that name or as they are, like those of ``/kv``."""
+    try:
+        check_text(body)
+        if body.lstrip().startswith(b"["):
+            operations = msgspec.json.decode(body, type=list[dict[str, object]])
+        else:
+            operations = msgspec.json.decode(body, type=TimersIn).operations
+    except msgspec.MsgspecError as error:
+        raise KvRefused(str(error), "json") from None
+    if len(operations) > _MOST:
+        raise KvRefused(f"more than {_MOST} operations", "operations")
+    return operations
+
+
+async def _commit(call: Call, riders: Riders) -> None:
+    extras = call.service.timed.record(riders.change)
+    if extras:
+        call.service.store.commit_extras(extras)
+        call.service.plan_timed()
+        await call.durable()
+
+
+async def cancel_timer(call: Call) -> object:
+    riders = Riders(call.service, call.subject, call.now)
+    asked = {"op": "cancel", "queue": call.path["queue"], "timerKey": call.path["key"]}
+    riders.add({**asked, "txn": call.query.optional("txn")})
+    await _commit(call, riders)
+    return riders.results[0]
+
+
+async def peek_timer(call: Call) -> object:
+    timer = call.service.timed.get(call.path["queue"], call.path["key"])
+    if timer is None:
+        return {"found": False}
+    payload = call.service.timed.payload(timer)
+    return {"found": True, **_row(timer), "payload": b64encode(payload).decode()}
+
+
+async def list_timers(call: Call) -> object:
+    """Without payloads, which could be a gigabyte: whoever wants one looks at its timer."""
+    limit = call.query.number("limit", 100, 1, 1000)
+    rows, more = call.service.timed.page(call.path["queue"], call.query.text("after"), limit)
+    after = rows[-1].key if more and rows else None
+    return {"rows": [_row(timer) for timer in rows], "truncated": more, "nextAfter": after}
+
+
+def _row(timer: Timed) -> dict[str, object]:
+    return {
+        "queue": timer.queue,
+        "timerKey": timer.key,
+        "partition": timer.partition,
+        "txn": timer.transaction_id,
+        "messageId": timer.message_id,
+        "deliverAt": iso_ms(timer.due_us),
+        "payloadZstd": False,
+        "encrypted": False,
+        "producerSub": timer.producer,
+        "attempts": 0,  # it is fired once, and goes with its message in one step
+        "lastError": None,
+        "claimed": False,
+    }
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/api/v1/timers",
+        WRITE,
+        "timers",
+        "Schedule, move, cancel",
+        run_timers,
+        body=TimersIn,
+        statuses=(200, 400, 503),
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/v1/timers/{queue}/{key:path}",
+        WRITE,
+        "timers",
+        "Cancel one timer",
+        cancel_timer,
+        query=("txn",),
+    ),
+    Endpoint("GET", "/api/v1/timers/{queue}/{key:path}", READ, "timers", "Look at one timer", peek_timer),
+    Endpoint(
+        "GET",
+        "/api/v1/timers/{queue}",
+        READ,
+        "timers",
+        "A queue's timers by key",
+        list_timers,
+        query=("after", "limit"),
+    ),
+)

@@ -1,0 +1,124 @@
+"""Management API: health checks, for load balancers and monitors.
+
+Owns: what is asked and RabbitMQ's words for the answers: 200 ``ok``, or 503 with the reason. Must not touch:
+how the node knows.
+"""
+
+from typing import Final
+
+from holtmq.auth.permissions import Action
+from holtmq.broker.message import make_address
+from holtmq.broker.work.leases import Holder, Ledger
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.access import Need
+from holtmq.http.management.call import NODE, Answer, Call, Row
+from holtmq.wire.properties import Properties, encode_header, encode_properties
+
+_ALIVENESS: Final = "aliveness-test"
+_PROTOCOLS: Final = {
+    "amqp091": "amqp",
+    "amqp0.9.1": "amqp",
+    "amqp0-9-1": "amqp",
+    "amqps": "amqp/ssl",
+    "amqp091s": "amqp/ssl",
+    "amqp0.9.1s": "amqp/ssl",
+    "amqp0-9-1s": "amqp/ssl",
+}
+
+
+def _ok(**more: object) -> dict[str, object]:
+    return {"status": "ok", **more}
+
+
+def _failed(reason: str, **more: object) -> Answer:
+    return Answer(503, body={"status": "failed", "reason": reason, **more})
+
+
+async def alarms(call: Call) -> object:
+    return _alarms(call, "There are alarms in effect in the cluster")
+
+
+async def local_alarms(call: Call) -> object:
+    return _alarms(call, "There are alarms in effect on the node")
+
+
+def _alarms(call: Call, reason: str) -> object:
+    alarm = call.context.alarm()
+    if not alarm:
+        return _ok()
+    resource = "memory" if "memory" in alarm else "disk"
+    return _failed(reason, alarms=[{"node": NODE, "resource": resource}])
+
+
+async def ready(call: Call) -> object:
+    usable, reason = call.context.health()
+    return _ok() if usable else _failed(reason)
+
+
+async def virtual_hosts(call: Call) -> object:
+    """They stand and fall together: with the journal."""
+    usable, _ = call.context.health()
+    if usable:
+        return _ok()
+    return _failed("Some virtual hosts are down", **{"virtual-hosts": sorted(call.broker.vhosts)})
+
+
+async def port_listener(call: Call) -> object:
+    text = call.path["port"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 5):
+        raise Refusal(400, "Invalid port")
+    port = int(text)
+    ports = sorted({listener.port for listener in call.context.listeners()})
+    return _ok(port=port) if port in ports else _failed("No active listener", missing=port, ports=ports)
+
+
+async def protocol_listener(call: Call) -> object:
+    asked = call.path["protocol"].lower()
+    protocol = _PROTOCOLS.get(asked, asked)
+    protocols = sorted({listener.protocol for listener in call.context.listeners()})
+    if protocol in protocols:
+        return _ok(protocol=protocol)
+    return _failed("No active listener", missing=protocol, protocols=protocols)
+
+
+async def single_node(call: Call) -> object:
+    """Nothing hangs on this node that another could take over."""
+    return _ok(reason="single node cluster")
+
+
+async def aliveness(call: Call) -> object:
+    """A message through a queue of the vhost's own, there and back."""
+    broker, vhost = call.broker, call.vhost
+    call.require(Action.CONFIGURE, _ALIVENESS)
+    call.require(Action.WRITE, "")
+    call.require(Action.READ, _ALIVENESS)
+    call.refuse_if_failed()
+    broker.declare_queue(vhost, _ALIVENESS)
+    body = b"test_message"
+    flow = broker.flow
+    traits, header = flow.traits.shared(encode_header(len(body), encode_properties(Properties())))
+    route = broker.resolve(vhost, "", _ALIVENESS, make_address("", _ALIVENESS))
+    flow.publish(route, traits, header, body)
+    queue = vhost.queue(_ALIVENESS)
+    message = broker.get(queue)
+    if message is not None:
+        ledger = Ledger()
+        ledger.grant(queue, message, Holder())
+        flow.ack(ledger.end_all())
+    flow.turn()
+    call.context.wake()
+    return _ok() if message is not None else _failed(f"the message did not come back from '{_ALIVENESS}'")
+
+
+_CHECKS: Final = "/api/health/checks"
+ROWS: Final = (
+    Row("GET", f"{_CHECKS}/alarms", alarms, Need.LOGIN),
+    Row("GET", f"{_CHECKS}/local-alarms", local_alarms, Need.LOGIN),
+    Row("GET", f"{_CHECKS}/ready-to-serve-clients", ready, Need.LOGIN),
+    Row("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts, Need.LOGIN),
+    Row("GET", _CHECKS + "/port-listener/{port}", port_listener, Need.LOGIN),
+    Row("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, Need.LOGIN),
+    Row("GET", f"{_CHECKS}/node-is-quorum-critical", single_node, Need.LOGIN),
+    Row("GET", f"{_CHECKS}/node-is-mirror-sync-critical", single_node, Need.LOGIN),
+    Row("GET", "/api/aliveness-test/{vhost}", aliveness, Need.LOGIN),
+)

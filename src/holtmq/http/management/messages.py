@@ -1,0 +1,214 @@
+"""Management API: publish one message, take a few, empty a queue.
+
+Owns: JSON to message and back. Must not touch: routing and leases; these are the broker's own.
+"""
+
+import base64
+import binascii
+from contextlib import suppress
+from dataclasses import fields
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from holtmq.auth.permissions import Action
+from holtmq.broker.flow import Outcome
+from holtmq.broker.message import Message, make_address
+from holtmq.broker.work.leases import Holder, Ledger
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.call import CHANGED, Answer, Call, Row
+from holtmq.http.management.topology import exchange_name
+from holtmq.http.management.wire import checked_key, checked_table, plain
+from holtmq.wire.primitives import CodecError
+from holtmq.wire.properties import (
+    PROPERTIES_AT,
+    Properties,
+    decode_properties,
+    encode_header,
+    encode_properties,
+)
+from holtmq.wire.tables import timestamp_value
+
+_MOST_MESSAGES: Final = 10_000
+_MOST_BYTES: Final = 64 << 20  # an answer is built in memory: past this it ends early, with what it has
+_IMPERSONATOR: Final = "impersonator"
+
+
+class Encoding(Enum):
+    STRING = "string"
+    BASE64 = "base64"
+
+
+class PropertiesIn(msgspec.Struct, kw_only=True):
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: dict[str, object] | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | int | None = None
+    message_id: str | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    cluster_id: str | None = None
+
+
+class PublishIn(msgspec.Struct, kw_only=True):
+    properties: PropertiesIn
+    routing_key: str
+    payload: str
+    payload_encoding: Encoding
+
+
+class AckMode(Enum):
+    ACK_REQUEUE = "ack_requeue_true"
+    ACK = "ack_requeue_false"
+    REJECT_REQUEUE = "reject_requeue_true"
+    REJECT = "reject_requeue_false"
+
+
+class GetEncoding(Enum):
+    AUTO = "auto"
+    BASE64 = "base64"
+
+
+class GetIn(msgspec.Struct, kw_only=True):
+    count: int
+    ackmode: AckMode
+    encoding: GetEncoding
+    truncate: int | None = None
+
+
+async def publish(call: Call) -> object:
+    given, vhost = call.json(PublishIn), call.vhost
+    exchange, key = exchange_name(call.path["exchange"]), checked_key(given.routing_key)
+    vhost.exchange(exchange)
+    call.require(Action.WRITE, exchange)
+    call.context.check_alarm()
+    body = _body(given, call.context.config.amqp.max_message_bytes)
+    header = encode_header(len(body), encode_properties(_properties(given.properties)))
+    flow = call.broker.flow
+    traits, header = flow.traits.shared(header)
+    user = call.user
+    if traits.user_id not in (None, user.name) and _IMPERSONATOR not in user.tags:
+        raise Refusal(
+            400, f"user_id property set to '{traits.user_id}' but authenticated user was '{user.name}'"
+        )
+    if traits.direct_reply:
+        raise Refusal(400, "direct reply-to needs a consumer, which a single request does not have")
+    route = call.broker.resolve(vhost, exchange, key, make_address(exchange, key))
+    outcome = flow.publish(route, traits, header, body)
+    if outcome is Outcome.REFUSED:
+        raise Refusal(400, "a queue that this message is for is full and refused it")
+    return {"routed": outcome is not Outcome.UNROUTED}
+
+
+def _body(given: PublishIn, most: int) -> bytes:
+    if given.payload_encoding is Encoding.STRING:
+        body = given.payload.encode()
+    else:
+        try:
+            body = base64.b64decode(given.payload, validate=True)
+        except (binascii.Error, ValueError):
+            raise Refusal(400, "the payload is not base64") from None
+    if len(body) > most:
+        raise Refusal(400, f"message size {len(body)} is larger than configured max size {most}")
+    return body
+
+
+def _properties(given: PropertiesIn) -> Properties:
+    seconds = given.timestamp
+    if seconds is not None and not 0 <= seconds < 1 << 64:
+        raise Refusal(400, f"timestamp {seconds} is not in 0 .. 2**64-1 seconds since 1970")
+    return Properties(
+        content_type=given.content_type,
+        content_encoding=given.content_encoding,
+        headers=None if given.headers is None else checked_table(given.headers, "headers"),
+        delivery_mode=given.delivery_mode,
+        priority=given.priority,
+        correlation_id=given.correlation_id,
+        reply_to=given.reply_to,
+        expiration=None if given.expiration is None else str(given.expiration),
+        message_id=given.message_id,
+        timestamp=None if seconds is None else timestamp_value(seconds),
+        type=given.type,
+        user_id=given.user_id,
+        app_id=given.app_id,
+        cluster_id=given.cluster_id,
+    )
+
+
+async def get(call: Call) -> object:
+    given = call.json(GetIn)
+    queue = call.vhost.queue(call.path["queue"])
+    call.require(Action.READ, queue.name)
+    if not 0 < given.count <= _MOST_MESSAGES:
+        raise Refusal(400, f"count is from 1 to {_MOST_MESSAGES}")
+    if given.truncate is not None and given.truncate < 0:
+        raise Refusal(400, "truncate is the number of bytes to show")
+    rows: list[dict[str, object]] = []
+    ledger, holder, size = Ledger(), Holder(), 0
+    flow = call.broker.flow
+    try:
+        while len(rows) < given.count and size < _MOST_BYTES:
+            message = call.broker.get(queue)
+            if message is None:
+                break
+            ledger.grant(queue, message, holder)
+            size += len(message.body)
+            rows.append(_message_row(queue, message, given))
+    except BaseException:
+        flow.release(ledger.end_all())  # nobody else knows of these leases
+        raise
+    leases = ledger.end_all()
+    match given.ackmode:
+        case AckMode.ACK:
+            flow.ack(leases)
+        case AckMode.REJECT:
+            flow.reject(leases)
+        case AckMode.ACK_REQUEUE | AckMode.REJECT_REQUEUE:
+            flow.release(leases)
+    return rows
+
+
+def _message_row(queue: WorkQueue, message: Message, given: GetIn) -> dict[str, object]:
+    shown = message.body if given.truncate is None else message.body[: given.truncate]
+    payload, encoding = base64.b64encode(shown).decode(), Encoding.BASE64
+    if given.encoding is GetEncoding.AUTO:
+        with suppress(UnicodeDecodeError):
+            payload, encoding = shown.decode(), Encoding.STRING
+    properties = Properties()
+    with suppress(CodecError):  # headers that no rule had to read may be nonsense
+        properties = decode_properties(message.header, PROPERTIES_AT)
+    return {
+        "payload_bytes": len(message.body),
+        "redelivered": queue.is_redelivered(message),
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "message_count": len(queue),
+        "properties": {
+            name: plain(value) for name in _PROPERTIES if (value := getattr(properties, name)) is not None
+        },
+        "payload": payload,
+        "payload_encoding": encoding.value,
+    }
+
+
+async def purge(call: Call) -> Answer:
+    queue = call.vhost.queue(call.path["queue"])
+    call.require(Action.READ, queue.name)
+    call.broker.purge_queue(call.vhost, queue.name)
+    return CHANGED
+
+
+_PROPERTIES: Final = tuple(field.name for field in fields(Properties))
+ROWS: Final = (
+    Row("POST", "/api/exchanges/{vhost}/{exchange}/publish", publish),
+    Row("POST", "/api/queues/{vhost}/{queue}/get", get),
+    Row("DELETE", "/api/queues/{vhost}/{queue}/contents", purge),
+)

@@ -1,0 +1,163 @@
+"""Management API: the node at a glance, who am I, and who is connected.
+
+Owns: the overview and the lists of connections, channels and consumers. Must not touch: AMQP.
+"""
+
+import os
+import resource
+from contextlib import suppress
+from typing import Final
+
+from holtmq import __version__
+from holtmq.broker.topology.exchanges import Kind
+from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.access import Need
+from holtmq.http.management.call import CHANGED, NODE, Answer, Call, Row
+from holtmq.http.management.topology import listed_queues
+from holtmq.http.operator.system import resident_bytes, total_memory
+
+_CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
+
+
+async def overview(call: Call) -> object:
+    broker, config = call.broker, call.context.config
+    clients = call.context.clients
+    queues = [queue for vhost in broker.vhosts.values() for queue in listed_queues(vhost)]
+    ready, unacked = sum(map(len, queues)), sum(queue.unacked for queue in queues)
+    return {
+        "management_version": __version__,
+        "product_name": config.amqp.product,
+        "product_version": config.amqp.product_version,
+        "rabbitmq_version": config.amqp.product_version,
+        "cluster_name": NODE,
+        "node": NODE,
+        "rates_mode": "none",
+        "exchange_types": _exchange_types(),
+        "message_stats": {},
+        "queue_totals": {
+            "messages": ready + unacked,
+            "messages_ready": ready,
+            "messages_unacknowledged": unacked,
+        },
+        "object_totals": {
+            "connections": len(clients.connections()),
+            "channels": len(clients.channels()),
+            "consumers": sum(len(queue.consumers) for queue in queues),
+            "exchanges": sum(len(vhost.exchanges) for vhost in broker.vhosts.values()),
+            "queues": len(queues),
+        },
+        "listeners": [
+            {
+                "node": NODE,
+                "protocol": listener.protocol,
+                "ip_address": listener.host,
+                "port": listener.port,
+            }
+            for listener in call.context.listeners()
+        ],
+    }
+
+
+async def whoami(call: Call) -> object:
+    return {"name": call.user.name, "tags": list(call.user.tags)}
+
+
+async def nodes(call: Call) -> list[dict[str, object]]:
+    return [_node(call)]
+
+
+async def node(call: Call) -> dict[str, object]:
+    if call.path["node"] != NODE:
+        raise Refusal(404, f"no node '{call.path['node']}'")
+    return _node(call)
+
+
+def _node(call: Call) -> dict[str, object]:
+    context = call.context
+    alarm, limits, data = context.alarm(), context.config.limits, context.config.data
+    row: dict[str, object] = {
+        "name": NODE,
+        "type": "ram" if data.memory else "disc",
+        "running": True,
+        "os_pid": str(os.getpid()),
+        "processors": os.cpu_count(),
+        "rates_mode": "none",
+        "uptime": round((context.clock() - context.started_at) * 1000),
+        "exchange_types": _exchange_types(),
+        "fd_used": len(os.listdir("/proc/self/fd")),
+        "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "sockets_used": len(context.clients.connections()),
+        "mem_used": resident_bytes(),
+        "mem_limit": limits.memory_bytes(total_memory()),
+        "mem_alarm": "memory" in alarm,
+        "disk_free_limit": limits.disk_free_min_bytes,
+        "disk_free_alarm": "disk" in alarm,
+        "partitions": [],
+    }
+    if not data.memory:
+        with suppress(OSError):
+            disk = os.statvfs(data.dir)
+            row["disk_free"] = disk.f_bavail * disk.f_frsize
+    return row
+
+
+def _exchange_types() -> list[dict[str, object]]:
+    return [{"name": kind.value, "enabled": True} for kind in Kind]
+
+
+async def nothing(call: Call) -> list[object]:
+    """What this broker has none of: a list without items, as in a RabbitMQ that uses none."""
+    return []
+
+
+async def connections(call: Call) -> list[ConnectionRow]:
+    vhost = _vhost(call)
+    return [row for row in call.context.clients.connections() if vhost in (None, row.vhost)]
+
+
+async def connection(call: Call) -> ConnectionRow:
+    name = call.path["connection"]
+    found = next((row for row in call.context.clients.connections() if row.name == name), None)
+    if found is None:
+        raise Refusal(404, f"no connection '{name}'")
+    return found
+
+
+async def close_connection(call: Call) -> Answer:
+    name = call.path["connection"]
+    if not call.context.clients.close(name, call.reason or _CLOSED):
+        raise Refusal(404, f"no connection '{name}'")
+    return CHANGED
+
+
+async def channels(call: Call) -> list[ChannelRow]:
+    vhost = _vhost(call)
+    return [row for row in call.context.clients.channels() if vhost in (None, row.vhost)]
+
+
+async def consumers(call: Call) -> list[ConsumerRow]:
+    vhost = _vhost(call)
+    return [row for row in call.context.clients.consumers() if vhost in (None, row.queue.vhost)]
+
+
+def _vhost(call: Call) -> str | None:
+    return call.vhost.name if "vhost" in call.path else None
+
+
+ROWS: Final = (
+    Row("GET", "/api/overview", overview, Need.MONITORING),
+    Row("GET", "/api/whoami", whoami, Need.LOGIN),
+    Row("GET", "/api/nodes", nodes, Need.MONITORING),
+    Row("GET", "/api/nodes/{node}", node, Need.MONITORING),
+    Row("GET", "/api/parameters", nothing, Need.MONITORING),
+    Row("GET", "/api/vhost-limits", nothing, Need.MONITORING),
+    Row("GET", "/api/connections", connections, Need.MONITORING, paged=True),
+    Row("GET", "/api/connections/{connection}", connection, Need.MONITORING),
+    Row("DELETE", "/api/connections/{connection}", close_connection),
+    Row("GET", "/api/vhosts/{vhost}/connections", connections, Need.MONITORING, paged=True),
+    Row("GET", "/api/channels", channels, Need.MONITORING, paged=True),
+    Row("GET", "/api/vhosts/{vhost}/channels", channels, Need.MONITORING, paged=True),
+    Row("GET", "/api/consumers", consumers, Need.MONITORING),
+    Row("GET", "/api/consumers/{vhost}", consumers, Need.MONITORING),
+)

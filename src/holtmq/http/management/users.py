@@ -1,0 +1,268 @@
+"""Management API: vhosts, users, permissions and policies.
+
+Owns: their resources. Must not touch: how they are kept; ``broker.py`` pairs each change with its record.
+"""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from holtmq.auth import passwords
+from holtmq.auth.permissions import FULL_ACCESS, Permissions
+from holtmq.auth.users import Grant, User
+from holtmq.broker.broker import Broker
+from holtmq.broker.errors import NotFound
+from holtmq.broker.topology.policies import Policy, PolicyBook
+from holtmq.broker.topology.vhost import VHost
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.access import Need
+from holtmq.http.management.call import CHANGED, CREATED, Answer, Call, Row
+from holtmq.http.management.topology import listed_queues
+from holtmq.http.management.wire import (
+    PermissionIn,
+    PolicyIn,
+    UserIn,
+    VhostIn,
+    checked_name,
+    checked_table,
+    plain,
+    tags_of,
+)
+
+ALGORITHM: Final = "argon2id"
+_ARGON2: Final = "$argon2id$"
+
+# -- vhosts ------------------------------------------------------------------------------------------
+
+
+def vhost_row(vhost: VHost) -> dict[str, object]:
+    queues = listed_queues(vhost)
+    ready, unacked = sum(map(len, queues)), sum(queue.unacked for queue in queues)
+    return {
+        "name": vhost.name,
+        "description": "",
+        "tags": [],
+        "metadata": {"description": "", "tags": []},
+        "tracing": False,
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+    }
+
+
+async def list_vhosts(call: Call) -> object:
+    return [vhost_row(call.broker.vhosts[name]) for name in sorted(call.broker.vhosts)]
+
+
+async def show_vhost(call: Call) -> object:
+    return vhost_row(call.vhost)
+
+
+async def put_vhost(call: Call) -> Answer:
+    call.json(VhostIn)
+    name = checked_name(call.path["vhost"], "vhost")
+    if name in call.broker.vhosts:
+        return CHANGED
+    call.broker.put_vhost(name)
+    # As in RabbitMQ: whoever makes a vhost can use it.
+    call.broker.set_permissions(call.user.name, name, FULL_ACCESS)
+    return CREATED
+
+
+async def delete_vhost(call: Call) -> Answer:
+    call.broker.delete_vhost(call.vhost.name)
+    return CHANGED
+
+
+# -- users -------------------------------------------------------------------------------------------
+
+
+def user_row(user: User) -> dict[str, object]:
+    return {
+        "name": user.name,
+        "password_hash": user.password_hash,
+        "hashing_algorithm": ALGORITHM,
+        "tags": list(user.tags),
+        "limits": {},
+    }
+
+
+def user_named(broker: Broker, name: str) -> User:
+    found = broker.users.user(name)
+    if found is None:
+        raise NotFound(f"no user '{name}'")
+    return found
+
+
+async def list_users(call: Call) -> object:
+    return [user_row(user) for user in call.broker.users.users()]
+
+
+async def show_user(call: Call) -> object:
+    return user_row(user_named(call.broker, call.path["user"]))
+
+
+async def put_user(call: Call) -> Answer:
+    user = await user_from(call.path["user"], call.json(UserIn))
+    call.refuse_if_failed()  # again: hashing took its time
+    known = call.broker.users.user(user.name) is not None
+    call.broker.put_user(user)
+    return CHANGED if known else CREATED
+
+
+async def user_from(name: str, given: UserIn) -> User:
+    """The user a body describes; without a password it is one that can come by certificate only."""
+    checked_name(name, "user")
+    password_hash = given.password_hash or ""
+    if password_hash and not password_hash.startswith(_ARGON2):
+        raise Refusal(
+            400,
+            f"user '{name}': the password hash is not {ALGORITHM}"
+            + (f" but {given.hashing_algorithm}" if given.hashing_algorithm not in (None, ALGORITHM) else "")
+            + ": send the password itself",
+        )
+    if given.password:
+        password_hash = await asyncio.to_thread(passwords.hash_password, given.password)
+    return User(name, password_hash, tags_of(given.tags))
+
+
+async def delete_user(call: Call) -> Answer:
+    call.broker.delete_user(call.path["user"])
+    return CHANGED
+
+
+# -- permissions -------------------------------------------------------------------------------------
+
+
+def permission_row(grant: Grant) -> dict[str, object]:
+    rights = grant.permissions
+    return {
+        "user": grant.user,
+        "vhost": grant.vhost,
+        "configure": rights.configure,
+        "write": rights.write,
+        "read": rights.read,
+    }
+
+
+async def list_permissions(call: Call) -> object:
+    user = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
+    vhost = call.vhost.name if "vhost" in call.path else None
+    return [permission_row(grant) for grant in call.broker.users.grants(user=user, vhost=vhost)]
+
+
+def _grant(call: Call) -> Grant:
+    user, vhost = call.path["user"], call.path["vhost"]
+    found = call.broker.users.grants(user=user, vhost=vhost)
+    if not found:
+        raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'")
+    return found[0]
+
+
+async def show_permission(call: Call) -> object:
+    return permission_row(_grant(call))
+
+
+async def put_permission(call: Call) -> Answer:
+    given = call.json(PermissionIn)
+    user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
+    known = bool(call.broker.users.grants(user=user, vhost=vhost))
+    call.broker.set_permissions(user, vhost, Permissions(given.configure, given.write, given.read))
+    return CHANGED if known else CREATED
+
+
+async def delete_permission(call: Call) -> Answer:
+    grant = _grant(call)
+    call.broker.clear_permissions(grant.user, grant.vhost)
+    return CHANGED
+
+
+# -- policies ----------------------------------------------------------------------------------------
+
+
+def policy_row(policy: Policy) -> dict[str, object]:
+    return {
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern.pattern,
+        "apply-to": policy.apply_to.value,
+        "definition": plain(dict(policy.definition)),
+        "priority": policy.priority,
+    }
+
+
+def _book(broker: Broker, operator: bool) -> PolicyBook:
+    return broker.operator_policies if operator else broker.policies
+
+
+async def list_policies(call: Call, operator: bool) -> object:
+    vhosts = [call.vhost.name] if "vhost" in call.path else sorted(call.broker.vhosts)
+    book = _book(call.broker, operator)
+    return [policy_row(policy) for vhost in vhosts for policy in book.in_vhost(vhost)]
+
+
+def _policy(call: Call, operator: bool) -> Policy | None:
+    policies = _book(call.broker, operator).in_vhost(call.vhost.name)
+    return next((policy for policy in policies if policy.name == call.path["name"]), None)
+
+
+async def show_policy(call: Call, operator: bool) -> object:
+    found = _policy(call, operator)
+    if found is None:
+        raise NotFound(f"no policy '{call.path['name']}' in vhost '{call.path['vhost']}'")
+    return policy_row(found)
+
+
+async def put_policy(call: Call, operator: bool) -> Answer:
+    known = _policy(call, operator) is not None
+    set_policy(call.broker, call.path["vhost"], call.path["name"], call.json(PolicyIn), operator)
+    return CHANGED if known else CREATED
+
+
+def set_policy(broker: Broker, vhost: str, name: str, given: PolicyIn, operator: bool) -> None:
+    broker.put_policy(
+        vhost,
+        checked_name(name, "policy"),
+        given.pattern,
+        checked_table(given.definition, f"definition of policy '{name}'"),
+        given.apply_to,
+        given.priority,
+        operator,
+    )
+
+
+async def delete_policy(call: Call, operator: bool) -> Answer:
+    call.broker.delete_policy(call.vhost.name, call.path["name"], operator)
+    return CHANGED
+
+
+def _policy_rows(path: str, operator: bool) -> tuple[Row, ...]:
+    one = path + "/{vhost}/{name}"
+    return (
+        Row("GET", path, partial(list_policies, operator=operator), Need.MONITORING),
+        Row("GET", path + "/{vhost}", partial(list_policies, operator=operator), Need.MONITORING),
+        Row("GET", one, partial(show_policy, operator=operator), Need.MONITORING),
+        Row("PUT", one, partial(put_policy, operator=operator)),
+        Row("DELETE", one, partial(delete_policy, operator=operator)),
+    )
+
+
+ROWS: Final = (
+    Row("GET", "/api/vhosts", list_vhosts, Need.MONITORING, paged=True),
+    Row("GET", "/api/vhosts/{vhost}", show_vhost, Need.MONITORING),
+    Row("PUT", "/api/vhosts/{vhost}", put_vhost),
+    Row("DELETE", "/api/vhosts/{vhost}", delete_vhost),
+    Row("GET", "/api/vhosts/{vhost}/permissions", list_permissions),
+    # Hashes and who may do what are the administrator's alone, reading included.
+    Row("GET", "/api/users", list_users),
+    Row("GET", "/api/users/{user}", show_user),
+    Row("PUT", "/api/users/{user}", put_user),
+    Row("DELETE", "/api/users/{user}", delete_user),
+    Row("GET", "/api/users/{user}/permissions", list_permissions),
+    Row("GET", "/api/permissions", list_permissions),
+    Row("GET", "/api/permissions/{vhost}/{user}", show_permission),
+    Row("PUT", "/api/permissions/{vhost}/{user}", put_permission),
+    Row("DELETE", "/api/permissions/{vhost}/{user}", delete_permission),
+    *_policy_rows("/api/policies", operator=False),
+    *_policy_rows("/api/operator-policies", operator=True),
+)

@@ -1,0 +1,258 @@
+"""Forms of the management API: bodies that come in, values and errors that go out.
+
+Owns: RabbitMQ's field names of requests, JSON of AMQP values, statuses of refusals. Must not touch: state.
+"""
+
+import base64
+import hashlib
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Final, TypeVar, cast
+from urllib.parse import quote_plus
+
+import msgspec
+
+from holtmq.auth.permissions import BadPattern
+from holtmq.broker.errors import AccessRefused, BrokerError, JournalUnavailable, NotFound
+from holtmq.broker.records.changes import pack_table
+from holtmq.http.engine.errors import Refusal
+from holtmq.journal.interface import JournalFailed
+from holtmq.wire.primitives import CodecError
+from holtmq.wire.tables import EPOCH, FieldTable, Timestamp
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LONGEST_NAME: Final = 255  # AMQP's short string: a longer name could never be spoken of there
+_ERRORS: Final = {
+    400: "bad_request",
+    401: "not_authorized",
+    403: "not_authorised",
+    404: "Object Not Found",
+    405: "method_not_allowed",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+    503: "unavailable",
+}
+
+
+class VhostIn(msgspec.Struct):
+    name: str = ""
+
+
+class UserIn(msgspec.Struct, kw_only=True):
+    tags: str | list[str]
+    name: str = ""
+    password: str | None = None
+    password_hash: str | None = None
+    hashing_algorithm: str | None = None
+
+
+class PermissionIn(msgspec.Struct, kw_only=True):
+    configure: str
+    write: str
+    read: str
+    user: str = ""
+    vhost: str = ""
+
+
+class PolicyIn(msgspec.Struct, kw_only=True):
+    pattern: str
+    definition: dict[str, object]
+    priority: int = 0
+    apply_to: str = msgspec.field(name="apply-to", default="all")
+    name: str = ""
+    vhost: str = ""
+
+
+class QueueIn(msgspec.Struct, kw_only=True):
+    durable: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, object] = {}
+    name: str = ""
+    vhost: str = ""
+
+
+class ExchangeIn(msgspec.Struct, kw_only=True):
+    type: str = "direct"
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, object] = {}
+    name: str = ""
+    vhost: str = ""
+
+
+class BindingIn(msgspec.Struct, kw_only=True):
+    routing_key: str = ""
+    arguments: dict[str, object] = {}
+    source: str = ""
+    destination: str = ""
+    destination_type: str = "queue"
+    vhost: str = ""
+
+
+def read_json(body: bytes, kind: type[T]) -> T:
+    """A body as this struct, or 400. Lax as RabbitMQ is: its own tool sends "true" for true."""
+    try:
+        return msgspec.json.decode(body.strip() or b"{}", type=kind, strict=False)
+    except msgspec.MsgspecError as error:
+        raise Refusal(400, str(error)) from None
+    except RecursionError:
+        raise Refusal(400, "nested too deeply") from None
+
+
+def checked_name(name: str, what: str) -> str:
+    """A name that AMQP can speak of too, or 400."""
+    if not name:
+        raise Refusal(400, f"a {what} needs a name")
+    if len(name.encode()) > _LONGEST_NAME:
+        raise Refusal(400, f"the name of a {what} has at most {_LONGEST_NAME} bytes")
+    if any(character < " " or character == "\x7f" for character in name):
+        raise Refusal(400, f"the name of a {what} has no control characters")
+    return name
+
+
+def checked_key(routing_key: str) -> str:
+    """A routing key that fits the wire, or 400."""
+    if len(routing_key.encode()) > _LONGEST_NAME:
+        raise Refusal(400, f"a routing key has at most {_LONGEST_NAME} bytes")
+    return routing_key
+
+
+def checked_table(values: dict[str, object], what: str) -> FieldTable:
+    """A table that can be written down, or 400: asked before state changes, which cannot be undone."""
+    table = cast(FieldTable, values)  # every JSON value is a field value
+    try:
+        pack_table(table)
+    except CodecError as error:
+        raise Refusal(400, f"{what}: {error}") from None
+    return table
+
+
+def tags_of(tags: str | list[str]) -> tuple[str, ...]:
+    """Tags, from a list or from RabbitMQ's older text with commas."""
+    parts = tags.split(",") if isinstance(tags, str) else tags
+    return tuple(dict.fromkeys(tag.strip() for tag in parts if tag.strip()))
+
+
+def properties_key(routing_key: str, arguments: Mapping[str, object]) -> str:
+    """The name RabbitMQ makes up for a binding, unique between its two ends."""
+    key = quote_plus(routing_key).replace("~", "%7E")
+    if not arguments:
+        return key or "~"
+    digest = base64.urlsafe_b64encode(_digest(arguments)).rstrip(b"=").decode()
+    return f"{key}~{digest}"
+
+
+def _digest(arguments: Mapping[str, object]) -> bytes:
+    return hashlib.blake2b(
+        msgspec.json.encode(plain(dict(arguments)), order="sorted"), digest_size=16
+    ).digest()
+
+
+def plain(value: object) -> object:
+    """A value of a field table as JSON has it."""
+    match value:
+        case dict():
+            return {text(str(key)): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case str():
+            return text(value)
+        case bytes():
+            return value.decode("utf-8", "replace")
+        case datetime():
+            return int((value - EPOCH).total_seconds())
+        case Decimal():
+            return float(value)
+        case Timestamp():
+            return int(value)
+        case _:
+            return value
+
+
+def text(value: str) -> str:
+    """A text that JSON can carry: names from AMQP may hold bytes that are not UTF-8."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def encode(value: object) -> bytes:
+    """The answer as JSON."""
+    try:
+        return msgspec.json.encode(value, enc_hook=plain)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(plain(msgspec.to_builtins(value, enc_hook=plain)))
+
+
+def ordered(value: object, column: str, reverse: bool) -> object:
+    """The rows in the order of one column, ``a.b`` being a field of a field; those without it come first."""
+    if not column or not isinstance(value, list):
+        return value
+    path = column.split(".")
+
+    def key(row: object) -> tuple[str, object]:
+        for part in path:
+            row = row.get(part) if isinstance(row, dict) else None
+        if row is None:
+            return "", ""
+        if isinstance(row, bool | int | float):
+            return "number", row
+        return "text", str(row)
+
+    rows = msgspec.to_builtins(value, enc_hook=plain)
+    assert isinstance(rows, list)
+    return sorted(rows, key=key, reverse=reverse)
+
+
+def pick(value: object, columns: str) -> object:
+    """Only these columns of each row; ``a.b`` is a field of a field."""
+    if not columns or not isinstance(value, list):
+        return value
+    paths = [column.split(".") for column in columns.split(",") if column]
+    return [
+        _picked(row, paths) for row in msgspec.to_builtins(value, enc_hook=plain) if isinstance(row, dict)
+    ]
+
+
+def _picked(row: dict[str, object], paths: list[list[str]]) -> dict[str, object]:
+    out: dict[str, object] = {}
+    for path in paths:
+        source: object = row
+        for part in path:
+            source = source.get(part) if isinstance(source, dict) else None
+        if source is None:
+            continue
+        target = out
+        for part in path[:-1]:
+            inner = target.setdefault(part, {})
+            assert isinstance(inner, dict)
+            target = inner
+        target[path[-1]] = source
+    return out
+
+
+def error_answer(error: Exception) -> tuple[int, bytes]:
+    """(status, body) for whatever a handler raised, in RabbitMQ's form; a bug is logged and answered 500."""
+    match error:
+        case Refusal(status=400):
+            return 400, encode({"error": error.code, "reason": text(str(error))})
+        case Refusal():
+            return _error(error.status, str(error))
+        case NotFound():
+            return _error(404, str(error))
+        case AccessRefused():
+            return _error(403, str(error))
+        case JournalFailed() | JournalUnavailable():
+            return _error(503, str(error))
+        case BrokerError() | BadPattern() | CodecError():
+            return _error(400, str(error))
+    log.error("request failed", exc_info=error)
+    return _error(500, "internal error; see the broker's log")
+
+
+def _error(status: int, reason: str) -> tuple[int, bytes]:
+    return status, encode({"error": _ERRORS.get(status, "internal_error"), "reason": text(reason)})

@@ -1,0 +1,201 @@
+"""Dead letters over HTTP: list, put back, throw away.
+
+Owns: their wire form. Must not touch: when a message becomes one.
+"""
+
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.errors import LimitReached, NotFound
+from holtmq.broker.partitioned.commands.admin import Replayed, purge, queue_named, replay
+from holtmq.broker.partitioned.commands.replaying import find_letter
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter, LetterFilter
+from holtmq.broker.partitioned.log.identifiers import (
+    dead_letter_id,
+    dead_letter_of,
+    partition_id,
+    partition_of,
+)
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.paging import page_out, within_bytes
+from holtmq.http.engine.wire import iso_ms, raw
+
+_GONE: Final = Reply(404, {"success": False, "result": "gone", "error": "Message not found"})
+
+
+class TargetIn(msgspec.Struct):
+    """Where a dead letter goes, if not home."""
+
+    queue: str | None = None
+    partition: str | None = None
+
+
+async def list_letters(call: Call) -> object:
+    query = call.query
+    limit, skip = query.number("limit", 100, 0, 10_000), query.number("offset", 0)
+    name, partition = query.optional("queue"), query.optional("partition")
+    found: list[tuple[PartitionedQueue, DeadLetter]] = []
+    total = 0
+    from_us, to_us = query.time_us("from"), query.time_us("to")
+    for queue in _queues(call, name):
+        index = None
+        if partition is not None:
+            index = queue.indexes.get(partition)
+            if index is None:
+                continue
+        wanted = LetterFilter(query.optional("consumerGroup"), index, from_us, to_us)
+        letters, count = queue.dead_letters.select(wanted, limit + skip, 0)
+        found += [(queue, letter) for letter in letters]
+        total += count
+    found.sort(key=lambda pair: (pair[1].failed_us, pair[1].number), reverse=True)
+    page = found[skip : skip + limit]
+    rows = within_bytes(_letter_out(call, queue, letter) for queue, letter in page)
+    pagination = page_out(limit, skip, len(rows) < len(page))
+    return {"messages": rows, "total": total, "pagination": pagination}
+
+
+def _queues(call: Call, name: str | None) -> list[PartitionedQueue]:
+    queues = call.service.store.queues
+    if name is None:
+        return list(queues.values())
+    found = queues.get(name)
+    return [] if found is None else [found]
+
+
+def _letter_out(call: Call, queue: PartitionedQueue, letter: DeadLetter) -> dict[str, object]:
+    body = call.service.store.body(letter.journal_position)
+    payload = raw(body.payload)
+    return {
+        "id": dead_letter_id(queue.number, letter.number),
+        "messageId": queue.id_of(letter.offset, letter.created_us),
+        "transactionId": body.transaction_id,
+        "partitionId": partition_id(queue.number, letter.partition),
+        "queue": queue.name,
+        "partition": queue.partitions[letter.partition].name,
+        "consumerGroup": letter.group,
+        "errorMessage": letter.error,
+        "retryCount": letter.retry_count,
+        "data": payload,
+        "payload": payload,
+        "traceId": body.trace_id,
+        "producerSub": body.producer,
+        "createdAt": iso_ms(letter.created_us),
+        "failedAt": iso_ms(letter.failed_us),
+    }
+
+
+async def retry_message(call: Call) -> object:
+    """By the address of the message, as every client's admin API has it."""
+    where = partition_of(call.path["partition"])
+    queue = call.service.store.find(*where) if where is not None else None
+    if queue is None or where is None:
+        return _GONE
+    letter = find_letter(queue, where[1], call.path["transaction"])
+    return _GONE if letter is None else await _replay(call, queue, letter.number)
+
+
+async def replay_letter(call: Call) -> object:
+    where = dead_letter_of(call.path["id"])
+    queue = call.service.store.by_number.get(where[0]) if where is not None else None
+    return _GONE if queue is None or where is None else await _replay(call, queue, where[1])
+
+
+async def _replay(call: Call, queue: PartitionedQueue, number: int) -> object:
+    target = call.json_or(TargetIn, TargetIn())
+    letter = queue.dead_letters.get(number)
+    if letter is None:
+        return _GONE
+    call.context.check_alarm()
+    if target.queue:
+        call.context.check_partitioned(target.queue)
+    if call.service.spool.holds:
+        # The spool holds pushes, not the removal of a letter: sent on, it would overtake what waits there.
+        raise Refusal(503, "Pushes are suspended by maintenance")
+    original = call.service.store.body(letter.journal_position).transaction_id
+    try:
+        done = replay(call.service, queue, number, call.now, target.queue, target.partition)
+    except NotFound:
+        return _GONE
+    except LimitReached as error:
+        return Reply(409, {"success": False, "result": "refused", "error": str(error)})
+    await call.durable()
+    return _replayed_out(queue, done, original)
+
+
+def _replayed_out(queue: PartitionedQueue, done: Replayed, original: str) -> dict[str, object]:
+    result, letter = done.result, done.decision.letter
+    return {
+        "success": True,
+        "result": "duplicate" if result.duplicate else "moved",
+        "queue": done.decision.target.name,
+        "partition": done.decision.partition,
+        "consumerGroup": letter.group,
+        "dlqId": dead_letter_id(queue.number, letter.number),
+        "originalTransactionId": original,
+        "replayedAs": {
+            "index": 0,
+            "status": "duplicate" if result.duplicate else "queued",
+            "transaction_id": done.body.transaction_id,
+            "message_id": done.decision.target.id_of(result.offset, result.created_us),
+            "partition_id": partition_id(result.queue, result.partition),
+            "trace_id": done.body.trace_id,
+            "queueName": done.decision.target.name,
+        },
+        "dlqRowRemoved": True,
+    }
+
+
+async def purge_letters(call: Call) -> object:
+    name = call.query.optional("queue")
+    if name is None:
+        raise Refusal(400, "queue is required")
+    group = call.query.optional("consumerGroup")
+    count = purge(call.service, queue_named(call.service, name), LetterFilter(group))
+    await call.durable()
+    return {"success": True, "queue": name, "consumerGroup": group, "deleted": count}
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/api/v1/dlq",
+        READ,
+        "dead letters",
+        "List dead letters, newest failure first",
+        list_letters,
+        query=("queue", "consumerGroup", "partition", "from", "to", "limit", "offset"),
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/v1/dlq",
+        WRITE,
+        "dead letters",
+        "Throw dead letters away",
+        purge_letters,
+        query=("queue", "consumerGroup"),
+        statuses=(200, 400, 404),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/dlq/{id}/replay",
+        WRITE,
+        "dead letters",
+        "Put a dead letter back",
+        replay_letter,
+        body=TargetIn,
+        statuses=(200, 404, 409, 503),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/messages/{partition}/{transaction}/retry",
+        WRITE,
+        "dead letters",
+        "Put a message's dead letter back",
+        retry_message,
+        body=TargetIn,
+        statuses=(200, 404, 409, 503),
+    ),
+)

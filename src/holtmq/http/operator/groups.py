@@ -1,0 +1,259 @@
+"""Consumer groups over HTTP: look, delete, move their start, seek.
+
+Owns: their wire form. Must not touch: the rules of starting and seeking.
+"""
+
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.partitioned.commands.admin import delete_group, move_subscription, queue_named, seek
+from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.groups.subscriptions import Scope
+from holtmq.broker.partitioned.log.identifiers import partition_id
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.statistics import GroupCounts, GroupPartition, count_group, group_partitions
+from holtmq.http.engine.endpoints import ADMIN, READ, WRITE, Call, Endpoint
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.wire import iso_ms, moment_us
+
+_US: Final = 1_000_000
+_LAGGING_AFTER: Final = 300.0
+_MOST: Final = 10_000  # rows of what every group lags behind on
+
+
+class SubscriptionIn(msgspec.Struct, rename="camel"):
+    subscription_timestamp: str | None = None
+
+
+class SeekIn(msgspec.Struct, rename="camel"):
+    to_end: bool | None = None
+    timestamp: str | None = None
+
+
+async def list_groups(call: Call) -> object:
+    now, turns = call.now, Turns()
+    return [
+        _group_out(call, queue, group, await turns.run(count_group(queue, group, now)), now)
+        for queue in list(call.service.store.queues.values())
+        for group in list(queue.groups.values())
+    ]
+
+
+def _group_out(
+    call: Call, queue: PartitionedQueue, group: Group, counts: GroupCounts, now: float
+) -> dict[str, object]:
+    behind = _age(counts.oldest_us, now)
+    record = call.service.store.subscriptions.lookup(
+        group.name, Scope(queue.name, "", queue.namespace, queue.task)
+    )
+    state = "Lagging" if behind > _LAGGING_AFTER else "Stable" if counts.consumed else "Dead"
+    return {
+        "name": group.name,
+        "queueName": queue.name,
+        "topics": [queue.name],
+        "members": counts.members,
+        "partitionsWithLag": counts.partitions_lagging,
+        "totalLag": counts.lag,
+        "maxTimeLag": behind,
+        "state": state,
+        "subscriptionMode": None if record is None else record.mode.value,
+        "subscriptionTimestamp": None if record is None else iso_ms(record.timestamp_us),
+        "subscriptionCreatedAt": None if record is None else iso_ms(record.created_us),
+    }
+
+
+def _age(at_us: int | None, now: float) -> float:
+    return 0.0 if at_us is None else max(0.0, round((micros(now) - at_us) / _US, 3))
+
+
+async def show_group(call: Call) -> object:
+    """Queue by queue. An unknown group is an empty object, as old clients expect."""
+    now, turns = call.now, Turns()
+    answer: dict[str, object] = {}
+    for queue in list(call.service.store.queues.values()):
+        group = queue.groups.get(call.path["group"])
+        if group is None:
+            continue
+        rows: list[dict[str, object]] = []
+        for place in group_partitions(queue, group, now):
+            rows.append(
+                {
+                    "partition": queue.partitions[place.partition].name,
+                    "workerId": place.lease_id,
+                    "lastConsumedAt": iso_ms(place.last_consumed_us) if place.last_consumed_us else None,
+                    "totalConsumed": place.consumed,
+                    "offsetLag": place.lag,
+                    "timeLagSeconds": _age(place.oldest_us, now),
+                    "leaseActive": place.lease_id is not None,
+                }
+            )
+            await turns.between()
+        answer[queue.name] = {"partitions": rows}
+    return answer
+
+
+async def lagging_groups(call: Call) -> object:
+    now, turns = call.now, Turns()
+    least = call.query.number("minLagSeconds", 3600)
+    limit, skip = call.query.number("limit", _MOST, 0, _MOST), call.query.number("offset", 0)
+    rows: list[dict[str, object]] = []
+    for queue in list(call.service.store.queues.values()):
+        for group in list(queue.groups.values()):
+            for place in group_partitions(queue, group, now):
+                behind = _age(place.oldest_us, now)
+                if place.oldest_us is not None and behind >= least:
+                    if skip:
+                        skip -= 1
+                    elif len(rows) == limit:
+                        return rows
+                    else:
+                        rows.append(_lagging_out(queue, group, place, behind))
+                await turns.between()
+    return rows
+
+
+def _lagging_out(
+    queue: PartitionedQueue, group: Group, place: GroupPartition, behind: float
+) -> dict[str, object]:
+    return {
+        "consumer_group": group.name,
+        "queue_name": queue.name,
+        "partition_name": queue.partitions[place.partition].name,
+        "partition_id": partition_id(queue.number, place.partition),
+        "worker_id": place.lease_id,
+        "offset_lag": place.lag,
+        "time_lag_seconds": behind,
+        "lag_hours": round(behind / 3600, 2),
+        "oldest_unconsumed_at": None if place.oldest_us is None else iso_ms(place.oldest_us),
+        "last_consumed_at": iso_ms(place.last_consumed_us) if place.last_consumed_us else None,
+    }
+
+
+async def remove_group(call: Call) -> object:
+    group, queue = call.path["group"], call.path.get("queue")
+    with_records = call.query.flag("deleteMetadata", True)
+    done = delete_group(call.service, group, queue, with_records=with_records)
+    await call.durable()
+    answer: dict[str, object] = {
+        "success": True,
+        "consumerGroup": group,
+        "deletedPartitions": done.partitions,
+        "metadataDeleted": with_records,
+        "queues": done.queues,
+    }
+    if queue is not None:
+        answer["queueName"] = queue
+    return answer
+
+
+async def move_start(call: Call) -> object:
+    wanted = call.json_or(SubscriptionIn, SubscriptionIn()).subscription_timestamp
+    if not wanted:
+        raise Refusal(400, "Missing subscriptionTimestamp in request body")
+    at_us = moment_us(wanted, "subscriptionTimestamp")
+    count = move_subscription(call.service, call.path["group"], at_us)
+    await call.durable()
+    return {
+        "success": True,
+        "consumerGroup": call.path["group"],
+        "newTimestamp": iso_ms(at_us),
+        "rowsUpdated": count,
+    }
+
+
+async def seek_queue(call: Call) -> object:
+    asked = call.json_or(SeekIn, SeekIn())
+    if not asked.to_end and not asked.timestamp:
+        raise Refusal(400, "Must specify either 'toEnd': true or 'timestamp'")
+    at_us = None if asked.to_end else moment_us(asked.timestamp or "", "timestamp")
+    done = seek(call.service, call.path["group"], call.path["queue"], at_us, None)
+    await call.durable()
+    return {
+        "success": True,
+        "consumerGroup": call.path["group"],
+        "queueName": call.path["queue"],
+        "seekToEnd": bool(asked.to_end),
+        "targetTimestamp": None if at_us is None else iso_ms(at_us),
+        "partitionsUpdated": done.partitions,
+    }
+
+
+async def seek_partition(call: Call) -> object:
+    asked = call.json_or(SeekIn, SeekIn())
+    at_us = moment_us(asked.timestamp, "timestamp") if asked.timestamp and not asked.to_end else None
+    group, name, partition = call.path["group"], call.path["queue"], call.path["partition"]
+    seek(call.service, group, name, at_us, partition)
+    await call.durable()
+    queue = queue_named(call.service, name)
+    index = queue.indexes[partition]
+    where, cursor = queue.partitions[index], queue.groups[group].cursor(index) or 0
+    moved_to: str | None = None
+    if cursor > where.first:  # the last message behind the cursor
+        offset = where.offsets[cursor - where.first - 1]
+        moved_to = queue.id_of(offset, queue.log.created_us(offset))
+    return {
+        "success": True,
+        "consumerGroup": group,
+        "queueName": name,
+        "partitionName": partition,
+        "updated": True,
+        "cursorMovedTo": moved_to,
+    }
+
+
+_GROUP: Final = "/api/v1/consumer-groups/{group}"
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/v1/consumer-groups", READ, "groups", "List consumer groups", list_groups),
+    Endpoint(
+        "GET",
+        "/api/v1/consumer-groups/lagging",
+        READ,
+        "groups",
+        "Partitions a group is behind on",
+        lagging_groups,
+        query=("minLagSeconds", "limit", "offset"),
+    ),
+    Endpoint("GET", _GROUP, READ, "groups", "A group's place in each partition", show_group),
+    Endpoint("DELETE", _GROUP, ADMIN, "groups", "Delete a group", remove_group, query=("deleteMetadata",)),
+    Endpoint(
+        "DELETE",
+        f"{_GROUP}/queues/{{queue}}",
+        ADMIN,
+        "groups",
+        "Delete a group on one queue",
+        remove_group,
+        query=("deleteMetadata",),
+    ),
+    Endpoint(
+        "POST",
+        f"{_GROUP}/subscription",
+        WRITE,
+        "groups",
+        "Move where a group starts",
+        move_start,
+        body=SubscriptionIn,
+        statuses=(200, 400),
+    ),
+    Endpoint(
+        "POST",
+        f"{_GROUP}/queues/{{queue}}/seek",
+        WRITE,
+        "groups",
+        "Read on from a time or from the end",
+        seek_queue,
+        body=SeekIn,
+        statuses=(200, 400, 404),
+    ),
+    Endpoint(
+        "POST",
+        f"{_GROUP}/queues/{{queue}}/partitions/{{partition}}/seek",
+        WRITE,
+        "groups",
+        "The same for one partition",
+        seek_partition,
+        body=SeekIn,
+        statuses=(200, 400, 404),
+    ),
+)

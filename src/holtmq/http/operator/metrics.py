@@ -1,0 +1,165 @@
+"""``GET /metrics/prometheus``: every counter in the text format scrapers read.
+
+Owns: the families and their names (those of Queen's dashboards, and ours for AMQP queues and the journal).
+Must not touch: counting; figures are collected when asked for.
+"""
+
+import resource
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.endpoints import Call, Endpoint, Reply
+from holtmq.http.engine.history import MINUTE_US
+from holtmq.http.operator.system import resident_bytes
+
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+_CLUSTER: Final = ("scope",)
+
+
+class NodeCollector(Collector):
+    """One pass over the node's counters."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._process()
+        yield from self._maintenance()
+        yield from self._partitioned()
+        yield from self._totals()
+        yield from self._work_queues()
+        yield from self._journal()
+
+    def _process(self) -> Iterator[Metric]:
+        now = self._context.clock()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        yield _gauge("queen_uptime_seconds", "Seconds since the start", now - self._context.started_at)
+        yield _gauge("queen_process_resident_memory_bytes", "Resident memory", resident_bytes())
+        yield _gauge("queen_process_virtual_memory_bytes", "Virtual memory", _virtual_bytes())
+        yield _counter("queen_cpu_user_microseconds", "CPU time in user mode", used.ru_utime * 1e6)
+        yield _counter("queen_cpu_system_microseconds", "CPU time in the kernel", used.ru_stime * 1e6)
+
+    def _maintenance(self) -> Iterator[Metric]:
+        spool = self._context.service.spool
+        usable = self._context.health()[0]
+        yield _gauge("queen_maintenance_mode_enabled", "Pushes are spooled", spool.pushes_spooled)
+        yield _gauge("queen_file_buffer_pending", "Messages in the spool", len(spool))
+        yield _gauge("queen_file_buffer_failed", "Messages the spool could not place", 0)
+        yield _gauge("queen_file_buffer_db_healthy", "The journal accepts writes", usable)
+
+    def _partitioned(self) -> Iterator[Metric]:
+        service, history = self._context.service, self._context.history
+        now_us = micros(self._context.clock())
+        history.read(now_us)
+        last = dict(history.buckets(now_us - MINUTE_US, now_us - MINUTE_US, 1))
+        minute = next(iter(last.values()), {})
+        letters = GaugeMetricFamily("queen_dlq_depth_by_queue", "Dead letters", labels=("queue",))
+        stored = GaugeMetricFamily("holt_queue_messages", "Messages stored", labels=("queue",))
+        parked = GaugeMetricFamily("queen_queue_parked_consumers", "Pops that wait", labels=("queue",))
+        total = 0
+        for name, queue in service.store.queues.items():
+            total += len(queue.dead_letters)
+            letters.add_metric((name,), len(queue.dead_letters))
+            stored.add_metric((name,), queue.log.live)
+            parked.add_metric((name,), service.line.waiting_on(name))
+        yield _gauge("queen_dlq_depth", "Dead letters", total)
+        yield from (letters, stored, parked)
+        for metric, field in _PER_MINUTE:
+            family = GaugeMetricFamily(metric, "In the last full minute", labels=("queue",))
+            for name, row in minute.items():
+                family.add_metric((name,), getattr(row, field))
+            yield family
+        acks = GaugeMetricFamily(
+            "queen_queue_ack_per_minute", "In the last full minute", labels=("queue", "result")
+        )
+        lag = GaugeMetricFamily(
+            "queen_queue_pop_lag_milliseconds", "Age at delivery, last minute", labels=("queue", "stat")
+        )
+        for name, row in minute.items():
+            acks.add_metric((name, "success"), row.ack_success)
+            acks.add_metric((name, "failed"), row.ack_failed)
+            lag.add_metric((name, "avg"), row.lag_sum_us / max(row.pop_requests, 1) / 1000)
+            lag.add_metric((name, "max"), row.lag_max_us / 1000)
+        yield from (acks, lag)
+
+    def _totals(self) -> Iterator[Metric]:
+        total = self._context.service.tally.total()
+        for metric, value in (
+            ("queen_cluster_push_requests", total.push_requests),
+            ("queen_cluster_push_messages", total.push_messages),
+            ("queen_cluster_pop_requests", total.pop_requests),
+            ("queen_cluster_pop_messages", total.pop_messages),
+            ("queen_cluster_ack_requests", total.ack_requests),
+            ("queen_cluster_ack_messages", total.ack_success + total.ack_failed),
+            ("queen_cluster_transactions", total.transactions),
+            ("queen_cluster_dlq", total.dead_letters),
+            ("queen_cluster_db_errors", 0),
+        ):
+            family = CounterMetricFamily(metric, "Since the start", labels=_CLUSTER)
+            family.add_metric(("cluster",), value)
+            yield family
+        results = CounterMetricFamily("queen_cluster_ack", "Since the start", labels=("scope", "result"))
+        results.add_metric(("cluster", "success"), total.ack_success)
+        results.add_metric(("cluster", "failed"), total.ack_failed)
+        yield results
+
+    def _work_queues(self) -> Iterator[Metric]:
+        labels = ("vhost", "queue")
+        ready = GaugeMetricFamily("holt_amqp_queue_messages_ready", "Ready", labels=labels)
+        unacked = GaugeMetricFamily("holt_amqp_queue_messages_unacked", "Out with consumers", labels=labels)
+        consumers = GaugeMetricFamily("holt_amqp_queue_consumers", "Consumers", labels=labels)
+        for queue in self._context.broker.queues_by_id.values():
+            where = (queue.vhost, queue.name)
+            ready.add_metric(where, len(queue.store))
+            unacked.add_metric(where, queue.unacked)
+            consumers.add_metric(where, len(queue.consumers))
+        yield from (ready, unacked, consumers)
+
+    def _journal(self) -> Iterator[Metric]:
+        stats = self._context.journal.stats()
+        yield _counter("holt_journal_bytes_written", "Bytes written", stats.bytes_written)
+        yield _counter("holt_journal_commits", "Group commits", stats.commits)
+        yield _counter("holt_journal_syncs", "Syncs", stats.syncs)
+        yield _gauge("holt_journal_bytes_on_disk", "Size of all segments", stats.bytes_on_disk)
+        yield _gauge("holt_journal_backlog_bytes", "Not yet durable", self._context.journal.backlog)
+
+
+_PER_MINUTE: Final = (
+    ("queen_queue_push_requests_per_minute", "push_requests"),
+    ("queen_queue_push_messages_per_minute", "push_messages"),
+    ("queen_queue_pop_messages_per_minute", "pop_messages"),
+    ("queen_queue_pop_empty_per_minute", "pop_empty"),
+    ("queen_queue_transactions_per_minute", "transactions"),
+)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _virtual_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[0]) * resource.getpagesize()
+
+
+async def prometheus(call: Call) -> object:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(NodeCollector(call.context))
+    return Reply(200, generate_latest(registry), _TEXT)
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/metrics/prometheus", None, "system", "Figures for scrapers", prometheus),
+)

@@ -1,0 +1,337 @@
+"""Queues, namespaces and tasks as an operator lists them.
+
+Owns: their wire form. Must not touch: state.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Final
+
+from holtmq.broker.partitioned.commands.admin import clear, queue_named
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.identifiers import partition_id
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.statistics import (
+    Counts,
+    count_group,
+    count_queue,
+    dead_letters_by_partition,
+    group_partitions,
+    partition_counts,
+)
+from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint
+from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.wire import iso_ms
+from holtmq.http.queues.configure import encryption_out, options_out
+
+_US: Final = 1_000_000
+_MOST: Final = 10_000
+
+
+def six(counts: Counts) -> dict[str, int]:
+    """The six figures, under the names dashboards know."""
+    return {
+        "total": counts.total,
+        "pending": counts.pending,
+        "processing": counts.processing,
+        "completed": counts.completed,
+        "failed": 0,
+        "deadLetter": counts.dead_letter,
+    }
+
+
+async def counts_of(turns: Turns, queues: Iterable[PartitionedQueue], now: float) -> Counts:
+    """Counts of several queues together."""
+    return _plus([await turns.run(count_queue(queue, now)) for queue in queues])
+
+
+def _plus(parts: Iterable[Counts]) -> Counts:
+    names = [field.name for field in fields(Counts)]
+    sums = dict.fromkeys(names, 0)
+    for part in parts:
+        for name in names:
+            sums[name] += getattr(part, name)
+    return Counts(**sums)
+
+
+def selected(call: Call) -> list[PartitionedQueue]:
+    """The queues a list is about, newest first."""
+    query = call.query
+    wanted = query.text("search")
+    found = call.service.matching(query.text("namespace") or query.text("ns"), query.text("task"))
+    only = query.text("queue")
+    found = [q for q in found if wanted in q.name and (not only or q.name == only)]
+    return sorted(found, key=lambda queue: (queue.created_us, queue.number), reverse=True)
+
+
+def page_of(call: Call, default: int = _MOST) -> tuple[int, int]:
+    return call.query.number("limit", default, 0, _MOST), call.query.number("offset", 0)
+
+
+def queue_head(queue: PartitionedQueue) -> dict[str, object]:
+    return {
+        "id": str(queue.number),
+        "name": queue.name,
+        "queue": queue.name,
+        "namespace": queue.namespace,
+        "task": queue.task,
+        "createdAt": iso_ms(queue.created_us),
+    }
+
+
+async def list_queues(call: Call) -> object:
+    now, turns = call.now, Turns()
+    limit, skip = page_of(call)
+    rows = []
+    for queue in selected(call)[skip : skip + limit]:
+        rows.append(
+            {
+                **queue_head(queue),
+                "partitions": len(queue.indexes),
+                "messages": six(await turns.run(count_queue(queue, now))),
+                "options": options_out(queue.config),
+                **encryption_out(queue.config, call.service.store.cipher is not None),
+            }
+        )
+    return {"queues": rows}
+
+
+async def partition_rows(
+    turns: Turns, queue: PartitionedQueue, indexes: Sequence[int], now: float
+) -> list[tuple[int, dict[str, object]]]:
+    """Partitions with their figures, by index."""
+    letters = dead_letters_by_partition(queue)
+    rows: list[tuple[int, dict[str, object]]] = []
+    for index in indexes:
+        await turns.between()
+        where = queue.partitions[index]
+        if where is NO_PARTITION:
+            continue  # deleted meanwhile
+        counts = partition_counts(queue, index, now, letters.get(index, 0))
+        oldest = newest = None
+        if where.offsets:
+            oldest = iso_ms(queue.log.created_us(where.offsets[0]))
+            newest = iso_ms(queue.log.created_us(where.offsets[-1]))
+        row: dict[str, object] = {
+            "id": partition_id(queue.number, index),
+            "name": where.name,
+            "createdAt": iso_ms(where.created_us),
+            "stats": six(counts),
+            "messages": six(counts),
+            "oldestMessage": oldest,
+            "newestMessage": newest,
+        }
+        rows.append((index, row))
+    return rows
+
+
+async def show_queue(call: Call) -> object:
+    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
+    rows = await partition_rows(turns, queue, list(queue.indexes.values()), now)
+    return {
+        **queue_head(queue),
+        "partitions": [row for _, row in rows],
+        "totals": six(await turns.run(count_queue(queue, now))),
+        "options": options_out(queue.config),
+        **encryption_out(queue.config, call.service.store.cipher is not None),
+    }
+
+
+async def queue_depth(call: Call) -> object:
+    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
+    name = call.query.optional("group")
+    group = queue.groups.get(name) if name is not None else None
+    head: dict[str, object] = {"queue": queue.name, "group": name}
+    if group is None:
+        counts = await turns.run(count_queue(queue, now))
+        plain = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
+        waiting = [row for row in await _waiting(turns, queue, now) if row["pending"]]
+        busy = {"partitionsPending": len(waiting), "partitionsReady": len(waiting)}
+        effective = {"effectivePending": counts.pending, "effectiveReady": counts.pending}
+        return {**head, **plain, **busy, "conflation": False, **effective, "partitions": waiting}
+    figures = await turns.run(count_group(queue, group, now))
+    rows: list[dict[str, object]] = []
+    for place in group_partitions(queue, group, now):
+        span = group.visible(place.partition, now, queue.config)
+        if place.lag:
+            rows.append(
+                {
+                    "partition": queue.partitions[place.partition].name,
+                    "pending": place.lag,
+                    "processing": place.lease_size,
+                    "ready": 0 if span is None else queue.partitions[place.partition].count(*span),
+                }
+            )
+        await turns.between()
+    folds = group.conflates
+    return {
+        **head,
+        "pending": figures.lag,
+        "processing": figures.processing,
+        "ready": figures.ready,
+        "partitionsPending": figures.partitions_lagging,
+        "partitionsReady": figures.partitions_ready,
+        "conflation": folds,
+        "effectivePending": figures.partitions_lagging if folds else figures.lag,
+        "effectiveReady": figures.partitions_ready if folds else figures.ready,
+        "partitions": rows,
+    }
+
+
+async def _waiting(turns: Turns, queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for name, index in list(queue.indexes.items()):
+        await turns.between()
+        if queue.partitions[index] is NO_PARTITION:
+            continue
+        counts = partition_counts(queue, index, now)
+        figures = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
+        rows.append({"partition": name, **figures})
+    return rows
+
+
+async def list_namespaces(call: Call) -> object:
+    return {"namespaces": await _by(call, "namespace")}
+
+
+async def list_tasks(call: Call) -> object:
+    return {"tasks": await _by(call, "task")}
+
+
+async def _by(call: Call, what: str) -> list[dict[str, object]]:
+    now, turns = call.now, Turns()
+    grouped: dict[str, list[PartitionedQueue]] = {}
+    for queue in call.service.store.queues.values():
+        grouped.setdefault(queue.namespace if what == "namespace" else queue.task, []).append(queue)
+    rows: list[dict[str, object]] = []
+    for name, queues in sorted(grouped.items()):
+        counts = await counts_of(turns, queues, now)
+        rows.append(
+            {
+                what: name,
+                "queues": len(queues),
+                "partitions": sum(len(queue.indexes) for queue in queues),
+                "messages": {"total": counts.total, "pending": counts.pending},
+            }
+        )
+    return rows
+
+
+async def overview(call: Call) -> object:
+    now, turns = call.now, Turns()
+    queues = list(call.service.store.queues.values())
+    counts = await counts_of(turns, queues, now)
+    seconds, offsets = await _lags(turns, queues, now)
+    total = call.service.tally.total()
+    uptime = max(now - call.context.started_at, 1.0)
+    return {
+        "queues": len(queues),
+        "partitions": sum(len(queue.indexes) for queue in queues),
+        "namespaces": len({queue.namespace for queue in queues if queue.namespace}),
+        "tasks": len({queue.task for queue in queues if queue.task}),
+        "messages": six(counts),
+        "lag": {"time": _spread(seconds), "offset": _spread(offsets)},
+        "throughput": {
+            "ingestedPerSecond": round(total.push_messages / uptime, 3),
+            "processedPerSecond": round(total.ack_success / uptime, 3),
+        },
+        "timestamp": iso_ms(micros(now)),
+        "statsAge": 0,
+    }
+
+
+async def _lags(
+    turns: Turns, queues: Sequence[PartitionedQueue], now: float
+) -> tuple[list[float], list[float]]:
+    seconds: list[float] = []
+    offsets: list[float] = []
+    for queue in queues:
+        for group in list(queue.groups.values()):
+            counts = await turns.run(count_group(queue, group, now))
+            if counts.oldest_us is not None:
+                seconds.append(max(0.0, (micros(now) - counts.oldest_us) / _US))
+                offsets.append(counts.lag)
+    return seconds, offsets
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {"avg": 0, "median": 0, "min": 0, "max": 0}
+    values = sorted(values)
+    middle = values[len(values) // 2]
+    return {
+        "avg": round(sum(values) / len(values), 3),
+        "median": round(middle, 3),
+        "min": round(values[0], 3),
+        "max": round(values[-1], 3),
+    }
+
+
+async def list_partitions(call: Call) -> object:
+    now, turns = call.now, Turns()
+    limit, skip = page_of(call, 1000)
+    rows: list[dict[str, object]] = []
+    total, end = 0, skip + limit
+    for queue in selected(call):
+        mine = list(queue.indexes.values())
+        wanted = mine[max(skip - total, 0) : max(end - total, 0)]
+        total += len(mine)
+        if wanted:
+            found = await partition_rows(turns, queue, wanted, now)
+            rows += [{**row, "queue": queue.name} for _, row in found]
+    return {"partitions": rows, "total": total}
+
+
+async def clear_queue(call: Call) -> object:
+    queue = queue_named(call.service, call.path["queue"])
+    count = clear(call.service, queue, call.query.optional("partition"))
+    await call.durable()
+    return {"cleared": count}
+
+
+_LIST: Final = ("limit", "offset", "search", "namespace", "task")
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/v1/resources/queues", READ, "resources", "List queues", list_queues, query=_LIST),
+    Endpoint(
+        "GET",
+        "/api/v1/resources/queues/{queue}",
+        READ,
+        "resources",
+        "A queue and its partitions",
+        show_queue,
+        statuses=(200, 404),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/resources/queues/{queue}/depth",
+        READ,
+        "resources",
+        "What waits, for a group or for all",
+        queue_depth,
+        query=("group",),
+        statuses=(200, 404),
+    ),
+    Endpoint("GET", "/api/v1/resources/namespaces", READ, "resources", "List namespaces", list_namespaces),
+    Endpoint("GET", "/api/v1/resources/tasks", READ, "resources", "List tasks", list_tasks),
+    Endpoint("GET", "/api/v1/resources/overview", READ, "resources", "The whole node in figures", overview),
+    Endpoint(
+        "GET",
+        "/api/v1/resources/partitions",
+        READ,
+        "resources",
+        "List partitions",
+        list_partitions,
+        query=("queue", *_LIST),
+    ),
+    Endpoint(
+        "DELETE",
+        "/api/v1/queues/{queue}/clear",
+        ADMIN,
+        "resources",
+        "Let go of every message",
+        clear_queue,
+        query=("partition",),
+        statuses=(200, 404),
+    ),
+)

@@ -1,0 +1,245 @@
+"""The node's state for dashboards: now, and over the last hours.
+
+Owns: the wire form of time lines and totals. Must not touch: counting; figures with no meaning here (pools,
+workers of another server) are zeros, never missing.
+"""
+
+from collections import Counter
+from typing import Final
+
+from holtmq.broker.partitioned.commands.admin import queue_named
+from holtmq.broker.partitioned.counters import QueueTally
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.partitioned.statistics import count_queue
+from holtmq.http.engine.endpoints import READ, Call, Endpoint
+from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
+from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.wire import iso_ms
+from holtmq.http.operator.resources import counts_of, page_of, partition_rows, queue_head, selected, six
+from holtmq.http.queues.configure import options_out
+
+_HOUR_US: Final = 60 * MINUTE_US
+_INTERVALS: Final = {"minute": 1, "hour": 60, "day": 1440}
+_OPTIONS_SHOWN: Final = ("leaseTime", "retryLimit", "retryDelay", "ttl", "maxQueueSize")
+
+
+def span_of(call: Call, default_us: int = _HOUR_US) -> tuple[int, int, int]:
+    """(from, to, bucket width in minutes) of a request; the counters are read first."""
+    now_us = micros(call.now)
+    call.context.history.read(now_us)
+    to_us = call.query.time_us("to")
+    to_us = now_us if to_us is None else to_us
+    from_us = call.query.time_us("from")
+    from_us = to_us - default_us if from_us is None else min(from_us, to_us)
+    # No history is older than a day: an absurd span must not become a million empty buckets.
+    from_us = max(from_us, to_us - 31 * 24 * _HOUR_US)
+    return from_us, to_us, bucket_minutes(from_us, to_us)
+
+
+def time_range(from_us: int, to_us: int) -> dict[str, str]:
+    return {"from": iso_ms(from_us), "to": iso_ms(to_us)}
+
+
+def lag_ms(row: QueueTally) -> float:
+    return round(row.lag_sum_us / row.pop_requests / 1000, 3) if row.pop_requests else 0
+
+
+async def status(call: Call) -> object:
+    now, turns = call.now, Turns()
+    queues = selected(call)
+    names = {queue.name for queue in queues}
+    everything = not any(call.query.text(name) for name in ("queue", "namespace", "ns", "task"))
+    from_us, to_us, width = span_of(call)
+    line: list[dict[str, object]] = []
+    total = QueueTally()
+    for start, rows in call.context.history.buckets(from_us, to_us, width):
+        row = summed(rows, None if everything else names)
+        line.append(_point(call, start, width, row))
+        total = summed({"so far": total, "this": row})
+    counts = await counts_of(turns, queues, now)
+    return {
+        "timeRange": time_range(from_us, to_us),
+        "bucketMinutes": width,
+        "pointCount": len(line),
+        "throughput": line,
+        "queues": [_consumed(queue) for queue in queues],
+        "messages": {
+            **six(counts),
+            "requests": {"push": total.push_requests, "pop": total.pop_requests, "ack": total.ack_requests},
+            "batchEfficiency": {
+                "push": _ratio(total.push_messages, total.push_requests),
+                "pop": _ratio(total.pop_messages, total.pop_requests),
+                "ack": _ratio(total.ack_success, total.ack_requests),
+            },
+        },
+        "leases": _leases(queues, now),
+        "deadLetterQueue": await _letters(turns, queues),
+        "workers": [],
+        "errors": {"dbErrors": 0, "ackFailed": total.ack_failed, "dlqMessages": total.dead_letters},
+        "statsAge": 0,
+    }
+
+
+def _ratio(messages: int, requests: int) -> float:
+    return round(messages / requests, 2) if requests else 0
+
+
+def _point(call: Call, start: int, width: int, row: QueueTally) -> dict[str, object]:
+    seconds = width * 60
+    machine = call.context.history.machine_between(start, width)
+    rss = machine.rss_bytes / machine.samples if machine.samples else 0
+    return {
+        "timestamp": iso_ms(start),
+        "ingested": row.push_messages,
+        "processed": row.ack_success,
+        "popMessages": row.pop_messages,
+        "ingestedPerSecond": round(row.push_messages / seconds, 3),
+        "processedPerSecond": round(row.ack_success / seconds, 3),
+        "popPerSecond": round(row.pop_messages / seconds, 3),
+        "avgLagMs": lag_ms(row),
+        "maxLagMs": round(row.lag_max_us / 1000, 3),
+        "avgEventLoopLagMs": round(machine.loop_lag_max * 1000, 3),
+        "maxEventLoopLagMs": round(machine.loop_lag_max * 1000, 3),
+        "minFreeSlots": 0,
+        "dbErrors": 0,
+        "ackFailed": row.ack_failed,
+        "dlqCount": row.dead_letters,
+        "queenCpuUserPct": round(machine.cpu_user / seconds * 100, 2),
+        "queenCpuSysPct": round(machine.cpu_system / seconds * 100, 2),
+        "queenRssMb": round(rss / (1 << 20), 2),
+        "dbPoolActive": 0,
+        "dbPoolIdle": 0,
+        "dbPoolSize": 0,
+    }
+
+
+def _consumed(queue: PartitionedQueue) -> dict[str, object]:
+    consumed = sum(sum(group.leases.consumed) for group in queue.groups.values())
+    return {
+        "id": str(queue.number),
+        "name": queue.name,
+        "namespace": queue.namespace,
+        "task": queue.task,
+        "partitions": len(queue.indexes),
+        "totalConsumed": consumed,
+    }
+
+
+def _leases(queues: list[PartitionedQueue], now: float) -> dict[str, int]:
+    live = [
+        (queue.number, lease)
+        for queue in queues
+        for group in queue.groups.values()
+        for lease in group.leases.live(now)
+    ]
+    return {
+        "active": len({lease.id for _, lease in live}),
+        "partitionsWithLeases": len({(number, lease.partition) for number, lease in live}),
+        "totalBatchSize": sum(lease.size for _, lease in live),
+        "totalAcked": 0,
+    }
+
+
+async def _letters(turns: Turns, queues: list[PartitionedQueue]) -> dict[str, object]:
+    errors: Counter[str] = Counter()
+    places: set[tuple[int, int]] = set()
+    for queue in queues:
+        for letter in list(queue.dead_letters):
+            await turns.between()
+            errors[letter.error] += 1
+            places.add((queue.number, letter.partition))
+    return {
+        "totalMessages": errors.total(),
+        "affectedPartitions": len(places),
+        "topErrors": [{"error": text, "count": count} for text, count in errors.most_common(10)],
+    }
+
+
+async def status_queues(call: Call) -> object:
+    now, turns = call.now, Turns()
+    limit, skip = page_of(call, 100)
+    rows = []
+    for queue in selected(call)[skip : skip + limit]:
+        head = {**queue_head(queue), "partitions": len(queue.indexes)}
+        rows.append({**head, "messages": six(await turns.run(count_queue(queue, now)))})
+    return {"queues": rows, "pagination": {"limit": limit, "offset": skip}}
+
+
+async def status_queue(call: Call) -> object:
+    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
+    config, options = queue.config, options_out(queue.config)
+    partitions: list[dict[str, object]] = []
+    for index, row in await partition_rows(turns, queue, list(queue.indexes.values()), now):
+        await turns.between()
+        groups = [group for group in queue.groups.values() if group.leases.cursor(index) is not None]
+        consumed = sum(group.leases.consumed[index] for group in groups)
+        row["cursor"] = {"totalConsumed": consumed, "batchesConsumed": 0}
+        last = max((group.leases.settled_at[index] for group in groups), default=0)
+        row["lastActivity"] = iso_ms(last) if last else row["newestMessage"]
+        partitions.append(row)
+    totals = six(await turns.run(count_queue(queue, now)))
+    return {
+        "queue": {
+            **queue_head(queue),
+            "priority": config.priority,
+            "config": {
+                **{name: options[name] for name in _OPTIONS_SHOWN},
+                "deadLetterQueue": config.files_dead_letters,
+            },
+        },
+        "partitions": partitions,
+        "totals": {"messages": totals, **totals},
+    }
+
+
+async def analytics(call: Call) -> object:
+    interval = call.query.text("interval", "hour")
+    width = _INTERVALS.get(interval, 60)
+    from_us, to_us, _ = span_of(call, 24 * _HOUR_US)
+    points = [
+        {"timestamp": iso_ms(start), "messages": summed(rows).push_messages}
+        for start, rows in call.context.history.buckets(from_us, to_us, width)
+    ]
+    return {"dataPoints": points, "interval": interval, **time_range(from_us, to_us)}
+
+
+_SPAN: Final = ("from", "to")
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/api/v1/status",
+        READ,
+        "status",
+        "Throughput, totals, leases, dead letters",
+        status,
+        query=(*_SPAN, "queue", "namespace", "task"),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/status/queues",
+        READ,
+        "status",
+        "Queues with their totals",
+        status_queues,
+        query=("limit", "offset", "namespace", "task"),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/status/queues/{queue}",
+        READ,
+        "status",
+        "A queue, partition by partition",
+        status_queue,
+        statuses=(200, 404),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/status/analytics",
+        READ,
+        "status",
+        "Messages pushed over time",
+        analytics,
+        query=("interval", *_SPAN),
+    ),
+)

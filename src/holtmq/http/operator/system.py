@@ -1,0 +1,186 @@
+"""Health, metrics as JSON, maintenance, and the front page.
+
+Owns: what the node says about itself. Must not touch: the switches' meaning.
+"""
+
+import asyncio
+import os
+import resource
+import socket
+from typing import Final
+
+import msgspec
+
+from holtmq import __version__
+from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint, Reply
+from holtmq.http.engine.errors import Refusal
+
+_HOST: Final = socket.gethostname()
+
+
+class EnabledIn(msgspec.Struct):
+    enabled: bool
+
+
+async def health(call: Call) -> object:
+    usable, reason = call.context.health()
+    body: dict[str, object] = {
+        "status": "healthy" if usable else "unhealthy",
+        "database": "connected" if usable else "disconnected",
+        "server": f"HoltMQ on {_HOST}",
+        "worker_id": os.getpid(),
+        "version": __version__,
+        "uptime": round(call.now - call.context.started_at, 3),
+    }
+    if reason:
+        body["reason"] = reason
+    return Reply(200 if usable else 503, body)
+
+
+def resident_bytes() -> int:
+    """Memory this process occupies."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def total_memory() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+async def metrics(call: Call) -> object:
+    total = call.service.tally.total()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    journal = call.context.journal.stats()
+    uptime = max(call.now - call.context.started_at, 0.001)
+    return {
+        "uptime": round(uptime, 3),
+        "requests": {
+            "total": total.push_requests + total.pop_requests + total.ack_requests,
+            "push": total.push_requests,
+            "pop": total.pop_requests,
+            "ack": total.ack_requests,
+        },
+        "messages": {
+            "pushed": total.push_messages,
+            "popped": total.pop_messages,
+            "acked": total.ack_success,
+            "total": total.push_messages,
+            "rate": round(total.push_messages / uptime, 3),
+        },
+        "database": {
+            "poolSize": 1,
+            "idleConnections": 1,
+            "waitingRequests": 0,
+            "bytesOnDisk": journal.bytes_on_disk,
+            "syncs": journal.syncs,
+        },
+        "memory": {"rss": resident_bytes(), "heapTotal": 0, "heapUsed": 0, "external": 0},
+        "cpu": {"user": int(used.ru_utime * 1e6), "system": int(used.ru_stime * 1e6)},
+    }
+
+
+# -- maintenance -------------------------------------------------------------------------------------
+
+
+async def show_maintenance(call: Call) -> object:
+    spool = call.service.spool
+    return {
+        "maintenanceMode": spool.pushes_spooled,
+        "popMaintenanceMode": spool.pops_paused,
+        "bufferedMessages": len(spool),
+        "bufferHealthy": True,
+        "bufferStats": buffer_stats(call),
+    }
+
+
+def buffer_stats(call: Call) -> dict[str, object]:
+    return {
+        "pendingCount": len(call.service.spool),
+        "failedCount": 0,
+        "dbHealthy": call.context.health()[0],
+        "failedFiles": {"count": 0, "totalBytes": 0, "totalMB": 0, "failoverCount": 0, "qos0Count": 0},
+    }
+
+
+def _wanted(call: Call) -> bool:
+    try:
+        return call.json(EnabledIn).enabled
+    except Refusal:
+        raise Refusal(400, "enabled (boolean) is required") from None
+
+
+async def switch_maintenance(call: Call) -> object:
+    """Turning it off sends the spool on its way, a piece at a time so that others are served between."""
+    enabled = _wanted(call)
+    service = call.service
+    service.spool.switch(pushes_spooled=enabled)
+    if not enabled:
+        while service.drain_spool(call.now):
+            await asyncio.sleep(0)
+    await call.durable()
+    return {
+        "maintenanceMode": service.spool.pushes_spooled,
+        "bufferedMessages": len(service.spool),
+        "bufferHealthy": True,
+        "message": "Maintenance mode enabled. Pushes are kept in the spool."
+        if enabled
+        else "Maintenance mode disabled. Resumed normal operations.",
+    }
+
+
+async def show_pop_maintenance(call: Call) -> object:
+    paused = call.service.spool.pops_paused
+    return {"popMaintenanceMode": paused, "message": _pop_message(paused)}
+
+
+async def switch_pop_maintenance(call: Call) -> object:
+    enabled = _wanted(call)
+    call.service.spool.switch(pops_paused=enabled)
+    if not enabled:
+        call.service.line.wake_all()
+    await call.durable()
+    return {"popMaintenanceMode": enabled, "message": _pop_message(enabled)}
+
+
+def _pop_message(paused: bool) -> str:
+    return "Pops are paused: they answer empty." if paused else "Pops are served."
+
+
+async def buffers(call: Call) -> object:
+    return {
+        "pending": len(call.service.spool),
+        "failed": 0,
+        "dbHealthy": call.context.health()[0],
+        "worker": os.getpid(),
+    }
+
+
+_MAINTENANCE: Final = "/api/v1/system/maintenance"
+ENDPOINTS: Final = (
+    Endpoint("GET", "/health", None, "system", "Whether the node is usable", health, statuses=(200, 503)),
+    Endpoint("GET", "/metrics", None, "system", "Figures as JSON", metrics),
+    Endpoint("GET", _MAINTENANCE, ADMIN, "system", "The switches and the spool", show_maintenance),
+    Endpoint(
+        "POST",
+        _MAINTENANCE,
+        ADMIN,
+        "system",
+        "Spool pushes instead of storing them",
+        switch_maintenance,
+        body=EnabledIn,
+        statuses=(200, 400),
+    ),
+    Endpoint("GET", f"{_MAINTENANCE}/pop", ADMIN, "system", "Whether pops are paused", show_pop_maintenance),
+    Endpoint(
+        "POST",
+        f"{_MAINTENANCE}/pop",
+        ADMIN,
+        "system",
+        "Pause pops",
+        switch_pop_maintenance,
+        body=EnabledIn,
+        statuses=(200, 400),
+    ),
+    Endpoint("GET", "/api/v1/status/buffers", READ, "status", "The spool", buffers),
+)

@@ -1,0 +1,254 @@
+"""Acknowledgments and lease renewal over HTTP.
+
+Owns: reading these requests and the texts of what is wrong with them. Must not touch: the rules; a refused
+ack is an answer (200, ``success: false``), not an error.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.partitioned.commands.clean_acks import CleanRun
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.log.identifiers import partition_of
+from holtmq.broker.partitioned.queue import Extension
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
+from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.wire import iso_seconds, quoted, quoted_or_null, segment
+from holtmq.http.queues.rendering import ack_answers, clean_answers
+from holtmq.http.queues.work import WorkApi
+
+LEASE_PREFIX: Final = b"/api/v1/lease/"
+LEASE_SUFFIX: Final = b"/extend"
+NOWHERE: Final = (0, 0)  # no queue has number 0
+_MOST_LEASE: Final = 86_400.0
+_COMPLETED: Final = AckStatus.COMPLETED
+
+
+class AckIn(msgspec.Struct, rename="camel", gc=False):
+    """One acknowledgment as it comes."""
+
+    transaction_id: str
+    partition_id: str
+    status: str | None = None
+    consumer_group: str | None = None
+    lease_id: str | None = None
+    error: str | None = None
+
+
+class BatchIn(msgspec.Struct, rename="camel"):
+    acknowledgments: list[AckIn]
+    consumer_group: str | None = None
+
+
+class ExtendIn(msgspec.Struct):
+    seconds: float | None = None
+
+
+_read_ack: Final = msgspec.json.Decoder(AckIn).decode
+_read_batch: Final = msgspec.json.Decoder(BatchIn).decode
+_read_extend: Final = msgspec.json.Decoder(ExtendIn).decode
+
+
+class AckApi:
+    """See the module."""
+
+    def __init__(self, context: Context, work: WorkApi) -> None:
+        self._service = context.service
+        self._work = work
+        self._journal = context.journal
+        self._clock = context.clock
+        self._max_batch = context.config.http.max_batch
+
+    def ack(self, exchange: Exchange) -> None:
+        body = exchange.body
+        try:
+            incoming = _read_ack(body)
+        except msgspec.MsgspecError as error:
+            raise _explain_ack(body, error) from None
+        if not incoming.transaction_id:
+            raise Refusal(400, NEEDS_TRANSACTION)
+        if not incoming.partition_id:
+            raise Refusal(400, NEEDS_PARTITION)
+        self._settle(exchange, [incoming], None)
+
+    def ack_batch(self, exchange: Exchange) -> None:
+        body = exchange.body
+        try:
+            batch = _read_batch(body)
+        except msgspec.MsgspecError as error:
+            raise _explain_batch(body, error) from None
+        if len(batch.acknowledgments) > self._max_batch:
+            raise Refusal(413, f"more than {self._max_batch} acknowledgments", "batch_too_large")
+        self._settle(exchange, batch.acknowledgments, batch.consumer_group)
+
+    def _settle(self, exchange: Exchange, incoming: list[AckIn], group: str | None) -> None:
+        if not incoming:
+            exchange.answer(200, b"[]")
+            return
+        now = self._clock()
+        if self._settle_clean(exchange, incoming, group, now):
+            return
+        if any(map(self._work.owns, [ack.partition_id for ack in incoming])):
+            answers = self._settle_both(incoming, group, now)
+        else:
+            answers = self._settle_partitioned(range(len(incoming)), incoming, group, now)
+        exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+
+    def _settle_partitioned(
+        self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
+    ) -> list[str]:
+        """Messages of partitioned queues; the answer of each, with its place in the request."""
+        known: dict[str, tuple[int, int]] = {}
+        together: list[Ack] = []
+        home: tuple[int, str] | None = None
+        answers: list[str] = []
+        status_of = AckStatus.named
+        for ack in incoming:
+            where = known.get(ack.partition_id)
+            if where is None:
+                where = known[ack.partition_id] = partition_of(ack.partition_id) or NOWHERE
+            named = group or ack.consumer_group or QUEUE_MODE
+            if home is None or where[0] != home[0] or named != home[1]:
+                if home is not None:  # another queue or group: what came before is a call of its own
+                    answers += self._settle_run(places, len(answers), home, together, now)
+                    together = []
+                home = (where[0], named)
+            status = ack.status
+            together.append(
+                Ack(
+                    where[1],
+                    ack.transaction_id,
+                    _COMPLETED if status == "completed" else status_of(status or "completed"),
+                    ack.lease_id or "",
+                    ack.error,
+                )
+            )
+        assert home is not None
+        answers += self._settle_run(places, len(answers), home, together, now)
+        return answers
+
+    def _settle_clean(self, exchange: Exchange, incoming: list[AckIn], group: str | None, now: float) -> bool:
+        """The usual call: everything popped, or a part, is completed; no object for each message."""
+        first = incoming[0]
+        own_group, text, lease_id = first.consumer_group, "", None
+        runs: list[CleanRun] = []
+        ids: list[str] = []
+        number = -1
+        for ack in incoming:
+            if not runs or ack.partition_id != text or ack.lease_id != lease_id:
+                text, lease_id, ids = ack.partition_id, ack.lease_id, []
+                where = partition_of(text)
+                if where is None or not lease_id or number not in (-1, where[0]):
+                    return False
+                number = where[0]
+                runs.append(CleanRun(where[1], lease_id, ids))
+            status = ack.status
+            if (status != "completed" and status is not None) or ack.consumer_group != own_group:
+                return False
+            ids.append(ack.transaction_id)
+        settled = self._service.settle_clean(number, group or own_group or QUEUE_MODE, runs, now)
+        if settled is None:
+            return False
+        exchange.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
+        return True
+
+    def _settle_both(self, incoming: Sequence[AckIn], group: str | None, now: float) -> list[str]:
+        """Messages of work queues, and of partitioned ones perhaps: each kind by its rules, in one answer.
+
+        A message of a work queue has its own lease and place, so each is settled by itself.
+        """
+        answers = [""] * len(incoming)
+        work: list[int] = []
+        others: list[int] = []
+        for place, ack in enumerate(incoming):
+            (work if self._work.owns(ack.partition_id) else others).append(place)
+        if others:
+            found = self._settle_partitioned(others, [incoming[place] for place in others], group, now)
+            for place, answer in zip(others, found, strict=True):
+                answers[place] = answer
+        for place, answer in self._work.settle([(place, incoming[place]) for place in work]):
+            answers[place] = answer
+        return answers
+
+    def _settle_run(
+        self, places: Sequence[int], first: int, home: tuple[int, str], acks: list[Ack], now: float
+    ) -> list[str]:
+        """Acknowledgments of one queue and group, which have these places from ``first`` on."""
+        queue, outcomes = self._service.settle(*home, acks, now)
+        return ack_answers(places[first : first + len(acks)], acks, queue, outcomes)
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def extend(self, exchange: Exchange) -> None:
+        """Leases live in memory: nothing to wait for."""
+        lease_id = segment(exchange.path[len(LEASE_PREFIX) : -len(LEASE_SUFFIX)].decode("latin-1"))
+        seconds: float | None = None
+        if exchange.body.strip():
+            try:
+                seconds = _read_extend(exchange.body).seconds
+            except msgspec.MsgspecError as error:
+                raise invalid_json(error) from None
+        if seconds is not None and not 0 < seconds <= _MOST_LEASE:
+            raise Refusal(400, f"seconds must be above 0 and at most {_MOST_LEASE:.0f}")
+        extension = self._service.extend(lease_id, seconds, self._clock())
+        if not extension.known and (until := self._work.extend(lease_id, seconds)) is not None:
+            extension = Extension(1, until, True)
+        at = quoted_or_null(iso_seconds(extension.expires_at))
+        reason = None
+        if not extension.renewed:
+            reason = "Lease already expired" if extension.known else "Lease not found"
+        exchange.answer(
+            200,
+            (
+                f'{{"leaseId":{quoted(lease_id)},"success":{"true" if extension.renewed else "false"},'
+                f'"renewed":{extension.renewed},"newExpiresAt":{at},"expiresAt":{at},'
+                f'"lease_expires_at":{at},"error":{quoted_or_null(reason)}}}'
+            ).encode(),
+        )
+
+
+# -- what is wrong with a request ---------------------------------------------------------------------
+
+NEEDS_TRANSACTION: Final = "transactionId is required"
+NEEDS_PARTITION: Final = "partitionId is required to ensure message uniqueness"
+_EACH_TRANSACTION: Final = "Each acknowledgment must have a valid transactionId string"
+_EACH_PARTITION: Final = (
+    "Each acknowledgment must have a valid partitionId string to ensure message uniqueness"
+)
+
+
+def document_of(body: bytes) -> object:
+    """A body as any JSON, to look for what is wrong with it."""
+    if not body.strip():
+        raise Refusal(400, EMPTY_BODY)
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise invalid_json(error) from None
+
+
+def _explain_ack(body: bytes, error: Exception) -> Refusal:
+    document = document_of(body)
+    if isinstance(document, dict):
+        if not isinstance(document.get("transactionId"), str):
+            return Refusal(400, NEEDS_TRANSACTION)
+        if not isinstance(document.get("partitionId"), str):
+            return Refusal(400, NEEDS_PARTITION)
+    return invalid_json(error)
+
+
+def _explain_batch(body: bytes, error: Exception) -> Refusal:
+    document = document_of(body)
+    acks = document.get("acknowledgments") if isinstance(document, dict) else None
+    if not isinstance(acks, list):
+        return Refusal(400, "acknowledgments array is required")
+    for ack in acks:
+        if not isinstance(ack, dict) or not isinstance(ack.get("transactionId"), str):
+            return Refusal(400, _EACH_TRANSACTION)
+        if not isinstance(ack.get("partitionId"), str):
+            return Refusal(400, _EACH_PARTITION)
+    return invalid_json(error)

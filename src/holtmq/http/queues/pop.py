@@ -1,0 +1,250 @@
+"""``GET /api/v1/pop…``: hand out messages now, or hold the request until there are some.
+
+Owns: the parameters of a pop and the waiting of its client. Must not touch: claiming rules; whoever waits is
+woken by the service's line, never by polling.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.subscriptions import StartRequest, read_start
+from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, Waiter
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.uuid_pool import mint
+from holtmq.http.engine.wire import Query, segment
+from holtmq.http.queues.push import NAME_MAX
+from holtmq.http.queues.rendering import popped_messages
+from holtmq.http.queues.work import WorkApi
+
+QUEUE_PREFIX: Final = b"/api/v1/pop/queue/"
+_AUTOPILOT_BATCH: Final = 200
+_MOST_PARTITIONS: Final = 64
+_DEFAULT_WAIT_MS: Final = 30_000
+_ANSWER_EARLY: Final = 0.05  # seconds: the client's own limit runs from before its request was sent
+_REMEMBERED: Final = 4096
+
+
+class Parameters(NamedTuple):
+    """A pop's path and query, read once: workers ask the same question again and again."""
+
+    queue: str
+    partition: str
+    namespace: str
+    task: str
+    group: str
+    limit: int
+    most_partitions: int
+    lease_seconds: float | None
+    auto_ack: bool
+    conflates: bool | None  # None: the pop says nothing, and takes what its group has
+    start: StartRequest
+    wait_seconds: float
+    autopilot: bool
+
+
+class PopApi:
+    """See the module."""
+
+    def __init__(self, context: Context, work: WorkApi) -> None:
+        self._service = context.service
+        self._work = work
+        self._journal = context.journal
+        self._clock = context.clock
+        self._max_batch = context.config.http.max_batch
+        self._max_wait_ms = context.config.http.max_wait_ms
+        self._remembered: dict[tuple[bytes, bytes], Parameters] = {}
+        self._stopping = False
+
+    def pop(self, exchange: Exchange) -> None:
+        key = (exchange.path, exchange.query)
+        asked = self._remembered.get(key)
+        if asked is None:
+            asked = self._read(exchange.path, exchange.query)
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = asked
+        if asked.queue not in self._service.store.queues and asked.queue:
+            work = self._work.find(asked.queue)
+            if work is not None:
+                self._work.pop(exchange, asked, work)
+                return
+        request = PopRequest(
+            mint(),
+            asked.queue,
+            asked.partition,
+            asked.namespace,
+            asked.task,
+            asked.group,
+            asked.limit,
+            asked.most_partitions,
+            asked.lease_seconds,
+            asked.auto_ack,
+            bool(asked.conflates),
+            asked.start,
+        )
+        now = self._clock()
+        before = self._journal.end
+        popped = self._service.pop(request, now)
+        recorded = self._journal.end != before  # the group's start, perhaps: that must last
+        if popped is not None:
+            self._deliver(exchange, asked, popped, durable=popped.waits)
+        elif asked.wait_seconds > 0 and not self._stopping:
+            self._wait(exchange, asked, request, now, recorded)
+        else:
+            self._empty(exchange, asked, durable=recorded)
+
+    def stop(self) -> None:
+        """Answer everybody who waits, and let nobody wait from now on."""
+        self._stopping = True
+        self._service.line.drain()
+
+    def _wait(
+        self, exchange: Exchange, asked: Parameters, request: PopRequest, now: float, recorded: bool
+    ) -> None:
+        service, loop = self._service, asyncio.get_running_loop()
+
+        def deliver(popped: Popped) -> None:
+            timer.cancel()
+            exchange.on_lost = None
+            self._deliver(exchange, asked, popped, durable=recorded or popped.waits)
+
+        def give_up() -> None:
+            timer.cancel()
+            service.withdraw(waiter)
+            exchange.on_lost = None
+            self._empty(exchange, asked, durable=recorded)
+
+        def lost() -> None:
+            timer.cancel()
+            service.withdraw(waiter)
+
+        waiter = Waiter(request, deliver, give_up)
+        timer = loop.call_later(asked.wait_seconds, give_up)
+        exchange.on_lost = lost
+        service.wait(waiter, now)
+
+    def _deliver(self, exchange: Exchange, asked: Parameters, popped: Popped, *, durable: bool) -> None:
+        extra = ""
+        if asked.conflates is not None:
+            groups = [run.queue.groups[asked.group] for run in popped.runs]
+            extra = _policy(asked.conflates, any(group.conflates for group in groups))
+        if asked.autopilot:
+            extra += (
+                f',"autopilot":{{"partitions":{asked.most_partitions},"batch":{asked.limit},"waitMs":50}}'
+            )
+        body = popped_messages(popped, extra)
+        if not asked.auto_ack:
+            exchange.on_dropped = lambda: self._give_back(popped)
+        if durable:
+            exchange.answer_when_durable(self._journal, 200, body)
+        else:
+            exchange.answer(200, body)
+
+    def _give_back(self, popped: Popped) -> None:
+        """The client hung up before its answer: nobody else should wait for a lease nobody has."""
+        request = popped.request
+        heads = [
+            AckRequest(
+                run.queue.number,
+                run.delivery.partition,
+                request.group,
+                run.bodies[0].transaction_id,
+                AckStatus.RETRY,
+                request.lease_id,
+            )
+            for run in popped.runs
+        ]
+        self._service.ack(heads, self._clock())
+
+    def _empty(self, exchange: Exchange, asked: Parameters, *, durable: bool = False) -> None:
+        if asked.queue in self._service.store.queues:  # others have no end, and nobody deletes them
+            self._service.tally.of(asked.queue).pop_empty += 1
+        said = self._policy_of(asked)
+        status, body = (200, f'{{"success":true{said},"messages":[]}}'.encode()) if said else (204, b"")
+        if durable:
+            exchange.answer_when_durable(self._journal, status, body)
+        else:
+            exchange.answer(status, body)
+
+    def _policy_of(self, asked: Parameters) -> str:
+        """What an answer without messages says of conflation: a client takes silence for an old server."""
+        if asked.conflates is None:
+            return ""
+        queue = self._service.store.queues.get(asked.queue)
+        group = queue.groups.get(asked.group) if queue is not None else None
+        return _policy(asked.conflates, asked.conflates if group is None else group.conflates)
+
+    # -- reading the request ---------------------------------------------------------------------
+
+    def _read(self, path: bytes, raw_query: bytes) -> Parameters:
+        query = Query(raw_query)
+        queue, partition = _names_in(path)
+        autopilot = query.flag("autopilot")
+        group = query.text("consumerGroup", QUEUE_MODE)
+        conflates = query.flag("conflation") if query.has("conflation") else None
+        auto_ack = query.flag("autoAck")
+        if conflates and (group == QUEUE_MODE or auto_ack):
+            raise Refusal(400, "conflation needs a consumerGroup and no autoAck")
+        if max(map(len, (queue, partition, group))) > NAME_MAX:
+            raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
+        try:
+            start = read_start(
+                query.optional("subscriptionMode"),
+                query.optional("subscriptionFrom"),
+                self._service.settings.default_mode,
+            )
+        except Conflict as error:
+            raise Refusal(400, f"subscriptionFrom: {error}") from None
+        wait_ms = (
+            query.number("timeout", _DEFAULT_WAIT_MS, high=self._max_wait_ms) if query.flag("wait") else 0
+        )
+        most = 1 if partition else query.number("partitions", 1, 1, _MOST_PARTITIONS)
+        lease = query.number("leaseSeconds", 0, 0, 86_400)
+        return Parameters(
+            queue,
+            partition,
+            "" if queue else query.text("namespace"),
+            "" if queue else query.text("task"),
+            group,
+            query.number("batch", _AUTOPILOT_BATCH if autopilot else 1, 1, self._max_batch),
+            most,
+            float(lease) if lease else None,
+            auto_ack,
+            conflates,
+            start,
+            max(0.001, wait_ms / 1000 - _ANSWER_EARLY) if wait_ms > 0 else 0.0,
+            autopilot,
+        )
+
+
+def _policy(declared: bool, stored: bool) -> str:
+    """The group's own policy is what counts; a pop that declares the other one is told so."""
+    said = ',"conflation":true' if stored else ""
+    return said if stored == declared else f'{said},"conflationConflict":true'
+
+
+def _names_in(path: bytes) -> tuple[str, str]:
+    """Queue and partition; blank where the path names none."""
+    if not path.startswith(QUEUE_PREFIX):
+        return "", ""
+    pieces = path[len(QUEUE_PREFIX) :].decode("latin-1").split("/")
+    queue = segment(pieces[0])
+    partition = segment(pieces[2]) if len(pieces) == 3 else ""
+    return queue, partition
+
+
+def is_pop(path: bytes) -> bool:
+    """Whether a path is one of the three forms."""
+    if path == b"/api/v1/pop":
+        return True
+    if not path.startswith(QUEUE_PREFIX):
+        return False
+    pieces = path[len(QUEUE_PREFIX) :].split(b"/")
+    return bool(pieces[0]) and (
+        len(pieces) == 1 or (len(pieces) == 3 and pieces[1] == b"partition" and bool(pieces[2]))
+    )

@@ -1,0 +1,187 @@
+"""``POST /api/v1/push``: from request bytes to stored messages.
+
+Owns: reading push items (also those inside transactions and stream cycles) and the texts of what is wrong
+with them. Must not touch: how they are stored.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
+from holtmq.broker.partitioned.log.bodies import ID_MAX, Body
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
+from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.uuid_pool import mint
+from holtmq.http.engine.wire import is_uuid
+from holtmq.http.queues.rendering import buffered_elements, buffered_results, push_elements, push_results
+from holtmq.http.queues.work import WorkApi
+
+_NULL: Final = msgspec.Raw(b"null")
+NAME_MAX: Final = 1024  # characters of a queue's, partition's or group's name
+
+
+class PushItemIn(msgspec.Struct, rename="camel", gc=False):
+    """One item as it comes. A ``producerSub`` in it is a stranger and ignored, always."""
+
+    queue: str
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: _NULL)
+    partition: str | None = None
+    transaction_id: str | None = None
+    trace_id: str | None = None
+
+
+class PushIn(msgspec.Struct):
+    items: list[PushItemIn]
+
+
+_decode: Final = msgspec.json.Decoder(PushIn).decode
+_TYPED: Final = (
+    ("queue", "Queue must be a string"),
+    ("partition", "Partition must be a string"),
+    ("transactionId", "TransactionId must be a string"),
+    ("traceId", "TraceId must be a string"),
+)
+
+
+def check_text(body: bytes) -> None:
+    """msgspec does not look into payloads that it skips: bytes that are no text must not get stored."""
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise invalid_json(error) from None
+
+
+def read_item(item: PushItemIn, subject: str | None) -> PushItem:
+    """An item as the service takes it, stamped with who sent it."""
+    queue, partition = item.queue, item.partition or DEFAULT_PARTITION
+    if not queue:
+        raise Refusal(400, "queue is required")
+    if len(queue) > NAME_MAX or len(partition) > NAME_MAX:
+        raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
+    transaction_id = item.transaction_id or mint()
+    if len(transaction_id) > ID_MAX >> 2 and len(transaction_id.encode()) > ID_MAX:
+        raise Refusal(400, f"transactionId is longer than {ID_MAX} bytes")
+    trace_id = item.trace_id
+    if trace_id is not None and not is_uuid(trace_id):
+        trace_id = None
+    return PushItem(queue, partition, Body(transaction_id, bytes(item.payload), trace_id, subject))
+
+
+def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[PushItem]:
+    """Many at once: what repeats from item to item is checked once."""
+    items: list[PushItem] = []
+    queue = ""
+    for item in incoming:
+        id_ = item.transaction_id
+        if not id_:
+            id_ = item.transaction_id = mint()
+        partition = item.partition or DEFAULT_PARTITION
+        plain = item.trace_id is None and item.queue == queue and len(partition) <= NAME_MAX
+        if plain and queue and len(id_) < 256:
+            items.append(PushItem(queue, partition, Body(id_, bytes(item.payload), None, subject)))
+        else:
+            items.append(read_item(item, subject))
+            queue = item.queue
+    return items
+
+
+def explain_items(items: object) -> Refusal | None:
+    """What is wrong with push items that could not be read; None when it is not their shape."""
+    if not isinstance(items, list):
+        return Refusal(400, "items array is required")
+    for item in items:
+        if not isinstance(item, dict):
+            return Refusal(400, "Each item must be an object")
+        if "queue" not in item:
+            return Refusal(400, "queue is required")
+        for name, text in _TYPED:
+            value = item.get(name)
+            if not isinstance(value, str) and (value is not None or name == "queue"):
+                return Refusal(400, text)
+    return None
+
+
+def _explain(body: bytes, error: Exception) -> Refusal:
+    if not body.strip():
+        return Refusal(400, EMPTY_BODY)
+    try:
+        document = msgspec.json.decode(body)
+    except msgspec.DecodeError as damage:
+        return invalid_json(damage)
+    if not isinstance(document, dict):
+        return Refusal(400, "items array is required")
+    return explain_items(document.get("items")) or invalid_json(error)
+
+
+class PushApi:
+    """See the module."""
+
+    def __init__(self, context: Context, work: WorkApi) -> None:
+        self._service = context.service
+        self._work = work
+        self._journal = context.journal
+        self._clock = context.clock
+        self._max_batch = context.config.http.max_batch
+        self._check_alarm = context.check_alarm
+
+    def push(self, exchange: Exchange) -> None:
+        body = exchange.body
+        try:
+            incoming = _decode(body).items
+        except msgspec.MsgspecError as error:
+            raise _explain(body, error) from None
+        check_text(body)
+        if not incoming:
+            exchange.answer(201, b"[]")
+            return
+        if len(incoming) > self._max_batch:
+            raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
+        self._check_alarm()
+        subject = exchange.subject
+        items = read_items(incoming, subject)
+        known = self._service.store.queues
+        if items[0].queue not in known or not all(item[0] in known for item in items):
+            found = {name: self._work.find(name) for name in {item.queue for item in items}}
+            work = {name: queue for name, queue in found.items() if queue is not None}
+            if work:
+                self._push_to_work(exchange, items, work)
+                return
+        results = self._service.push(items, self._clock())
+        if results is None:
+            answer = buffered_results(items)
+        else:
+            answer = push_results(items, results, self._service.store.by_number)
+        exchange.answer_when_durable(self._journal, 201, answer)
+
+    def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:
+        """Some of the names are work queues: each kind takes its own, the answer keeps the order."""
+        others = [place for place, item in enumerate(items) if item.queue not in work]
+        if others:
+            results = self._push_to_both(others, items, work)
+        else:
+            results = []
+            for name, queue in work.items():
+                mine = [(place, item) for place, item in enumerate(items) if item.queue == name]
+                results += self._work.push(queue, mine)
+        answer = b"[%b]" % b",".join([element for _, element in sorted(results)])
+        exchange.answer_when_durable(self._journal, 201, answer)
+
+    def _push_to_both(
+        self, others: Sequence[int], items: Sequence[PushItem], work: Mapping[str, WorkQueue]
+    ) -> list[tuple[int, bytes]]:
+        """Some are not: then all are stored, in one record, or a full queue of either kind refuses all."""
+        part = Part([items[place] for place in others], (), self._clock(), is_push=True)
+        mine = [(place, item, work[item.queue]) for place, item in enumerate(items) if item.queue in work]
+        results = self._work.push_to_both(part, mine)
+        if part.results is None:
+            elements = buffered_elements(others, part.items)
+        else:
+            elements = push_elements(others, part.items, part.results, self._service.store.by_number)
+        return [*results, *zip(others, elements, strict=True)]

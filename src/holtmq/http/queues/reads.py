@@ -1,0 +1,220 @@
+"""Reading partitions by offset, without a group: fetch records, and find partitions that changed.
+
+Owns: the wire form, and the waiting of a fetch for its first record. Must not touch: groups and leases.
+"""
+
+import asyncio
+from bisect import bisect_right
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.log.identifiers import partition_id
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION, Partition
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.http.engine import paging
+from holtmq.http.engine.endpoints import WRITE, Call, Endpoint
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import iso_ms, moment_us, raw
+
+_MOST: Final = 1024
+_PAGE: Final = 1000
+_MAX_BYTES: Final = 8 << 20
+_RECORD_COST: Final = 150  # bytes of JSON around a payload
+_READ_AT_ONCE: Final = 256
+_MOST_LOOKED_AT: Final = 100_000  # partitions in one call, which all others wait for
+_LEAST_LOOKED_AT: Final = 100  # for each entry, so that every one gets on
+
+
+class FetchEntry(msgspec.Struct, rename="camel"):
+    queue: str
+    partition: str = "Default"
+    offset: int = 0
+    max_bytes: int | None = None
+
+
+class FetchIn(msgspec.Struct, rename="camel"):
+    entries: list[FetchEntry]
+    max_bytes: int | None = None
+    max_wait_ms: float | None = None
+    min_bytes: int | None = None
+
+
+class ChangedEntry(msgspec.Struct):
+    queue: str
+    since: str | None = None
+    after: str | None = None
+    limit: int | None = None
+
+
+class ChangedIn(msgspec.Struct):
+    entries: list[ChangedEntry]
+
+
+async def fetch(call: Call) -> object:
+    asked = call.json(FetchIn)
+    if len(asked.entries) > _MOST:
+        raise Refusal(400, f"more than {_MOST} entries")
+    wanted = max(asked.min_bytes or 1, 1)
+    queues = {entry.queue for entry in asked.entries}
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(asked.max_wait_ms or 0, call.context.config.http.max_wait_ms) / 1000
+    while True:
+        answer, size, failed = _read_all(call, asked)
+        left = deadline - loop.time()
+        if size >= wanted or failed or left <= 0:
+            return {"entries": answer}
+        await _pushed(call, queues, left)
+
+
+async def _pushed(call: Call, queues: set[str], seconds: float) -> None:
+    """Wait for a push to one of the queues to show, or until the time is up."""
+    arrived = asyncio.Event()
+    line = call.service.line
+    line.watch(queues, arrived.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await arrived.wait()
+    except TimeoutError:
+        pass
+    finally:
+        line.unwatch(queues, arrived.set)
+
+
+def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int, bool]:
+    left = min(asked.max_bytes or _MAX_BYTES, _MAX_BYTES)
+    answer: list[dict[str, object]] = []
+    total, failed = 0, False
+    for entry in asked.entries:
+        # One record at least for each, whatever its size: but not a thousand times the largest there is.
+        row, size = _read_entry(call, entry, left, full=total >= paging.MOST_BYTES)
+        left -= size
+        total += size
+        failed = failed or "error" in row
+        answer.append(row)
+    return answer, total, failed
+
+
+def _read_entry(call: Call, entry: FetchEntry, left: int, *, full: bool) -> tuple[dict[str, object], int]:
+    queue = call.service.store.queues.get(entry.queue)
+    head: dict[str, object] = {"queue": entry.queue, "partition": entry.partition}
+    index = queue.indexes.get(entry.partition) if queue is not None else None
+    if queue is None or index is None:
+        empty = {**head, "records": [], "highWatermark": 0, "logStartOffset": 0}
+        if queue is None:
+            return {**empty, "error": "UNKNOWN_TOPIC_OR_PARTITION"}, 0
+        return ({**empty, "error": "OFFSET_OUT_OF_RANGE"} if entry.offset else empty), 0
+    where = queue.partitions[index]
+    # A reader remembers how far it read. Had it seen a message whose offset a power cut could still give to
+    # another one, it would never see the other.
+    end = where.position_of(queue.log.sure)
+    head |= {"highWatermark": end, "logStartOffset": where.first}
+    if not where.first <= entry.offset <= end:
+        return {**head, "records": [], "error": "OFFSET_OUT_OF_RANGE"}, 0
+    if full:
+        return {**head, "records": []}, 0
+    records, size = _records(call, queue, where, entry.offset, end, min(entry.max_bytes or left, left))
+    return {**head, "records": records}, size
+
+
+def _records(
+    call: Call, queue: PartitionedQueue, where: Partition, start: int, end: int, most_bytes: int
+) -> tuple[list[dict[str, object]], int]:
+    """From an offset on, at least one record whatever its size."""
+    records: list[dict[str, object]] = []
+    size, at = 0, start
+    while at < end and (size < most_bytes or not records):
+        stop = min(at + _READ_AT_ONCE, end)
+        holes = where.holes_in(at, stop)
+        positions = [position for position in range(at, stop) if position not in holes]
+        rows = queue.log.refs([where.offsets[position - where.first] for position in positions])
+        places = [row[1] for row in rows]
+        if places and places[-1] - places[0] > most_bytes - size:
+            # Messages are no longer than the journal from the first to the last: no more than those that fit
+            # are read, and one.
+            fitting = bisect_right(places, places[0] + max(most_bytes - size, 0))
+            if fitting < len(places):
+                stop = positions[fitting]
+                del places[fitting:]
+        for position, row, body in zip(positions, rows, call.service.store.bodies(places), strict=False):
+            cost = len(body.payload) + _RECORD_COST
+            if records and size + cost > most_bytes:
+                return records, size
+            size += cost
+            records.append(
+                {
+                    "offset": position,
+                    "transactionId": body.transaction_id,
+                    "payload": raw(body.payload),
+                    "ts": iso_ms(row[2]),
+                }
+            )
+        at = stop
+    return records, size
+
+
+async def changed(call: Call) -> object:
+    asked = call.json(ChangedIn)
+    if len(asked.entries) > _MOST:
+        raise Refusal(400, f"more than {_MOST} entries")
+    # Creation times rise strictly, and this loop writes them: what was written is counted.
+    safe_us = micros(call.now)
+    left = _MOST_LOOKED_AT
+    entries: list[dict[str, object]] = []
+    for entry in asked.entries:
+        row, looked_at = _changed(call, entry, max(left, _LEAST_LOOKED_AT))
+        left -= looked_at
+        entries.append(row)
+    # A reader writes these down. Counted before they are durable, because the safe time vouches for them.
+    await call.durable()
+    return {"safeTime": iso_ms(safe_us), "entries": entries}
+
+
+def _changed(call: Call, entry: ChangedEntry, most: int) -> tuple[dict[str, object], int]:
+    """The entry's answer, and how many partitions that took; beyond ``most`` the pass goes on by ``next``."""
+    head: dict[str, object] = {"queue": entry.queue}
+    queue = call.service.store.queues.get(entry.queue)
+    if queue is None:
+        return {**head, "partitions": [], "next": None, "error": "UNKNOWN_TOPIC_OR_PARTITION"}, 0
+    since_us = moment_us(entry.since, "since") if entry.since else 0
+    limit = min(max(entry.limit or _PAGE, 1), _PAGE)
+    start = int(entry.after) + 1 if entry.after and entry.after.isdigit() and len(entry.after) < 12 else 0
+    rows: list[dict[str, object]] = []
+    last = start
+    stop = min(len(queue.partitions), start + most)
+    for index in range(start, stop):
+        where = queue.partitions[index]
+        if where is NO_PARTITION:
+            continue
+        written_us = queue.log.created_us(where.offsets[-1]) if where.offsets else where.created_us
+        if written_us < since_us:
+            continue
+        if len(rows) == limit:
+            return {**head, "partitions": rows, "next": str(last)}, index - start
+        last = index
+        rows.append(
+            {
+                "name": where.name,
+                "id": partition_id(queue.number, index),
+                "lastOffset": where.end - 1,
+                "logStart": where.first,
+                "lastWriteAt": iso_ms(written_us),
+            }
+        )
+    further = str(stop - 1) if stop < len(queue.partitions) else None
+    return {**head, "partitions": rows, "next": further}, max(stop - start, 0)
+
+
+ENDPOINTS: Final = (
+    Endpoint("POST", "/api/v1/fetch", WRITE, "reads", "Read partitions by offset", fetch, body=FetchIn),
+    Endpoint(
+        "POST",
+        "/api/v1/partitions/changed",
+        WRITE,
+        "reads",
+        "Partitions written since a time",
+        changed,
+        body=ChangedIn,
+    ),
+)

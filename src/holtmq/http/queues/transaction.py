@@ -1,0 +1,293 @@
+"""``POST /api/v1/transaction``: acks and pushes that happen together or not at all.
+
+Owns: reading these requests and the texts of what is wrong with them. Must not touch: the rules; a refused
+transaction is an answer (200, ``success: false``), not an error.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from holtmq.broker.errors import BrokerError, LeaseLost
+from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
+from holtmq.broker.partitioned.extras.keyed import KeyDecision, KeyOp
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
+from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
+from holtmq.broker.partitioned.requests import AckRequest, PushItem
+from holtmq.broker.work.timed_leases import WorkAck, WorkPush
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.errors import Refusal, invalid_json
+from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.wire import quoted
+from holtmq.http.extras.keyed import KvRefused, check_answer, lost_out, read_operation, result_out, stores
+from holtmq.http.extras.keyed import OperationIn as KeyOperationIn
+from holtmq.http.extras.timers import Riders
+from holtmq.http.queues.ack import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
+from holtmq.http.queues.push import PushItemIn, check_text, explain_items, read_item
+from holtmq.http.queues.rendering import ack_verdict
+from holtmq.http.queues.work import WorkApi
+
+
+class OperationIn(msgspec.Struct, rename="camel"):
+    """One operation of a transaction: an ack, pushes, or one push with its fields right here."""
+
+    type: str
+    items: list[PushItemIn] | None = None
+    queue: str | None = None
+    partition: str | None = None
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    partition_id: str | None = None
+    status: str | None = None
+    consumer_group: str | None = None
+    lease_id: str | None = None
+    error: str | None = None
+
+
+class TransactionIn(msgspec.Struct, rename="camel"):
+    operations: list[OperationIn] | None = None
+    required_leases: list[str] | None = None
+    kv: list[KeyOperationIn] | None = None
+    timers: list[dict[str, object]] | None = None
+
+
+_read_transaction: Final = msgspec.json.Decoder(TransactionIn).decode
+
+
+class TransactionApi:
+    """See the module."""
+
+    def __init__(self, context: Context, work: WorkApi) -> None:
+        self._service = context.service
+        self._work = work
+        self._journal = context.journal
+        self._clock = context.clock
+        self._max_batch = context.config.http.max_batch
+        self._check_alarm = context.check_alarm
+        self._check_partitioned = context.check_partitioned
+
+    def transaction(self, exchange: Exchange) -> None:
+        body = exchange.body
+        try:
+            incoming = _read_transaction(body)
+        except msgspec.MsgspecError as error:
+            raise _explain_transaction(body, error) from None
+        check_text(body)
+        operations = incoming.operations
+        if operations is None:
+            if not incoming.kv and not incoming.timers:
+                raise Refusal(400, "operations array required")
+            operations = []
+        if not operations and not incoming.kv and not incoming.timers:
+            raise Refusal(400, "operations array cannot be empty")
+        own_id = str(uuid4())
+        leases = incoming.required_leases or []
+        fallback = leases[0] if len(leases) == 1 else ""
+        leases_only = not any(operation.lease_id for operation in operations)
+        asked = _Asked()
+        for operation in operations:
+            if operation.type == "push":
+                for item in _pushed_by(operation, exchange.subject):
+                    asked.push(item, self._work.find(item.queue))
+            elif operation.type == "ack":
+                asked.ack(_ack_of(operation, fallback, self._work))
+            else:
+                exchange.answer(200, _failure(own_id, f"Unknown operation type: {operation.type}"))
+                return
+        order = asked.order
+        if len(order) > self._max_batch:
+            raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
+        now = self._clock()
+        riders = Riders(self._service, exchange.subject, now)
+        try:
+            ops = [read_operation(asked) for asked in incoming.kv or ()]
+            for timer in incoming.timers or ():
+                riders.add(timer)
+        except KvRefused as refused:
+            code = "kv_bad_request" if incoming.kv else "timers_bad_request"
+            raise Refusal(refused.status, str(refused), code) from None
+        if asked.items or asked.work_pushes or riders.queues or stores(ops):
+            self._check_alarm()
+        for name in riders.queues:
+            self._check_partitioned(name)
+        keyed = self._service.keyed.decide(ops, micros(now))
+        if keyed.failed is not None:
+            lost = {"transactionId": own_id, **lost_out(keyed, len(order) + keyed.failed), "results": []}
+            exchange.answer(200, msgspec.json.encode(lost))
+            return
+        try:
+            check_answer(keyed)
+        except KvRefused as refused:
+            raise Refusal(refused.status, str(refused)) from None
+        extras = [*keyed.extras, *self._service.timed.record(riders.change)]
+        part = Part(asked.items, asked.acks, now, extras)
+        try:
+            if asked.work_pushes or asked.work_acks:
+                self._work.transact(part, asked.work_pushes, asked.work_acks)
+            else:
+                transact(self._service, part)
+        except BrokerError as error:
+            text = str(error)
+            if text in _ACK_TEXTS:
+                text = f"ACK operation failed: {text}"
+            if isinstance(error, LeaseLost) and not leases_only:
+                text += "; transaction rolled back"  # what newer clients look for
+            exchange.answer(200, _failure(own_id, text))
+            return
+        parts = [self._result(index, asked, part, *which) for index, which in enumerate(order)]
+        parts += _rider_results(len(order), ops, keyed, riders.results)
+        if riders.results:
+            self._service.plan_timed()
+        answer = f'{{"transactionId":"{own_id}","success":true,"results":[{",".join(parts)}]}}'
+        exchange.answer_when_durable(self._journal, 200, answer.encode())
+
+    def _result(self, index: int, asked: "_Asked", part: Part, kind: "_Kind", place: int) -> str:
+        head = f'{{"index":{index},"type":"{"push" if kind in _PUSHES else "ack"}",'
+        if kind is _Kind.WORK_PUSH:
+            push = asked.work_pushes[place]
+            name = quoted(push.transaction_id)
+            return (
+                f'{head}"success":true,"duplicate":false,"transactionId":{name},"messageId":{name},'
+                f'"partitionId":"{self._work.partition_id(push.queue)}","queueName":{quoted(push.queue.name)}}}'
+            )
+        if kind is _Kind.WORK_ACK:
+            ack = asked.work_acks[place]
+            filed = "true" if ack.status is AckStatus.DEAD_LETTER else "false"
+            return (
+                f'{head}"transactionId":{quoted(ack.transaction_id)},"success":true,"error":null,'
+                f'"leaseReleased":true,"dlq":{filed},"noop":false}}'
+            )
+        if kind is _Kind.ACK:
+            verdict = ack_verdict(part.answers[place].outcome, None)
+            return f'{head}"transactionId":{quoted(asked.acks[place].transaction_id)},{verdict}}}'
+        item = asked.items[place]
+        name = quoted(item.body.transaction_id)
+        if part.results is None:
+            return (
+                f'{head}"success":true,"duplicate":false,"status":"buffered","transactionId":{name},'
+                f'"messageId":null,"partitionId":null,"queueName":{quoted(item.queue)}}}'
+            )
+        number, partition, offset, created_us, duplicate = part.results[place]
+        message_id = self._service.store.by_number[number].id_of(offset, created_us)
+        return (
+            f'{head}"success":{"false" if duplicate else "true"},'
+            f'"duplicate":{"true" if duplicate else "false"},"transactionId":{name},'
+            f'"messageId":"{message_id}",'
+            f'"partitionId":"{partition_id(number, partition)}","queueName":{quoted(item.queue)}}}'
+        )
+
+
+class _Kind(Enum):
+    PUSH = 0
+    ACK = 1
+    WORK_PUSH = 2
+    WORK_ACK = 3
+
+
+_PUSHES: Final = (_Kind.PUSH, _Kind.WORK_PUSH)
+
+
+class _Asked:
+    """A transaction's operations, kind by kind, and in which order they came."""
+
+    def __init__(self) -> None:
+        self.items: list[PushItem] = []
+        self.acks: list[AckRequest] = []
+        self.work_pushes: list[WorkPush] = []
+        self.work_acks: list[WorkAck] = []
+        self.order: list[tuple[_Kind, int]] = []  # the kind, and its place among its kind
+
+    def push(self, item: PushItem, queue: WorkQueue | None) -> None:
+        if queue is None:
+            self.order.append((_Kind.PUSH, len(self.items)))
+            self.items.append(item)
+        else:
+            self.order.append((_Kind.WORK_PUSH, len(self.work_pushes)))
+            self.work_pushes.append(WorkPush(queue, item.body.transaction_id, item.body.payload))
+
+    def ack(self, request: AckRequest | WorkAck) -> None:
+        if isinstance(request, AckRequest):
+            self.order.append((_Kind.ACK, len(self.acks)))
+            self.acks.append(request)
+        else:
+            self.order.append((_Kind.WORK_ACK, len(self.work_acks)))
+            self.work_acks.append(request)
+
+
+def _rider_results(
+    first: int, ops: Sequence[KeyOp], keyed: KeyDecision, timers: Sequence[dict[str, object]]
+) -> list[str]:
+    """After the operations' own results, in the same flat numbering."""
+    rows: list[dict[str, object]] = []
+    for place, (op, result) in enumerate(zip(ops, keyed.results, strict=True)):
+        rows.append({**result_out(place, op, result), "type": "kv", "opIndex": place})
+    rows += [{**row, "type": "timer", "opIndex": place} for place, row in enumerate(timers)]
+    return [
+        msgspec.json.encode(
+            {**row, "index": index, "success": bool(row.get("applied", row.get("ok", True)))}
+        ).decode()
+        for index, row in enumerate(rows, first)
+    ]
+
+
+_ACK_TEXTS: Final = frozenset(
+    {
+        "Message not found",
+        "Invalid or expired lease",
+        "The message is already settled",
+        "Unknown acknowledgment status",
+    }
+)
+
+
+def _failure(own_id: str, text: str) -> bytes:
+    return f'{{"transactionId":"{own_id}","success":false,"error":{quoted(text)},"results":[]}}'.encode()
+
+
+def _pushed_by(operation: OperationIn, subject: str | None) -> list[PushItem]:
+    if operation.items is not None:
+        return [read_item(item, subject) for item in operation.items]
+    if operation.queue is None:
+        raise Refusal(400, "items array is required")
+    flat = PushItemIn(operation.queue)
+    for payload in (operation.payload, operation.data):
+        if isinstance(payload, msgspec.Raw):
+            flat.payload = payload
+            break
+    flat.partition, flat.trace_id = operation.partition, operation.trace_id
+    flat.transaction_id = operation.transaction_id
+    return [read_item(flat, subject)]
+
+
+def _ack_of(operation: OperationIn, fallback_lease: str, work: WorkApi) -> AckRequest | WorkAck:
+    if not operation.transaction_id:
+        raise Refusal(400, NEEDS_TRANSACTION)
+    if not operation.partition_id:
+        raise Refusal(400, NEEDS_PARTITION)
+    status = AckStatus.named(operation.status or "completed")
+    lease_id = operation.lease_id or fallback_lease
+    if work.owns(operation.partition_id):
+        return WorkAck(work.queue_of(operation.partition_id), operation.transaction_id, lease_id, status)
+    where = partition_of(operation.partition_id) or NOWHERE
+    group = operation.consumer_group or QUEUE_MODE
+    return AckRequest(*where, group, operation.transaction_id, status, lease_id, operation.error)
+
+
+def _explain_transaction(body: bytes, error: Exception) -> Refusal:
+    document = document_of(body)
+    operations = document.get("operations") if isinstance(document, dict) else None
+    if not isinstance(operations, list):
+        return Refusal(400, "operations array required")
+    for operation in operations:
+        if isinstance(operation, dict) and operation.get("type") == "push" and "items" in operation:
+            found = explain_items(operation["items"])
+            if found is not None:
+                return found
+    return invalid_json(error)

@@ -1,0 +1,205 @@
+"""Work queues over HTTP: the same push, pop, ack and extend, for a name that is a work queue.
+
+Owns: the wire shapes of that. Must not touch: leases and queues; those are the ``WorkDoor``'s. A work
+queue has one place, so its "partition" is the queue itself; a consumer group has no meaning here.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.streams.cross_kind_transaction import JointTransactions
+from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.uuid_pool import mint
+from holtmq.http.engine.wire import iso_us, quoted, quoted_or_null
+
+if TYPE_CHECKING:
+    from holtmq.http.queues.ack import AckIn
+    from holtmq.http.queues.pop import Parameters
+
+_PREFIX: Final = "w"
+_LEASE_SECONDS: Final = 300.0
+_REFUSALS: Final = {
+    "Message not found": AckVerdict.NOT_FOUND,
+    "Invalid or expired lease": AckVerdict.INVALID_LEASE,
+}
+_VERDICTS: Final = {
+    AckStatus.COMPLETED: AckVerdict.ACKNOWLEDGED,
+    AckStatus.RETRY: AckVerdict.REDELIVERED,
+    AckStatus.FAILED: AckVerdict.REDELIVERED,
+    AckStatus.DEAD_LETTER: AckVerdict.FILED,
+}
+_FULL: Final = "the queue is full and refuses publishers"
+
+
+class WorkApi:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._broker = context.broker
+        self._queues = context.service.store.queues
+        self._journal = context.journal
+        self._clock = context.clock
+        self._door = WorkDoor(context.broker)
+        self._joint = JointTransactions(context.broker, context.service, self._door)
+
+    def find(self, name: str) -> WorkQueue | None:
+        """The work queue of a name that no partitioned queue has."""
+        return None if name in self._queues else self._door.find(name)
+
+    @staticmethod
+    def owns(partition_id: str) -> bool:
+        """Whether a partition id is a work queue's."""
+        return partition_id.startswith(_PREFIX)
+
+    def push(self, queue: WorkQueue, items: Sequence[tuple[int, PushItem]]) -> list[tuple[int, bytes]]:
+        """Publish items; (place, result element) of each."""
+        self._tick()
+        taken = self._door.push(queue, [(item.body.transaction_id, item.body.payload) for _, item in items])
+        return [
+            (index, _pushed(index, queue, item, accepted))
+            for (index, item), accepted in zip(items, taken, strict=True)
+        ]
+
+    def push_to_both(
+        self, part: Part, items: Sequence[tuple[int, PushItem, WorkQueue]]
+    ) -> list[tuple[int, bytes]]:
+        """Publish items, and push the part's to partitioned queues, or raise and do neither; (place, result
+        element) of the former."""
+        pushes = [WorkPush(queue, item.body.transaction_id, item.body.payload) for _, item, queue in items]
+        self.transact(part, pushes, ())
+        return [(index, _pushed(index, queue, item, accepted=True)) for index, item, queue in items]
+
+    def pop(self, exchange: Exchange, asked: "Parameters", queue: WorkQueue) -> None:
+        """Answer with what waits, or wait for it."""
+        self._tick()
+        lease_id = mint()
+        seconds = asked.lease_seconds or _LEASE_SECONDS
+
+        def answer(messages: list[WorkMessage]) -> None:
+            body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
+            exchange.answer_when_durable(self._journal, 200, body)
+
+        found = self._door.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack)
+        if found:
+            self._door.write_down()
+            answer(found)
+            return
+        if asked.wait_seconds <= 0:
+            exchange.answer(204)
+            return
+
+        def deliver(messages: list[WorkMessage]) -> None:
+            timer.cancel()
+            exchange.on_lost = None
+            # In a turn of their own: the queue is just now handing out to its consumers, and what it settles
+            # by that is not written down yet.
+            loop.call_soon(answer, messages)
+            loop.call_soon(self._door.withdraw, waiting)
+
+        def give_up() -> None:
+            timer.cancel()
+            exchange.on_lost = None
+            self._door.withdraw(waiting)
+            exchange.answer(204)
+
+        def lost() -> None:
+            timer.cancel()
+            self._door.withdraw(waiting)
+
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(asked.wait_seconds, give_up)
+        exchange.on_lost = lost
+        waiting = self._door.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
+
+    def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
+        """Acknowledgments of work queues' messages, with their places; the same with their answers."""
+        self._tick()
+        answers = [(index, self._settle(index, ack)) for index, ack in acks]
+        self._door.write_down()
+        return answers
+
+    def _settle(self, index: int, ack: "AckIn") -> str:
+        queue = self.queue_of(ack.partition_id)
+        status = AckStatus.named(ack.status or "completed")
+        error: str | None
+        if queue is None:
+            error = "Message not found"
+        elif status is None:
+            error = "Unknown acknowledgment status"
+        else:
+            error = self._door.settle(queue, ack.transaction_id, ack.lease_id or "", status)
+        name = quoted_or_null(queue.name if queue is not None else None)
+        success = error is None
+        dead = success and status is AckStatus.DEAD_LETTER
+        if status is None:
+            verdict = AckVerdict.UNKNOWN_STATUS
+        else:
+            verdict = _VERDICTS[status] if error is None else _REFUSALS[error]
+        return (
+            f'{{"index":{index},"transactionId":{quoted(ack.transaction_id)},'
+            f'"success":{str(success).lower()},"error":{quoted_or_null(error)},"message":"{verdict.value}",'
+            f'"queueName":{name},"partitionName":"Default",'
+            f'"leaseReleased":{str(success).lower()},"dlq":{str(dead).lower()}}}'
+        )
+
+    def queue_of(self, partition_id: str) -> WorkQueue | None:
+        """The work queue that a partition id of ours names."""
+        number = partition_id[len(_PREFIX) :]
+        return self._door.by_id(int(number)) if number.isascii() and number.isdigit() else None
+
+    @staticmethod
+    def partition_id(queue: WorkQueue) -> str:
+        """What ``queue_of`` reads."""
+        return f"{_PREFIX}{queue.id}"
+
+    def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
+        """A transaction that names work queues; raises the first refusal, and then nothing has happened."""
+        self._tick()
+        self._joint.transact(part, pushes, acks)
+
+    def extend(self, lease_id: str, seconds: float | None) -> float | None:
+        """Renew a lease of this door; when it ends, or None when it is not one."""
+        self._tick()
+        return self._door.extend(lease_id, seconds or _LEASE_SECONDS)
+
+    def _tick(self) -> None:
+        self._broker.flow.now_ms = int(self._clock() * 1000)
+
+
+def _pushed(index: int, queue: WorkQueue, item: PushItem, accepted: bool) -> bytes:
+    name = quoted(item.body.transaction_id)
+    fate = '"status":"queued"' if accepted else f'"status":"failed","error":{quoted(_FULL)}'
+    return (
+        f'{{"index":{index},{fate},"transaction_id":{name},"message_id":{name},'
+        f'"partition_id":"{_PREFIX}{queue.id}","trace_id":{quoted_or_null(item.body.trace_id)},'
+        f'"queueName":{quoted(queue.name)}}}'
+    ).encode()
+
+
+def _popped(messages: list[WorkMessage], lease_id: str, group: str) -> bytes:
+    queue = messages[0].queue
+    where = (
+        f'"queue":{quoted(queue.name)},"partition":"Default","partitionId":"{_PREFIX}{queue.id}",'
+        f'"leaseId":"{lease_id}","consumerGroup":{quoted(group)}'
+    )
+    parts = [
+        b"".join(
+            (
+                f'{{"id":"{_PREFIX}{queue.id}-{message.seq:016x}","traceId":null,"producerSub":null,'
+                f'"transactionId":{quoted(message.transaction_id)},'
+                f'"createdAt":"{iso_us(message.created_ms * 1000)}","data":'.encode(),
+                message.payload,
+                f',{where},"deliveryAttempt":{message.attempt}}}'.encode(),
+            )
+        )
+        for message in messages
+    ]
+    head = f'{{"success":true,{where},"partitionsClaimed":1,"messages":['
+    return b"".join((head.encode(), b",".join(parts), b"]}"))

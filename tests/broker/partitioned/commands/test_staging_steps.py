@@ -1,0 +1,214 @@
+"""A commit of staged rows in steps: whatever others do in between, all of it happens once or nothing does."""
+
+from collections.abc import Callable, Generator
+
+import pytest
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.partitioned.commands import staging
+from holtmq.broker.partitioned.commands.staging import Committed, StagedRow, Winner
+from holtmq.broker.partitioned.events import QueueDeleted
+from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.partitioned.service import PartitionedService, Settings
+from holtmq.journal import MemoryJournal
+
+NOW = 1_800_000_000.0
+Steps = Generator[None, None, Committed]
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "STEP_ROWS", 3)
+
+
+@pytest.fixture
+def service() -> PartitionedService:
+    return PartitionedService(MemoryJournal(), Settings(0, "all"))
+
+
+def stage(service: PartitionedService, count: int, *, part: int = 0, queue: str = "q") -> Winner:
+    rows = [
+        StagedRow(queue, f"p{n % 2}", Body(f"t{n}", b"%d" % n)) for n in range(part * 100, part * 100 + count)
+    ]
+    total = service.staging.stage("w", 1, 0, 7, part, rows, NOW)
+    return Winner(0, 7, total)
+
+
+def push(service: PartitionedService, partition: str, name: str) -> None:
+    service.push([PushItem("q", partition, Body(name, b"other"))], NOW)
+
+
+def finish(steps: Steps) -> Committed:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            done: Committed = end.value
+            return done
+
+
+def content(service: PartitionedService, queue: str = "q") -> dict[str, list[str]]:
+    """Transaction ids by partition, in order."""
+    found = service.store.queues[queue]
+    store = service.store
+    return {
+        where.name: [store.body(found.log.position(offset)).transaction_id for offset in where.offsets]
+        for where in found.partitions
+    }
+
+
+BETWEEN: dict[str, Callable[[PartitionedService], None]] = {
+    "nothing": lambda service: None,
+    "another message": lambda service: push(service, "p0", "x"),
+    "a new partition": lambda service: push(service, "fresh", "x"),
+    "a partition that the batch makes too": lambda service: push(service, "p1", "x"),
+}
+
+
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("what", BETWEEN)
+@pytest.mark.parametrize("when", range(7))
+def test_rows_land_in_their_partitions_whatever_is_pushed_between_two_steps(
+    service: PartitionedService, what: str, when: int, existing: bool
+) -> None:
+    if existing:
+        push(service, "p0", "before")
+    winner = stage(service, 8)
+    stage(service, 2, part=1)
+    steps = service.staging.commit("w", 1, [replace_rows(winner, 10)], NOW)
+    for _ in range(when):
+        next(steps)
+    BETWEEN[what](service)
+
+    done = finish(steps)
+
+    assert done == Committed(10, 0, False)
+    found = content(service)
+    others = {"x", "before"}
+    assert [name for name in found["p0"] if name not in others] == ["t0", "t2", "t4", "t6", "t100"]
+    assert [name for name in found["p1"] if name not in others] == ["t1", "t3", "t5", "t7", "t101"]
+    assert sum(map(len, found.values())) == 10 + existing + (what != "nothing")
+
+
+def replace_rows(winner: Winner, rows: int) -> Winner:
+    return winner._replace(rows=rows)
+
+
+@pytest.mark.parametrize("when", range(5))
+def test_an_id_that_comes_between_two_steps_makes_its_row_a_duplicate(
+    service: PartitionedService, when: int
+) -> None:
+    push(service, "p0", "before")
+    push(service, "p1", "before")
+    steps = service.staging.commit("w", 1, [stage(service, 8)], NOW)
+    for _ in range(when):
+        next(steps)
+    push(service, "p1", "t5")
+
+    assert finish(steps) == Committed(7, 1, False)
+    assert content(service)["p1"] == ["before", "t5", "t1", "t3", "t7"]
+
+
+def test_a_partition_made_at_every_step_does_not_keep_a_commit_from_its_end(
+    service: PartitionedService,
+) -> None:
+    steps = service.staging.commit("w", 1, [stage(service, 8)], NOW)
+    turns = 0
+    done = None
+    while done is None:
+        assert turns < 100
+        push(service, f"new{turns}", "x")
+        turns += 1
+        try:
+            next(steps)
+        except StopIteration as end:
+            done = end.value
+
+    assert done == Committed(8, 0, False)
+    assert content(service)["p0"] == ["t0", "t2", "t4", "t6"]
+
+
+def test_a_queue_deleted_between_two_steps_is_made_again(service: PartitionedService) -> None:
+    push(service, "p1", "before")
+    steps = service.staging.commit("w", 1, [stage(service, 8)], NOW)
+    for _ in range(3):
+        next(steps)
+    service.store.commit([(service.store.queues["q"].number, QueueDeleted())])
+
+    assert finish(steps) == Committed(8, 0, False)
+    assert content(service) == {"p0": ["t0", "t2", "t4", "t6"], "p1": ["t1", "t3", "t5", "t7"]}
+
+
+def test_of_two_commits_of_one_batch_at_once_one_counts(service: PartitionedService) -> None:
+    winner = stage(service, 8)
+    one, other = (service.staging.commit("w", 1, [winner], NOW) for _ in range(2))
+    for _ in range(2):
+        next(one)
+        next(other)
+
+    assert [finish(one).repeated, finish(other).repeated] == [False, True]
+    assert sum(map(len, content(service).values())) == 8
+
+
+@pytest.mark.parametrize("how", ["abort", "end", "stage"])
+def test_rows_taken_away_between_two_steps_are_not_published(service: PartitionedService, how: str) -> None:
+    steps = service.staging.commit("w", 1, [stage(service, 8)], NOW)
+    next(steps)
+    if how == "abort":
+        service.staging.abort("w", 1)
+    elif how == "end":
+        service.staging.end("w", NOW)
+    else:
+        stage(service, 8)  # the same part once more: its rows lie elsewhere now
+
+    with pytest.raises(Conflict):
+        finish(steps)
+    assert "q" not in service.store.queues
+    assert service.staging.last_batch("w") is None
+
+
+def test_a_commit_that_is_dropped_on_the_way_has_done_nothing(service: PartitionedService) -> None:
+    winner = stage(service, 8)
+    steps = service.staging.commit("w", 1, [winner], NOW)
+    next(steps)
+    steps.close()
+
+    assert "q" not in service.store.queues
+    assert finish(service.staging.commit("w", 1, [winner], NOW)) == Committed(8, 0, False)
+
+
+@pytest.mark.parametrize("apart", [1, 4])
+def test_an_id_twice_in_a_batch_counts_once_in_whichever_steps_it_stands(
+    service: PartitionedService, apart: int
+) -> None:
+    names = [f"t{n}" for n in range(8)]
+    names[2 + apart] = "t2"
+    rows = [StagedRow("q", "p", Body(name, b"1")) for name in names]
+    service.staging.stage("w", 1, 0, 7, 0, rows, NOW)
+
+    assert finish(service.staging.commit("w", 1, [Winner(0, 7, 8)], NOW)) == Committed(7, 1, False)
+    assert content(service)["p"] == sorted(set(names))
+
+
+@pytest.mark.parametrize("how", ["abort", "commit"])
+def test_a_checkpoint_after_the_rows_are_gone_does_not_surprise_a_commit_between_two_steps(
+    service: PartitionedService, how: str
+) -> None:
+    winner = stage(service, 8)._replace(rows=16)
+    stage(service, 8, part=1)
+    steps = service.staging.commit("w", 1, [winner], NOW)
+    next(steps)
+    if how == "abort":
+        service.staging.abort("w", 1)
+    else:
+        finish(service.staging.commit("w", 1, [winner], NOW))
+    service.journal.flush()
+    assert service.journal.checkpoint(*service.store.snapshot())
+    service.journal.flush()
+
+    if how == "abort":
+        with pytest.raises(Conflict):
+            finish(steps)
+    else:
+        assert finish(steps) == Committed(0, 0, True)

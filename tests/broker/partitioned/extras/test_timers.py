@@ -1,0 +1,38 @@
+"""Messages that wait for their time: each fires once, and what was put off leaves nothing behind."""
+
+from dataclasses import dataclass
+
+from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.journal import MemoryJournal
+
+
+@dataclass
+class Timers:
+    service: PartitionedService
+
+    def put(self, key: str, due_us: int) -> None:
+        timer = Timed("q", key, "p", f"{key}-{due_us}", b"1", due_us, "id")
+        self.service.store.commit((), extras=self.service.timed.record(TimedChange([timer])))
+
+
+def test_a_timer_that_is_put_off_again_and_again_takes_the_room_of_one() -> None:
+    timers = Timers(PartitionedService(MemoryJournal()))
+    timers.put("other", 7)
+
+    for due_us in range(10_000):
+        timers.put("debounced", due_us)
+
+    timed = timers.service.timed
+    assert timed.in_line() < 2_000
+    assert timed.next_due_us() == 7
+    assert [timer.key for timer in timed.due(20_000)] == ["other", "debounced"]
+
+
+def test_a_timer_moved_to_the_time_it_had_is_due_once() -> None:
+    timers = Timers(PartitionedService(MemoryJournal()))
+    timers.put("one", 5)
+    timers.put("one", 6)
+    timers.put("one", 5)
+
+    assert [timer.key for timer in timers.service.timed.due(10)] == ["one"]

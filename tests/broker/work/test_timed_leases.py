@@ -1,0 +1,122 @@
+"""HTTP workers on work queues: whatever AMQP clients have published there, a pop hands it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holtmq.broker.broker import Broker
+from holtmq.broker.message import make_address
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.work.timed_leases import WorkDoor
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.journal import MemoryJournal
+from holtmq.wire.properties import Properties, encode_header, encode_properties
+
+PLAIN = encode_properties(Properties(delivery_mode=2))
+# Flags for headers and delivery mode; a table with one value, of a type that does not exist.
+NONSENSE = b"\x30\x00" + b"\x00\x00\x00\x05" + b"\x03abc\x01" + b"\x02"
+
+
+@pytest.fixture
+def broker() -> Broker:
+    broker = Broker(MemoryJournal())
+    broker.put_vhost("/")
+    broker.declare_queue(broker.vhost("/"), "jobs", durable=True)
+    return broker
+
+
+def publish(broker: Broker, body: bytes, properties: bytes = PLAIN) -> None:
+    header = encode_header(len(body), properties)
+    route = broker.resolve(broker.vhost("/"), "", "jobs", make_address("", "jobs"))
+    broker.flow.publish(route, broker.flow.traits.of(header), header, body)
+    broker.flow.turn()
+
+
+def queue_of(broker: Broker) -> WorkQueue:
+    return broker.vhost("/").queues["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("body", "properties"),
+    [(b"[" * 100_000, PLAIN), (b"1", NONSENSE), (b"\xff", PLAIN)],
+    ids=["nested without end", "headers that are none", "bytes"],
+)
+def test_a_message_that_makes_no_sense_is_handed_out_with_those_around_it(
+    broker: Broker, body: bytes, properties: bytes
+) -> None:
+    publish(broker, b'"before"')
+    publish(broker, body, properties)
+    publish(broker, b'"after"')
+    door, queue = WorkDoor(broker), queue_of(broker)
+
+    found = door.pop(queue, "lease", 10, 60, auto_ack=False)
+    for message in found:
+        assert door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED) is None
+
+    assert len(found) == 3
+    assert (len(queue.store), queue.unacked) == (0, 0)
+
+
+def test_a_lease_that_is_over_leaves_no_timer_behind(broker: Broker) -> None:
+    door, queue = WorkDoor(broker), queue_of(broker)
+    publish(broker, b"1")
+    (message,) = door.pop(queue, "lease", 1, 300, auto_ack=False)
+
+    for _ in range(10):
+        assert door.extend("lease", 300) is not None
+    held = len(broker.flow.timers)
+    assert door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED) is None
+
+    assert (held, len(broker.flow.timers)) == (1, 0)
+
+
+class Watched(dict[str, Any]):
+    """Loans that tell how many of them were asked for."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += len(self)
+        return super().items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.looks += 1
+        return super().get(name, default)
+
+
+def test_an_ack_without_a_lease_looks_at_the_loans_that_may_be_meant_alone(broker: Broker) -> None:
+    door, queue = WorkDoor(broker), queue_of(broker)
+    loans = door._loans = Watched()
+    for number in range(50):
+        door.push(queue, [(f"t{number}", b"1")])
+        assert len(door.pop(queue, f"lease{number}", 1, 60, auto_ack=False)) == 1
+    loans.looks = 0
+
+    assert door.settle(queue, "nobody's", "", AckStatus.COMPLETED) == "Message not found"
+    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) is None
+    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) == "Message not found"
+
+    assert loans.looks <= 3
+    assert queue.unacked == 49
+
+
+def test_an_ack_without_a_lease_means_the_oldest_loan_with_a_message_of_that_id(broker: Broker) -> None:
+    door, queue = WorkDoor(broker), queue_of(broker)
+    door.push(queue, [("same", b"1"), ("same", b"2"), ("same", b"3"), ("other", b"4")])
+    door.pop(queue, "first", 2, 60, auto_ack=False)
+    door.pop(queue, "second", 2, 90, auto_ack=False)
+
+    def settle(lease_id: str) -> str | None:
+        return door.settle(queue, "same", lease_id, AckStatus.COMPLETED)
+
+    assert settle("") is None
+    assert settle("second") is None
+    broker.flow.now_ms += 60_000
+    broker.flow.tick()  # the first loan ends, and with it what is left of it
+    assert settle("") == "Message not found"
+    assert [m.payload for m in door.pop(queue, "third", 9, 60, auto_ack=False)] == [b"2"]
+    assert settle("") is None
+    assert door.settle(queue, "other", "", AckStatus.COMPLETED) is None
+    assert (door._held, door._loans, queue.unacked) == ({}, {}, 0)

@@ -1,0 +1,322 @@
+"""HTTP itself: framing, pipelining, limits, CORS, tokens, the goodbye."""
+
+import re
+import socket
+from collections.abc import Iterator
+
+import httpx
+import jwt
+import pytest
+from http_support import Api, ids, raw_exchange
+
+from holtmq.config import Auth, Config, Http, Limits
+from holtmq.config.values import Secret
+from holtmq.http.engine.protocol import FastProtocol
+from holtmq.testing import TestBroker
+
+PUSH = b'{"items":[{"queue":"q","payload":1,"transactionId":"%s"}]}'
+
+
+def request(method: bytes, path: bytes, body: bytes = b"", *headers: bytes) -> bytes:
+    lines = [b"%s %s HTTP/1.1" % (method, path), b"host: x", *headers]
+    if body:
+        lines.append(b"content-length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def statuses(answer: bytes) -> list[int]:
+    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)]
+
+
+def test_a_request_may_come_byte_by_byte(broker: TestBroker, api: Api) -> None:
+    whole = request(b"POST", b"/api/v1/push", PUSH % b"a")
+
+    answer = raw_exchange(broker.http_port, *(whole[n : n + 1] for n in range(len(whole))))
+
+    assert statuses(answer) == [201]
+    assert ids(api.pop("q")) == ["a"]
+
+
+def test_pipelined_requests_of_all_kinds_are_answered_in_order(broker: TestBroker) -> None:
+    whole = b"".join(
+        [
+            request(b"POST", b"/api/v1/push", PUSH % b"a"),
+            request(b"GET", b"/health"),
+            request(b"GET", b"/api/v1/pop/queue/q"),
+            request(b"GET", b"/nowhere"),
+            request(b"GET", b"/api/v1/pop/queue/q"),
+            request(b"POST", b"/api/v1/push", b"{"),
+            request(b"GET", b"/api/v1/resources/queues"),
+        ]
+    )
+
+    answer = raw_exchange(broker.http_port, whole, answers=7)
+
+    assert statuses(answer) == [201, 200, 200, 404, 204, 400, 200]
+
+
+def test_a_chunked_body_and_a_polite_client_are_served(broker: TestBroker, api: Api) -> None:
+    body = PUSH % b"a"
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:7], body[7:])) + b"0\r\n\r\n"
+    chunked = request(b"POST", b"/api/v1/push", b"", b"transfer-encoding: chunked") + chunks
+    polite = request(b"POST", b"/api/v1/push", PUSH % b"b", b"expect: 100-continue")
+
+    assert statuses(raw_exchange(broker.http_port, chunked)) == [201]
+    assert statuses(raw_exchange(broker.http_port, polite, answers=2)) == [100, 201]
+    assert ids(api.pop("q")) == ["a", "b"]
+
+
+def test_a_client_that_asks_to_close_is_closed(broker: TestBroker) -> None:
+    asked = raw_exchange(broker.http_port, request(b"GET", b"/api/v1/pop/queue/q", b"", b"connection: close"))
+    old = raw_exchange(broker.http_port, b"GET /api/v1/pop/queue/q HTTP/1.0\r\nhost: x\r\n\r\n")
+
+    assert b"connection: close" in asked
+    assert statuses(old) == [204]
+    assert b"connection: close" in old
+
+
+def test_garbage_is_answered_400_and_closed(broker: TestBroker) -> None:
+    assert statuses(raw_exchange(broker.http_port, b"\x00\x01garbage\r\n\r\n")) == [400]
+
+
+@pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nX: ", b"GET /", b"POST /api/v1/push?"])
+def test_a_head_without_end_is_refused(broker: TestBroker, start: bytes) -> None:
+    answer = b""
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=60) as peer:
+        peer.sendall(start)
+        try:
+            for _ in range(20):
+                peer.sendall(b"a" * 50_000)
+            answer = peer.recv(65536)
+        except ConnectionError:  # closed before all of it was read, and with it went the answer
+            answer = b"HTTP/1.1 431 "
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert httpx.get(f"{broker.http_url}/health", timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nX: "])
+def test_a_client_that_never_finishes_a_head_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(FastProtocol, "head_seconds", 0.05)
+    with (
+        TestBroker() as broker,
+        socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer,
+    ):
+        try:
+            peer.sendall(start)
+            ended = peer.recv(100)
+        except ConnectionError:  # it may be over before the first byte
+            ended = b""
+
+    assert ended == b""
+
+
+def test_clients_cannot_take_the_last_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.node.affordable_sockets", lambda: 8)
+    with TestBroker() as broker:
+        address = ("127.0.0.1", broker.http_port)
+        peers = [socket.create_connection(address, timeout=30) for _ in range(3)]
+        refused = peers[2].recv(65536)
+        for peer in peers:
+            peer.close()
+
+    assert statuses(refused) == [503]
+    assert b"too_many_connections" in refused
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/api/v1/push", "POST"),
+        ("POST", "/api/v1/pop/queue/q", "GET"),
+        ("GET", "/api/v1/ack", "POST"),
+        ("PUT", "/health", "GET"),
+        ("DELETE", "/api/v1/system/maintenance", "GET, POST"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str, allowed: str) -> None:
+    answer = api.http.request(method, path)
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert answer.json() == {
+        "error": f"{method} is not a method of this path; {allowed} would be",
+        "code": "method_not_allowed",
+        "path": path,
+    }
+
+
+def test_every_answer_and_preflight_carries_cors(api: Api) -> None:
+    answers = [
+        api.get("/api/v1/pop/queue/q"),
+        api.post("/api/v1/push", {"items": []}),
+        api.post("/api/v1/push"),
+        api.get("/health"),
+        api.get("/nowhere"),
+        api.http.options("/api/v1/push"),
+        api.http.options("/anything/at/all"),
+    ]
+
+    for answer in answers:
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert answer.headers["access-control-allow-headers"] == "Content-Type, Authorization"
+        assert answer.headers["access-control-allow-methods"] == "GET, POST, PUT, DELETE, OPTIONS"
+    assert answers[-1].status_code == answers[-2].status_code == 204
+    assert answers[-1].headers["access-control-max-age"] == "86400"
+
+
+def test_an_unknown_path_says_so(api: Api) -> None:
+    answer = api.get("/api/v1/nothing")
+
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "not found", "code": "no_such_route", "path": "/api/v1/nothing"}
+
+
+def test_names_are_decoded_after_the_path_was_split(api: Api) -> None:
+    api.push("a/b", "x")
+
+    assert api.http.get("/api/v1/resources/queues/a%2Fb").json()["name"] == "a/b"
+    assert len(api.http.get("/api/v1/pop/queue/a%2Fb").json()["messages"]) == 1
+
+
+def test_a_body_over_the_limit_is_refused_on_hot_and_cold_routes() -> None:
+    config = Config(
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0), http=Http(max_body_bytes=2048)
+    )
+    with TestBroker(config=config) as broker:
+        big = b"x" * 4096
+        chunked = request(b"POST", b"/api/v1/push", b"", b"transfer-encoding: chunked")
+
+        hot = raw_exchange(broker.http_port, request(b"POST", b"/api/v1/push", big))
+        cold = raw_exchange(broker.http_port, request(b"POST", b"/api/v1/configure", big))
+        streamed = raw_exchange(broker.http_port, chunked + b"1000\r\n" + big + b"\r\n0\r\n\r\n")
+
+        assert statuses(hot) == statuses(cold) == statuses(streamed) == [413]
+        assert b"payload_too_large" in hot
+
+
+def test_waiting_pops_are_answered_when_the_node_stops() -> None:
+    import threading
+    import time
+
+    broker = TestBroker().start()
+    found: list[int] = []
+
+    def wait() -> None:
+        api = Api(broker.http_url)
+        found.append(api.get("/api/v1/pop/queue/q", wait="true").status_code)
+        api.http.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not broker.call(lambda node: len(node.partitioned.line)):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    broker.stop()
+    thread.join(60)
+
+    assert found == [204]
+
+
+# -- tokens ------------------------------------------------------------------------------------------
+
+SECRET = "a secret that is long enough for HS256"
+
+
+@pytest.fixture
+def guarded() -> Iterator[TestBroker]:
+    config = Config(
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+        auth=Auth(jwt_enabled=True, jwt_secret=Secret(SECRET)),
+    )
+    with TestBroker(config=config) as one:
+        yield one
+
+
+def bearer(role: str | None = None, scheme: str = "Bearer ", **claims: object) -> dict[str, str]:
+    token = jwt.encode({**({"role": role} if role else {}), **claims}, SECRET, "HS256")
+    return {"authorization": f"{scheme}{token}"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "needs"),
+    [
+        ("GET", "/health", None),
+        ("GET", "/metrics", None),
+        ("GET", "/metrics/prometheus", None),
+        ("OPTIONS", "/api/v1/push", None),
+        ("GET", "/api/v1/resources/queues", "read-only"),
+        ("GET", "/api/v1/dlq", "read-only"),
+        ("GET", "/api/v1/consumer-groups", "read-only"),
+        ("GET", "/api/v1/traces/names", "read-only"),
+        ("POST", "/streams/v1/state/get", "read-only"),
+        ("POST", "/api/v1/push", "read-write"),
+        ("GET", "/api/v1/pop/queue/q", "read-write"),
+        ("POST", "/api/v1/ack", "read-write"),
+        ("POST", "/api/v1/transaction", "read-write"),
+        ("POST", "/api/v1/configure", "read-write"),
+        ("POST", "/streams/v1/cycle", "read-write"),
+        ("POST", "/api/v1/kv", "read-write"),
+        ("DELETE", "/api/v1/resources/queues/q", "admin"),
+        ("DELETE", "/api/v1/consumer-groups/g", "admin"),
+        ("GET", "/api/v1/system/maintenance", "admin"),
+        ("POST", "/api/v1/stats/refresh", "admin"),
+    ],
+)
+def test_each_route_asks_for_its_role(guarded: TestBroker, method: str, path: str, needs: str | None) -> None:
+    levels = ["none", "read-only", "read-write", "admin"]
+    api = Api(guarded.http_url)
+
+    bare = api.http.request(method, path)
+    by_role = {role: api.http.request(method, path, headers=bearer(role)).status_code for role in levels}
+    api.http.close()
+
+    if needs is None:
+        assert bare.status_code < 400
+        return
+    assert (bare.status_code, bare.json()["error"]) == (401, "Authentication required")
+    for level, role in enumerate(levels):
+        if level < levels.index(needs):
+            assert by_role[role] == 403, role
+        else:
+            assert by_role[role] not in (401, 403), role
+
+
+@pytest.mark.parametrize("path", ["/api/v1/pop/queue/q", "/api/v1/resources/queues"])
+def test_bad_tokens_are_told_why(guarded: TestBroker, path: str) -> None:
+    api = Api(guarded.http_url)
+    now = guarded.clock.now
+    forged = jwt.encode({"role": "admin"}, "another secret that is long enough", "HS256")
+
+    def error(headers: dict[str, str]) -> tuple[int, str]:
+        answer = api.http.get(path, headers=headers)
+        return answer.status_code, answer.json()["error"]
+
+    assert error({"authorization": f"Bearer {forged}"}) == (401, "Invalid token signature")
+    assert error(bearer("admin", exp=now - 31)) == (401, "Token has expired")
+    assert error(bearer()) == (403, "Insufficient permissions")
+    assert api.http.get(path, headers=bearer("admin", exp=now - 29)).status_code in (200, 204)
+    assert api.http.get(path, headers=bearer("admin", scheme="bEaReR ")).status_code in (200, 204)
+    assert api.http.get(path, headers=bearer("admin", scheme="")).status_code in (200, 204)
+    api.http.close()
+
+
+def test_the_server_stamps_the_producer_in_all_three_ways_to_push(guarded: TestBroker) -> None:
+    api = Api(guarded.http_url, headers=bearer("admin", sub="alice"))
+    item = {"queue": "q", "payload": 1, "producerSub": "mallory"}
+    query = {"name": "s", "source_queue": "q", "config_hash": "h"}
+
+    api.post("/api/v1/push", {"items": [item]})
+    api.post("/api/v1/transaction", {"operations": [{"type": "push", "items": [item]}]})
+    query_id = api.post("/streams/v1/queries", query).json()["query_id"]
+    messages = api.pop("q", consumerGroup="look")
+    cycle = {"query_id": query_id, "partition_id": messages[0]["partitionId"], "push_items": [item]}
+    api.post("/streams/v1/cycle", cycle)
+    nobody = Api(guarded.http_url, headers=bearer("admin", sub=""))
+    nobody.post("/api/v1/push", {"items": [item]})
+
+    assert [m["producerSub"] for m in api.pop("q")] == ["alice", "alice", "alice", None]
+    api.http.close()
+    nobody.http.close()

@@ -1,0 +1,12 @@
+"""Identifiers made by the server."""
+
+from uuid import UUID
+
+from holtmq.http.engine.uuid_pool import mint
+
+
+def test_minted_ids_are_distinct_version_4_uuids() -> None:
+    made = [mint() for _ in range(1000)]
+
+    assert len(set(made)) == 1000
+    assert all(str(UUID(one)) == one and UUID(one).version == 4 for one in made)

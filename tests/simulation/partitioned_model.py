@@ -1,0 +1,234 @@
+"""Partitioned queues told a second time, in plain lists: what every command must do.
+
+Owns: the expected state and the rules as the API's contract words them, position by position. Must not touch:
+the broker's code for the same rules; a shared mistake would be invisible.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.group import QUEUE_MODE
+from holtmq.broker.partitioned.groups.subscriptions import StartMode
+
+US: Final = 1_000_000
+Letter = tuple[str, str, int, int, str]  # group, partition, position, retries spent, error
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one simulated queue was told; seconds."""
+
+    lease: int
+    retry_limit: int
+    dedup_window: int
+    retry_delay_ms: int = 0
+    delay: float = 0.0
+    retention: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Everything ever stored, by position; retention took what is below ``first``."""
+
+    ids: tuple[str, ...] = ()
+    created_us: tuple[int, ...] = ()
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a group is in one partition."""
+
+    cursor: int
+    retries: int = 0
+    hold_us: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    start_us: int  # what is older never concerns it
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Queue:
+    options: Options
+    partitions: dict[str, Partition] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    letters: tuple[Letter, ...] = ()
+    last_us: int = 0
+
+    def copy(self) -> "Queue":
+        groups = {name: Group(group.start_us, dict(group.places)) for name, group in self.groups.items()}
+        return replace(self, partitions=dict(self.partitions), groups=groups)
+
+    def place(self, group: str, partition: str) -> Place:
+        """Where the group stands, by its own progress or by its start."""
+        part, reader = self.partitions[partition], self.groups[group]
+        place = reader.places.get(partition)
+        if place is None:
+            place = Place(sum(us < reader.start_us for us in part.created_us))
+        return replace(place, cursor=max(place.cursor, part.first))
+
+
+@dataclass(slots=True)
+class Lease:
+    """What one pop took from one partition. No restart survives it."""
+
+    id: str
+    queue: str
+    group: str
+    partition: str
+    first: int
+    end: int
+    expires_at: float
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class State:
+    """All that is durable. Copies share what does not change."""
+
+    queues: dict[str, Queue]
+    # What a group asked for first, by (group, queue): a start, or None for the very beginning.
+    subscriptions: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+
+    def copy(self) -> "State":
+        return State({name: q.copy() for name, q in self.queues.items()}, dict(self.subscriptions))
+
+    # -- push ------------------------------------------------------------------------------------
+
+    def push(self, queue: str, items: list[tuple[str, str]], now_us: int) -> list[bool]:
+        """Store what is new; which of the items were duplicates."""
+        q = self.queues[queue]
+        oldest_us = now_us - q.options.dedup_window * US
+        next_us = max(now_us, q.last_us + 1)
+        duplicates: list[bool] = []
+        for name, one in items:
+            part = q.partitions.get(name, Partition())
+            known = any(
+                mine == one and us >= oldest_us for mine, us in zip(part.ids, part.created_us, strict=True)
+            )
+            duplicates.append(known)
+            if not known:
+                q.partitions[name] = Partition((*part.ids, one), (*part.created_us, next_us), part.first)
+                q.last_us, next_us = next_us, next_us + 1
+        for name, _ in items:
+            q.partitions.setdefault(name, Partition())
+        return duplicates
+
+    # -- pop -------------------------------------------------------------------------------------
+
+    def subscribe(self, queue: str, group: str, mode: StartMode, now_us: int) -> bool:
+        """The first pop of a group leaves a record; whether this was it."""
+        if group == QUEUE_MODE or (group, queue) in self.subscriptions:
+            return False
+        self.subscriptions[group, queue] = mode.value, 0 if mode is StartMode.ALL else now_us
+        return True
+
+    def join(self, queue: str, group: str, just_subscribed: bool) -> bool:
+        """Give the group its start on this queue; whether it had none."""
+        q = self.queues[queue]
+        if group in q.groups:
+            return False
+        mode, start_us = self.subscriptions.get((group, queue), (StartMode.ALL.value, 0))
+        if mode == StartMode.NEW.value:
+            # Whatever the clock did: exactly what is pushed after the record was made.
+            start_us = q.last_us + 1 if just_subscribed else min(start_us, q.last_us + 1)
+        q.groups[group] = Group(start_us)
+        return True
+
+    def span(self, queue: str, group: str, partition: str, now_us: int) -> tuple[int, int] | None:
+        """The positions that may be handed out, leases aside."""
+        q = self.queues[queue]
+        if group not in q.groups:
+            return None
+        part, place = q.partitions[partition], q.place(group, partition)
+        if place.hold_us > now_us:
+            return None
+        end = len(part.ids)
+        if q.options.delay:
+            end = sum(us <= now_us - round(q.options.delay * US) for us in part.created_us)
+        return (place.cursor, end) if place.cursor < end else None
+
+    def settle_at_delivery(self, queue: str, group: str, partition: str, end: int) -> None:
+        """Auto-ack: the cursor moves with the hand-out."""
+        self.queues[queue].groups[group].places[partition] = Place(end)
+
+    # -- ack -------------------------------------------------------------------------------------
+
+    def ack(
+        self, lease: Lease, said: dict[int, AckStatus], live: Lease | None, now_us: int
+    ) -> dict[int, AckVerdict]:
+        """Section 5 of the contract, for one partition and group; ``live`` is the lease that holds it."""
+        q = self.queues[lease.queue]
+        place = q.place(lease.group, lease.partition)
+        verdicts: dict[int, AckVerdict] = {}
+        for position in [p for p in said if p < place.cursor]:
+            done = said[position] is AckStatus.COMPLETED
+            verdicts[position] = AckVerdict.ACKNOWLEDGED if done else AckVerdict.STALE
+        said = {p: status for p, status in said.items() if p >= place.cursor}
+        if not said:
+            return verdicts
+        to, spent, failed, filed, ends = _settled(said, place, q.options.retry_limit)
+        if ends is None:
+            ends = live is not None and to >= live.end
+            spent = 0 if ends else spent
+        hold_us = now_us + q.options.retry_delay_ms * 1000 if failed and q.options.retry_delay_ms else 0
+        q.groups[lease.group].places[lease.partition] = Place(to, spent, hold_us)
+        q.letters += tuple((lease.group, lease.partition, p, place.retries, f"e{p}") for p in filed)
+        if live is not None:
+            live.first = max(live.first, to)
+            live.ended = live.ended or ends
+        for position in said:
+            verdicts[position] = (
+                AckVerdict.REDELIVERED
+                if position >= to
+                else AckVerdict.FILED
+                if position in filed
+                else AckVerdict.ACKNOWLEDGED
+            )
+        return verdicts
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def retain(self, now_us: int) -> bool:
+        """Let go of what is too old, read or not; whether there was any."""
+        changed = False
+        for q in self.queues.values():
+            if not q.options.retention:
+                continue
+            for name, part in q.partitions.items():
+                old = sum(us < now_us - q.options.retention * US for us in part.created_us)
+                if old > part.first:
+                    q.partitions[name] = replace(part, first=old)
+                    changed = True
+        return changed
+
+
+def _settled(
+    said: dict[int, AckStatus], place: Place, limit: int
+) -> tuple[int, int, bool, list[int], bool | None]:
+    """Cursor, budget spent, did the head fail, what is filed, does the lease end (None: it depends)."""
+    bad = [p for p, status in said.items() if status is not AckStatus.COMPLETED]
+    completed = [p for p, status in said.items() if status is AckStatus.COMPLETED]
+    if not bad:
+        return max(completed) + 1, place.retries, False, [], None
+    head, exhausted = min(bad), place.retries >= limit
+    if said[head] is AckStatus.RETRY or (said[head] is AckStatus.FAILED and not exhausted):
+        failed = said[head] is AckStatus.FAILED
+        to = max([p + 1 for p in completed if p < head], default=place.cursor)
+        return to, place.retries + failed, failed, [], True
+    filed, at, spent = [head], head + 1, 0
+    while at <= max(said):
+        status = said.get(at)
+        if status is AckStatus.DEAD_LETTER or (status is AckStatus.FAILED and exhausted):
+            filed.append(at)
+        elif status is AckStatus.FAILED:
+            spent = place.retries
+            break
+        elif status is AckStatus.RETRY or (status is None and at > max(completed, default=-1)):
+            break
+        at += 1
+    return at, spent, False, filed, True

@@ -1,0 +1,168 @@
+"""The schedule of a simulated history: whose turn it is, when time passes, when the machine dies.
+
+Owns: the dice, and how a failing seed is repeated. Must not touch: threads, sockets, clocks, files.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from holtmq.journal.fake_disk import Keep, PowerCut
+from simulation.partitioned import PartitionedQueues
+from simulation.promises import Action, BrokenPromise, BrokenRule, Side
+from simulation.work_queues import WorkQueues
+from simulation.world import World
+
+STEPS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What one seed did. Two runs of a seed have the same digest."""
+
+    seed: int
+    steps: int
+    crashes: int
+    confirmed: int
+    digest: str
+
+
+class Simulation:
+    """One world, and clients of both kinds that come and go."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] = lambda line: None) -> None:
+        self._seed = seed
+        self._world = World(seed, trace)
+        self._random = self._world.random
+        self._crashes = 0
+        self._sides: tuple[Side, ...] = (WorkQueues(self._world), PartitionedQueues(self._world))
+        chosen: dict[Action, int] = {
+            self._time_passes: 12,
+            self._checkpoints: 4,
+            self._disk_fails: 2,
+            self._crashes_now: 3,
+            self._restarts: 1,
+        }
+        for side in self._sides:
+            chosen.update(side.actions)
+        self._actions, self._weights = list(chosen), list(chosen.values())
+        self._open()
+
+    def run(self, steps: int = STEPS) -> History:
+        """Live through a history; BrokenPromise at its first wrong turn."""
+        world = self._world
+        try:
+            for _ in range(steps):
+                world.step += 1
+                self._step()
+            self._crash(self._random.choice(list(Keep)))
+        except BrokenPromise:
+            raise
+        except BrokenRule as broken:
+            raise BrokenPromise(self._seed, world.step, str(broken)) from broken
+        except Exception as error:
+            raise BrokenPromise(self._seed, world.step, f"{type(error).__name__}: {error}") from error
+        finally:
+            world.die(Keep.NOTHING)
+        confirmed = sum(side.confirmed for side in self._sides)
+        return History(self._seed, world.step, self._crashes, confirmed, world.digest.hexdigest())
+
+    def _step(self) -> None:
+        action = self._random.choices(self._actions, self._weights)[0]
+        self._world.say(action.__name__)
+        try:
+            self._act(action)
+        except PowerCut:  # the machine is off, and with it whoever wanted to read
+            self._crash(self._random.choice(list(Keep)))
+
+    def _act(self, action: Action) -> None:
+        action()
+        if self._random.random() < 0.8:
+            self._turn()
+        if self._random.random() < 0.5:
+            self._flush()
+        if self._world.failed:
+            if self._random.random() < 0.3:
+                self._crash(self._random.choice(list(Keep)))
+        elif self._world.step % 3 == 0 and not self._world.broker.flow.dirty:
+            for side in self._sides:
+                side.check()
+
+    # -- what happens to the machine -------------------------------------------------------------
+
+    def _time_passes(self) -> None:
+        self._world.let_time_pass(self._random.choice((1, 10, 300, 999, 1_000, 2_500)))
+        self._turn()
+
+    def _checkpoints(self) -> None:
+        if not self._world.failed:
+            self._turn()
+            self._world.checkpoint()
+
+    def _disk_fails(self) -> None:
+        disk, choice = self._world.disk, self._random.random()
+        if choice < 0.4:
+            disk.fail_sync(self._random.randint(1, 3))
+        elif choice < 0.8:
+            disk.fail_write(self._random.randint(1, 3), partial=self._random.randint(0, 400))
+        else:
+            disk.cut_power_after(self._random.randint(0, 6))
+
+    def _crashes_now(self) -> None:
+        self._crash(self._random.choice(list(Keep)))
+
+    def _restarts(self) -> None:
+        if not self._world.failed:
+            self._turn()
+            self._flush()
+            self._world.stop()
+            self._come_back("a restart")
+
+    # -- turns and ends --------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._world.turn()
+        for side in self._sides:
+            side.turned()
+
+    def _flush(self) -> None:
+        """The disk's turn: one write, one sync, and everybody who waited for it is told."""
+        turned = not self._world.broker.flow.dirty
+        self._world.journal.flush()
+        if not self._world.failed and turned:
+            for side in self._sides:
+                side.flushed()
+        self._turn()
+
+    def _crash(self, keep: Keep) -> None:
+        self._world.say(f"crash {keep.value}")
+        self._crashes += 1
+        self._world.die(keep)
+        if self._random.random() < 0.2:
+            self._world.disk.cut_power_after(self._random.randint(0, 12))
+        self._come_back(f"a crash ({keep.value})")
+
+    def _come_back(self, after: str) -> None:
+        for side in self._sides:
+            side.died()
+        self._open()
+        for side in self._sides:
+            wrong = side.recovered()
+            if wrong:
+                raise BrokenRule(f"after {after}: {wrong}")
+        self._world.turn()
+        self._flush()
+
+    def _open(self) -> None:
+        while not self._world.opens(self._prepare):
+            self._world.say("dies while opening")
+            self._world.disk.crash(self._random.choice(list(Keep)))
+
+    def _prepare(self) -> None:
+        for side in self._sides:
+            side.prepare()
+
+
+def simulate(seed: int, steps: int = STEPS, trace: Callable[[str], None] = lambda line: None) -> History:
+    """One history; BrokenPromise names the seed."""
+    return Simulation(seed, trace).run(steps)

@@ -1,0 +1,334 @@
+"""AMQP clients in a simulated history, and the promises about work queues.
+
+Owns: what these clients do, the record of what they were promised, and the comparison. Must not touch: the
+world's life and death.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from holtmq.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    BasicNack,
+    BasicQos,
+    BasicReject,
+    ChannelClose,
+    ConfirmSelect,
+    TxCommit,
+    TxRollback,
+    TxSelect,
+)
+from holtmq.broker.streams.envelopes import to_body
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.testing import views
+from holtmq.verify.record import Record, make_body, name_of
+from simulation.amqp_client import SimClient
+from simulation.promises import Action, BrokenRule
+from simulation.world import World
+
+_WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short", "dead"
+_TTL_MS: Final = 1_000
+_QUEUES: Final[dict[str, dict[str, object]]] = {
+    _WORK: {},
+    _IN: {},
+    _OUT: {},
+    _AUDIT: {"x-queue-type": "stream"},  # so that a mover's transaction concerns both kinds of queue
+    _SHORT: {"x-message-ttl": _TTL_MS, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": _DEAD},
+    _DEAD: {},
+}
+_FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
+
+
+class WorkQueues:
+    """See the module. A ``Side`` of the history."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._record = Record()
+        self._clients: list[SimClient] = []
+        self._mover: SimClient | None = None
+        self._transaction_open = False  # a commit was sent and not answered
+        self._acks_on_their_way: list[str] = []
+        self._fleeting: set[str] = set()  # transient messages that were confirmed and not settled
+        self._fleeting_gone: set[str] = set()
+        self._numbers = 0  # of clients and transient messages
+
+    @property
+    def actions(self) -> Mapping[Action, int]:
+        """What may happen next, and how often."""
+        return {
+            self._connects: 8,
+            self._mover_connects: 4,
+            self._publishes: 30,
+            self._settles: 25,
+            self._gets: 6,
+            self._cancels: 2,
+            self._closes_a_channel: 3,
+            self._hangs_up: 3,
+            self._mover_moves: 12,
+            self._mover_hangs_up: 1,
+        }
+
+    @property
+    def confirmed(self) -> int:
+        """Messages that were confirmed."""
+        return self._record.confirmed
+
+    # -- what clients do -------------------------------------------------------------------------
+
+    def _connects(self) -> None:
+        if len(self._clients) < 4:
+            client = self._new_client()
+            client.send(ConfirmSelect())
+            self._clients.append(client)
+            if self._world.random.random() < 0.7:
+                client.send(BasicQos(prefetch_count=self._world.random.randint(1, 5)))
+                client.send(BasicConsume(self._world.random.choice((_WORK, _SHORT, _DEAD)), "worker"))
+
+    def _mover_connects(self) -> None:
+        # One transaction at a time, so that the record knows which one a crash left in doubt.
+        if self._mover is None and not self._transaction_open:
+            mover = self._mover = self._new_client()
+            mover.send(TxSelect())
+            mover.send(BasicQos(prefetch_count=4))
+            mover.send(BasicConsume(_IN, "mover"))
+
+    def _publishes(self) -> None:
+        client = self._some_client()
+        if client is None:
+            return
+        for _ in range(self._world.random.randint(1, 4)):
+            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT))
+            persistent = queue != _WORK or self._world.random.random() < 0.8
+            if persistent:
+                name = self._record.next_name(queue, f"{queue}-{client.number}")
+            else:
+                self._numbers += 1
+                name = f"{_FLEETING}.{self._numbers}"
+            padding = int(self._world.random.random() ** 4 * 1_500)
+            client.publish(queue, name, make_body(name, padding), persistent)
+
+    def _settles(self) -> None:
+        client = self._some_client()
+        if client is None or not client.held:
+            return
+        at = self._world.random.randrange(len(client.held))
+        choice = self._world.random.random()
+        if choice < 0.2:
+            for held in client.held[: at + 1]:
+                self._leaves(held.name)
+            tag = client.held[at].tag
+            for held in client.revoked:  # a late ack counts if nobody else has taken the message
+                if held.tag < tag:
+                    self._may_leave(held.name)
+            client.send(BasicAck(tag, multiple=True))
+            del client.held[: at + 1]
+            return
+        held = client.held.pop(at)
+        if choice < 0.4:
+            client.send(BasicNack(held.tag, requeue=True))
+        elif choice < 0.5:
+            if held.routing_key != _SHORT:  # from there it goes to the dead letters
+                self._leaves(held.name)
+            client.send(BasicReject(held.tag, requeue=False))
+        else:
+            self._leaves(held.name)
+            client.send(BasicAck(held.tag))
+
+    def _gets(self) -> None:
+        client = self._some_client()
+        if client is not None:
+            client.send(BasicGet(self._world.random.choice((_WORK, _SHORT, _DEAD))))
+
+    def _cancels(self) -> None:
+        client = self._some_client()
+        if client is not None:
+            client.send(BasicCancel("worker"))
+            client.read()
+            # What the consumer held goes back to the queue; what was fetched singly does not.
+            client.revoked += [held for held in client.held if not held.fetched]
+            client.held = [held for held in client.held if held.fetched]
+
+    def _closes_a_channel(self) -> None:
+        client = self._some_client()
+        if client is not None:
+            client.send(ChannelClose(200, "done"))
+            self._leave_client(client)
+
+    def _hangs_up(self) -> None:
+        client = self._some_client()
+        if client is not None:
+            self._leave_client(client)
+
+    def _mover_moves(self) -> None:
+        mover = self._mover
+        if mover is None or not mover.held or self._transaction_open:
+            return
+        batch = [mover.held.pop(0) for _ in range(self._world.random.randint(1, min(3, len(mover.held))))]
+        rolls_back = self._world.random.random() < 0.2
+        for held in batch:
+            mover.send(BasicAck(held.tag))
+        if rolls_back:
+            mover.send(TxRollback())
+            mover.held[:0] = batch
+            return
+        for queue, copy in self._record.move([held.name for held in batch], (_OUT, _AUDIT)):
+            mover.publish(queue, copy, make_body(copy, 0), persistent=True)
+        mover.send(TxCommit())
+        self._transaction_open = True
+
+    def _mover_hangs_up(self) -> None:
+        if self._mover is not None:
+            self._mover.connection.end("gone")
+            self._mover = None
+
+    # -- the schedule's hooks ----------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Durable queues, all of them."""
+        vhost = self._world.broker.vhost("/")
+        for name, arguments in _QUEUES.items():
+            self._world.broker.declare_queue(vhost, name, durable=True, arguments=arguments)
+
+    def turned(self) -> None:
+        """Let the clients see what the turn brought."""
+        for client in list(self._clients):
+            client.read()
+            if not client.is_alive:
+                self._leave_client(client)
+        mover = self._mover
+        if mover is not None:
+            mover.read()
+            if mover.commits_answered and self._transaction_open:
+                self._record.moved()
+                self._transaction_open = False
+            mover.commits_answered = 0
+            if not mover.is_alive:
+                self._mover_hangs_up()
+
+    def flushed(self) -> None:
+        """Acks have no answer; what was appended before a flush is durable after it."""
+        self._record.ack_is_durable(self._acks_on_their_way)
+        self._acks_on_their_way.clear()
+
+    def died(self) -> None:
+        """Nobody is connected any more."""
+        for client in self._all_clients():
+            for channel in client.connection.channels.values():
+                channel.transaction = None  # its acks are leases, too: see World.die
+        self._clients.clear()
+        self._mover = None
+        self._transaction_open = False
+        self._acks_on_their_way.clear()
+        self._fleeting.clear()
+
+    def recovered(self) -> str:
+        """Compare with the record."""
+        findings = self._record.compare(self._found())
+        return "" if findings.is_clean else str(findings)
+
+    def check(self) -> None:
+        """Counts agree with what is there, and nothing promised is missing."""
+        living = {
+            channel.ledger
+            for client in self._all_clients()
+            for channel in client.connection.channels.values()
+        }
+        if not self._world.broker.sessions <= living:
+            raise BrokenRule("a session outlived its channel")
+        there: set[str] = set()
+        for queue in self._queues():
+            if queue.is_stream:
+                there.update(name_of(body) or "" for body in self._stored(queue))
+                continue
+            leased = [
+                lease.message
+                for ledger in living
+                for lease in ledger.by_number.values()
+                if lease.queue is queue and lease.holder is not None
+            ]
+            if queue.unacked != len(leased):
+                raise BrokenRule(f"{queue} says {queue.unacked} unacked, holders have {len(leased)}")
+            ready = views.raw_messages(self._world.broker, queue)
+            if len(ready) != len(queue):
+                raise BrokenRule(f"{queue} has {len(ready)} messages")
+            if sum(len(message.body) for message in ready) != queue.bytes:
+                raise BrokenRule(f"{queue} counts {queue.bytes} bytes")
+            there.update(name_of(message.body) or "" for message in ready)
+            there.update(name_of(message.body) or "" for message in leased)
+            head = queue.store.peek(self._world.broker.flow.pager) if queue.lane is not None else None
+            if queue.name == _SHORT and head is not None and head.arrived_ms + _TTL_MS <= self._world.now_ms:
+                raise BrokenRule(f"{queue} holds an expired message")
+        missing = (self._record.must_be_there() | self._fleeting) - there
+        if missing:
+            raise BrokenRule(f"neither waiting nor leased: {sorted(missing)[:5]}")
+
+    def _found(self) -> dict[str, list[bytes]]:
+        """All that waits, persistent only; what may move from one queue to the other counts as one queue."""
+        found: dict[str, list[bytes]] = {}
+        for queue in self._queues():
+            bodies = self._stored(queue) if queue.is_stream else self._waiting(queue)
+            self._world.digest.update(b"".join(bodies))
+            found[queue.name] = bodies
+        # Dead letters arrive in order of death, so order says nothing there.
+        found[_SHORT] = sorted([*found[_SHORT], *found.pop(_DEAD)], key=_publisher_and_number)
+        return found
+
+    def _waiting(self, queue: WorkQueue) -> list[bytes]:
+        messages = views.raw_messages(self._world.broker, queue)
+        return [message.body for message in messages if message.persistent]
+
+    def _stored(self, queue: WorkQueue) -> list[bytes]:
+        store = self._world.partitioned.store
+        log = store.queues.get(queue.name)
+        positions = [] if log is None else sorted(log.live_positions())
+        return [to_body(body.payload) for body in store.bodies(positions)]
+
+    # -- small things ----------------------------------------------------------------------------
+
+    def _confirmed(self, name: str) -> None:
+        if name.startswith(_FLEETING + "."):
+            if name not in self._fleeting_gone:  # a consumer may have been faster than the confirm
+                self._fleeting.add(name)
+        else:
+            self._record.confirm(name)
+
+    def _leaves(self, name: str) -> None:
+        self._may_leave(name)
+        if not name.startswith(_FLEETING + "."):
+            self._acks_on_their_way.append(name)
+
+    def _may_leave(self, name: str) -> None:
+        if name.startswith(_FLEETING + "."):
+            self._fleeting.discard(name)
+            self._fleeting_gone.add(name)
+        else:
+            self._record.leave(name)
+
+    def _queues(self) -> list[WorkQueue]:
+        queues = self._world.broker.vhost("/").queues
+        return [queues[name] for name in sorted(_QUEUES)]
+
+    def _new_client(self) -> SimClient:
+        self._numbers += 1
+        return SimClient(
+            self._world.broker, self._world.random, self._numbers, self._confirmed, unordered=_DEAD
+        )
+
+    def _some_client(self) -> SimClient | None:
+        return self._world.random.choice(self._clients) if self._clients else None
+
+    def _all_clients(self) -> list[SimClient]:
+        return [*self._clients, *([self._mover] if self._mover is not None else [])]
+
+    def _leave_client(self, client: SimClient) -> None:
+        client.connection.end("gone")
+        self._clients.remove(client)
+
+
+def _publisher_and_number(body: bytes) -> tuple[str, int]:
+    publisher, _, number = (name_of(body) or ".0").rpartition(".")
+    return publisher, int(number)

@@ -1,0 +1,115 @@
+"""One simulated machine: a disk, a broker on it, and a clock that the schedule moves.
+
+Owns: opening, turning, flushing, dying: what a node does, without threads and sockets. Must not touch:
+clients and what they expect.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from math import ceil
+from random import Random
+from typing import Final
+
+from holtmq.auth.permissions import FULL_ACCESS
+from holtmq.auth.users import User
+from holtmq.broker.broker import Broker
+from holtmq.broker.partitioned.service import PartitionedService, Settings
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.recovery import recover
+from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
+from holtmq.journal.fake_disk import FakeDisk, Keep
+
+_SEGMENT_BYTES: Final = 8_192  # small, so that a short history fills, checkpoints and compacts several
+_START_MS: Final = 1_700_000_000_000
+
+
+class World:
+    """See the module. After ``open`` there is a broker; after ``die`` there is none until then."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None]) -> None:
+        self.random = Random(seed)
+        self.disk = FakeDisk(seed)
+        self.digest = blake2b(digest_size=8)
+        self.now_ms = _START_MS
+        self.step = 0
+        self.journal: FileJournal
+        self.broker: Broker
+        self.partitioned: PartitionedService
+        self._trace = trace
+
+    @property
+    def now(self) -> float:
+        """The same moment in seconds."""
+        return self.now_ms / 1000
+
+    @property
+    def failed(self) -> bool:
+        """Whether the journal takes nothing more."""
+        return self.journal.failed is not None
+
+    def say(self, line: str) -> None:
+        """One line of the history."""
+        self.digest.update(line.encode())
+        self._trace(f"{self.step:4} {line}")
+
+    # -- life and death --------------------------------------------------------------------------
+
+    def opens(self, prepare: Callable[[], None]) -> bool:
+        """Recover; False when the disk failed on the way."""
+        try:
+            self.journal, recovery = open_journal(
+                "simulated",
+                JournalOptions(segment_bytes=_SEGMENT_BYTES),
+                disk=self.disk,
+                clock=lambda: self.now,
+            )
+            self.broker = Broker(self.journal)
+            self.partitioned = PartitionedService(self.journal, Settings(lookback=0))
+            streams = self.broker.attach(self.partitioned)
+            self.partitioned.line.at = lambda at, action: self.broker.flow.at(ceil(at * 1000), action)
+            self.broker.flow.now_ms = self.now_ms
+            recover(self.broker, recovery, self.partitioned.store)
+        except (JournalFailed, OSError):
+            return False
+        if not self.broker.vhosts:
+            self.broker.put_vhost("/")
+            self.broker.put_user(User("guest", "", ()))
+            self.broker.set_permissions("guest", "/", FULL_ACCESS)
+        streams.follow()
+        prepare()
+        self.journal.flush()
+        return not self.failed
+
+    def die(self, keep: Keep) -> None:
+        """The process ends; of what was not synced, ``keep`` stays."""
+        # Leases are invisible to the garbage collector, and each forms a circle with its holder: whoever
+        # drops a broker with leases in it has to end them, or keeps all of it for ever.
+        for session in self.broker.sessions:
+            session.commit()
+            session.end_all()
+        if self.journal.failed is not None:
+            # Raised again at every append, it holds the frames of whoever met it, with leases among them.
+            self.journal.failed.__traceback__ = None
+        self.disk.crash(keep)
+
+    def stop(self) -> None:
+        """End in good order."""
+        self.journal.close()
+        self.die(Keep.EVERYTHING)
+
+    # -- what a node does ------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Finish the round of reads."""
+        self.broker.flow.turn()
+        self.partitioned.turn(self.now)
+
+    def let_time_pass(self, ms: int) -> None:
+        """Move the clock, and do what has fallen due."""
+        self.now_ms += ms
+        self.broker.flow.now_ms = self.now_ms
+        self.broker.flow.tick()
+
+    def checkpoint(self) -> None:
+        """Shorten the journal."""
+        self.journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
