@@ -19,7 +19,7 @@ import httpx
 import pika
 import pyarrow as pa
 
-from holtmq.broker.checkpoint import snapshot
+from holtmq.broker.records.checkpoint import snapshot
 from holtmq.testing import TestBroker, VirtualClock
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -271,7 +271,7 @@ def start(folder: Path) -> TestBroker:
 
 def write(folder: Path) -> None:
     """Fill a new folder. Segments and what stays in memory are small, so that few messages are enough."""
-    from holtmq.broker import lane
+    from holtmq.broker.work import spilling_fifo as lane
     from holtmq.testing import broker as testing
 
     lane.HEAD_MAX, lane.HEAD_KEEP, lane.TAIL_MAX = 16, 8, 4

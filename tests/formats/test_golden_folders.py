@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from golden_folder import GOLDEN, read
 
-from holtmq.broker.changes import Kind
+from holtmq.broker.records.changes import Kind
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.inspection import check, dump
 

@@ -33,7 +33,10 @@ def journal() -> None:
 @_FOLDER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check_command(folder: Path, as_json: bool) -> None:
-    """Verify every checksum in FOLDER. Exit status 1 when something is damaged."""
+    """Say whether a broker starts on FOLDER, and verify every checksum in it.
+
+    The verdict is the broker's own. Exit status 1 when it would not start, or when something is damaged.
+    """
     disk = OsDisk(folder)
     owner = _owner(disk)
     report = check(disk)
@@ -41,7 +44,7 @@ def check_command(folder: Path, as_json: bool) -> None:
         click.echo(json.dumps(_as_json(report, owner), indent=2))
     else:
         _print(report, owner)
-    sys.exit(_DAMAGED if report.problems else 0)
+    sys.exit(_DAMAGED if report.problems or report.refusal else 0)
 
 
 @journal.command("dump")
@@ -68,7 +71,10 @@ def dump_command(folder: Path, as_json: bool, kinds: tuple[int, ...], first: int
 @_FOLDER
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done and lost.")
 def repair_command(folder: Path, yes: bool) -> None:
-    """Cut damage out of FOLDER. What is removed is kept in files that end in .removed."""
+    """Make FOLDER one that a broker starts on, without what cannot be read.
+
+    What is replaced is kept in files that end in .removed.
+    """
     disk = OsDisk(folder)
     try:
         disk.lock()
@@ -76,6 +82,8 @@ def repair_command(folder: Path, yes: bool) -> None:
         raise click.ClickException(f"{exc}; stop it first") from None
     try:
         plan = plan_repair(disk)
+        if plan.report.too_new or (plan.report.refusal and not plan.report.problems):
+            raise click.ClickException(plan.report.refusal)
         if not plan.needed and not plan.hopeless:
             if plan.report.torn is not None:
                 click.echo(
@@ -94,7 +102,10 @@ def repair_command(folder: Path, yes: bool) -> None:
             sys.exit(_DAMAGED)
         for name in apply_repair(disk, plan):
             click.echo(f"Kept: {folder / name}")
-        click.echo("Done. `holt journal check` should find nothing now.")
+        left = check(disk)
+        if left.refusal or left.problems:
+            raise click.ClickException(left.refusal or left.problems[0].text)
+        click.echo("Done: a broker starts on it.")
     finally:
         disk.unlock()
 
@@ -130,6 +141,10 @@ def _line(record: Listed, as_json: bool, payload: bool) -> str:
 def _as_json(report: CheckReport, owner: str | None) -> dict[str, object]:
     return {
         "folder": report.folder,
+        "starts": not report.refusal,
+        "refusal": report.refusal,
+        "warnings": report.warnings,
+        "writer": report.writer,
         "owner": owner,
         "records": report.records,
         "checkpoint": report.checkpoint,
@@ -153,6 +168,7 @@ def _as_json(report: CheckReport, owner: str | None) -> dict[str, object]:
                 "file": problem.name,
                 "offset": problem.offset,
                 "position": problem.position,
+                "size": problem.size,
                 "text": problem.text,
             }
             for problem in report.problems
@@ -178,14 +194,21 @@ def _print(report: CheckReport, owner: str | None) -> None:
             f"Torn tail: {report.torn.dropped_bytes} bytes at position {report.torn.position} that were "
             "never durable; the next start cuts them off."
         )
+    for warning in report.warnings:
+        click.echo(f"WARNING: {warning}")
     for problem in report.problems:
+        size = f", {problem.size} bytes" if problem.size else ""
         click.echo(
-            f"DAMAGE in {problem.name} at offset {problem.offset} "
-            f"(position {problem.position}): {problem.text}"
+            f"DAMAGE in {problem.name or report.folder} at offset {problem.offset} "
+            f"(position {problem.position}{size}): {problem.text}"
         )
+    if report.refusal:
+        click.echo(f"A broker does not start on it: {report.refusal}")
+    elif report.problems:
+        click.echo("A broker starts on it, and sets aside the messages that it cannot read.")
     if report.problems:
         click.echo(
             f"{len(report.problems)} problems. `holt journal repair {report.folder}` says what can be done."
         )
-    else:
+    elif not report.refusal:
         click.echo(f"{report.records} records, no damage.")

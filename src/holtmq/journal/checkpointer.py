@@ -1,4 +1,4 @@
-"""One checkpoint at a time, beside the commits.
+"""One checkpoint at a time, beside the commits; the one before it is kept with all that it needs.
 
 Owns: the two steps of a checkpoint (write; then, once the log is durable that far, publish and reclaim) and
 the thread they run in. Must not touch: the log's open end, the writer thread.
@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from .checkpoint import discard, publish, write_checkpoint
-from .compaction import Reclaimed, SealedSegment, reclaim
+from .compaction import Reclaimed, SealedSegment, Standing, reclaim
 from .disk import Disk
 from .interface import Defer
 from .segment import count_between
@@ -34,10 +34,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Running:
-    position: int
-    live: Sequence[array[int]]
+    state: Standing
     written: bool = False
     publishing: bool = False
+
+    @property
+    def position(self) -> int:
+        return self.state.position
 
 
 class Checkpointer:
@@ -48,6 +51,7 @@ class Checkpointer:
         self._notify = notify
         self._done = done
         self._running: _Running | None = None
+        self._newest: Standing | None = None  # published; the next one's elder
         self._thread: threading.Thread | None = None
         self._results: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
@@ -57,6 +61,19 @@ class Checkpointer:
         """The position up to which the log must be durable before ``proceed``; None when nothing waits."""
         running = self._running
         return running.position if running and running.written and not running.publishing else None
+
+    @property
+    def busy(self) -> bool:
+        return self._running is not None
+
+    @property
+    def newest(self) -> int | None:
+        """The position of the last one that was published."""
+        return None if self._newest is None else self._newest.position
+
+    def recovered(self, position: int, segments: Sequence[int]) -> None:
+        """The checkpoint that this journal was opened from."""
+        self._newest = Standing(position, None, frozenset(segments))
 
     def begin(
         self,
@@ -70,7 +87,7 @@ class Checkpointer:
         """Start writing; ``written`` is called when the caller may look at ``waits_for``."""
         if self._running is not None:
             return False
-        self._running = _Running(position, live)
+        self._running = _Running(Standing(position, live, frozenset()))
         self._background(
             partial(_write, self._disk, position, epoch, bases, records, live), partial(self._wrote, written)
         )
@@ -79,13 +96,18 @@ class Checkpointer:
     def proceed(self, sealed: Sequence[SealedSegment], threshold: float, unsynced: str | None) -> None:
         """The log is durable far enough: publish, then reclaim from the sealed segments.
 
+        What the checkpoint before this one needs stays: its messages, and the log from its position on.
+
         ``unsynced``: where commits do not sync, the segment that must be synced first after all. A checkpoint
         that outlives the log it stands on would refuse to start.
         """
         running = self._running
         assert running is not None
         running.publishing = True
-        work = partial(_publish, self._disk, running, sealed, threshold, unsynced, self._stopping.is_set)
+        older = self._newest
+        work = partial(
+            _publish, self._disk, running.state, older, sealed, threshold, unsynced, self._stopping.is_set
+        )
         self._background(work, self._finished)
 
     def stop(self) -> None:
@@ -106,7 +128,9 @@ class Checkpointer:
         written()
 
     def _finished(self, outcome: Outcome) -> None:
-        self._running = None
+        running, self._running = self._running, None
+        if outcome.published and running is not None:
+            self._newest = running.state
         self._done(outcome)
 
     def _background(self, work: Callable[[], _Value], then: Callable[[_Value], None]) -> None:
@@ -152,13 +176,14 @@ def _write(
 
 def _publish(
     disk: Disk,
-    running: _Running,
+    state: Standing,
+    older: Standing | None,
     sealed: Sequence[SealedSegment],
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
 ) -> Outcome:
-    outcome = Outcome(running.position)
+    outcome = Outcome(state.position)
     try:
         if unsynced is not None:
             file = disk.open(unsynced, write=True)
@@ -166,9 +191,10 @@ def _publish(
                 file.sync()
             finally:
                 file.close()
-        publish(disk, running.position)
+        publish(disk, state.position, None if older is None else older.position)
         outcome.published = True
-        outcome.reclaimed = reclaim(disk, sealed, running.live, threshold, stopping)
+        if older is not None:  # the first one's elder is the log from its very start
+            outcome.reclaimed = reclaim(disk, sealed, state, older, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")

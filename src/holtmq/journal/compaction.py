@@ -38,6 +38,22 @@ class SealedSegment:
     size: int  # of the file
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A checkpoint that counts, and what it needs of the segments before its position."""
+
+    position: int
+    live: Sequence[array[int]] | None  # None: a former owner made it, and only ``segments`` are known
+    segments: frozenset[int]
+
+    def may_need(self, segment: SealedSegment) -> bool:
+        if segment.end > self.position:
+            return True
+        if self.live is None:
+            return segment.base in self.segments
+        return count_between(self.live, segment.base, segment.end) > 0
+
+
 @dataclass(slots=True)
 class Reclaimed:
     deleted: list[int] = field(default_factory=list)
@@ -49,21 +65,28 @@ class Reclaimed:
 def reclaim(
     disk: Disk,
     segments: Sequence[SealedSegment],
-    live: Sequence[array[int]],
+    state: Standing,
+    older: Standing,
     threshold: float,
     stopping: Callable[[], bool],
 ) -> Reclaimed:
-    """Delete the segments without a live position; compact those whose live share is below ``threshold``."""
+    """Delete the segments that neither checkpoint needs; compact those with little that is live.
+
+    Little: a share below ``threshold``. Live is what either checkpoint refers to. The segments that the older
+    one would replay stay as they are.
+    """
     done = Reclaimed()
     sparse: list[SealedSegment] = []
     for segment in segments:
-        count = count_between(live, segment.base, segment.end)
-        if count == 0:
+        if segment.end > older.position:
+            continue
+        if not state.may_need(segment) and not older.may_need(segment):
             disk.remove(segment_name(segment.base))
             done.deleted.append(segment.base)
             done.freed_bytes += segment.size
-        else:
+        elif older.live is not None or not older.may_need(segment):
             sparse.append(segment)
+    live = [*(state.live or ()), *(older.live or ())]
     if done.deleted:
         disk.sync_dir()
     reader = LogReader(disk, [segment.base for segment in sparse], handles=1)
@@ -136,9 +159,17 @@ def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequen
 
 
 def write_compacted(
-    disk: Disk, before: SegmentHeader, end: int, records: Iterator[tuple[int, int, bytes]]
+    disk: Disk,
+    before: SegmentHeader,
+    end: int,
+    records: Iterator[tuple[int, int, bytes]],
+    *,
+    repaired: bool = False,
 ) -> int:
-    """Put a segment of these records alone in the place of the one that ``before`` heads; its size."""
+    """Put a segment of these records alone in the place of the one that ``before`` heads; its size.
+
+    Index and header follow twice: a flipped bit there would cost every record of the segment.
+    """
     name = segment_name(before.base)
     positions = array("Q")
     offsets = array("Q")
@@ -156,9 +187,18 @@ def write_compacted(
                 offset += len(record)
             file.pwrite([b"".join(parts)], start)
         index = encode_index(positions, offsets)
-        header = SegmentHeader(before.base, before.epoch, before.marker, True, end, offset, len(positions))
-        file.pwrite([index], offset)
-        file.pwrite([header.encode()], 0)
+        header = SegmentHeader(
+            before.base,
+            before.epoch,
+            before.marker,
+            True,
+            end,
+            offset,
+            len(positions),
+            repaired or before.repaired,
+        ).encode()
+        file.pwrite([index, index, header], offset)
+        file.pwrite([header], 0)
         file.sync()
     except BaseException:
         file.close()
@@ -167,4 +207,4 @@ def write_compacted(
     file.close()
     disk.rename(name + TEMPORARY, name)
     disk.sync_dir()
-    return offset + len(index)
+    return offset + 2 * len(index) + HEADER_SIZE

@@ -13,6 +13,9 @@ from typing import Final, NamedTuple, Protocol
 
 FIRST_FREE_KIND: Final = 16  # kinds below belong to the journal itself
 LAST_KIND: Final = 255
+# What recovery hands out in the place of records that a repair gave up; no other kind below 16 is.
+LOST: Final = 6  # something was here, and what follows has nothing to do with what came before
+LOST_IN_BATCH: Final = 7  # a record, or several, of the batch whose other records surround it
 
 
 class JournalError(Exception):
@@ -29,6 +32,23 @@ class JournalFailed(JournalError):
 
 class JournalCorrupt(JournalError):
     """Bytes that were once durable are damaged or missing."""
+
+
+class RecordUnreadable(JournalCorrupt):
+    """One record cannot be read; the others can."""
+
+    def __init__(
+        self, text: str, position: int, reason: str, size: int = 0, *, dropped: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.position = position
+        self.reason = reason
+        self.size = size  # as far as it is known
+        self.dropped = dropped  # a repair gave it up: nothing is left to be done about it
+
+
+class JournalTooNew(JournalError):
+    """Whole, but written by a later version of the program: the text names what is not understood."""
 
 
 class JournalLocked(JournalError):
@@ -62,6 +82,7 @@ class Recovery:
     torn: TornTail | None = None
     clean: bool = False  # the last owner closed the journal in good order
     warnings: list[str] = field(default_factory=list)
+    writer: str = ""  # the newest version of the program that wrote any of it
 
     def drain(self) -> int:
         """Read past everything, for a caller that does not want it; how many tail records there were."""

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from .checkpoint import Checkpoint
 from .disk import Disk, File
+from .manifest import Manifest
 from .records import encode_sync
 from .segment import HEADER_SIZE, SegmentHeader, create_segment
 
@@ -33,6 +35,7 @@ class Group:
     start: int
     end: int
     parts: tuple[bytes, ...]  # everything after the SYNC record
+    checkpoint: int = 0  # the newest one that is published
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class LogWriter:
         durable: int,
         epoch: int,
         clock: Callable[[], float],
+        manifest: Manifest,
     ) -> None:
         self.syncs = True  # False only where the operator gave up on power cuts
         self._disk = disk
@@ -66,6 +70,8 @@ class LogWriter:
         self._written = durable  # bytes from here on may never have been written, not even with zeros
         self._epoch = epoch
         self._clock = clock
+        self._manifest = manifest
+        self._checkpoint = 0
 
     def commit(self, groups: Sequence[Group]) -> Commit:
         """Write all groups and sync once (once more for each segment that is left)."""
@@ -91,6 +97,7 @@ class LogWriter:
             parts.extend(group.parts)
         self._write(parts, at)
         end = groups[-1].end
+        self._checkpoint = groups[-1].checkpoint
         if self.syncs and end - at <= _SMALL:
             self._write_ahead(end)
         began = time.perf_counter()
@@ -106,9 +113,11 @@ class LogWriter:
         """Note, unsynced, how far all is durable, in the place that the next group's SYNC will take.
 
         After a kill the page cache survives, and with it the proof that the last group was synced: if it is
-        found damaged then, that is corruption and not a torn tail.
+        found damaged then, that is corruption and not a torn tail. The manifest says the same from another
+        file, for the case that the end of this one is cut off or zeroed.
         """
         self._write([encode_sync(self._marker, self._durable, self._synced, self._clock())], self._durable)
+        self._manifest.note(self._base, self._synced, self._checkpoint)
 
     def finish(self) -> None:
         """Mark a clean end, give back the unused space, and close."""
@@ -119,9 +128,12 @@ class LogWriter:
         self._file.truncate(self._durable + len(mark) - self._base + HEADER_SIZE)
         self._file.sync()
         self._file.close()
+        self._manifest.note(self._base, self._durable, self._checkpoint, sync=True)
+        self._manifest.close()
 
     def abandon(self) -> None:
         self._file.close()
+        self._manifest.close()
 
     def _write(self, parts: Sequence[bytes], position: int) -> None:
         self._file.pwrite(parts, position - self._base + HEADER_SIZE)
@@ -147,6 +159,8 @@ class LogWriter:
         self._marker = header.marker
         self._capacity = group.capacity
         self._written = header.base
+        # Durable before a record in it can be reported: from then on the segment has to be there.
+        self._manifest.note(self._base, self._synced, self._checkpoint, sync=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +172,8 @@ class OpenLog:
     segments: Sequence[tuple[int, int]]  # base and size, the last one being written
     capacity: int
     end: int
-    checkpoint_position: int
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def checkpoint_position(self) -> int:
+        return 0 if self.checkpoint is None else self.checkpoint.position
