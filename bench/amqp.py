@@ -20,7 +20,7 @@ from bench import pika_clients
 from bench.rabbitmq import free_port, rabbitmq
 from rich.console import Console
 
-from holtmq.load.comparison import Outcome, Target, compare
+from holtmq.load.comparison import ComparedRun, Target, compare
 from holtmq.load.link import Address, Link, LoadError
 from holtmq.load.report import Report, as_table, new_report
 from holtmq.load.workloads import Mode, Workload
@@ -82,7 +82,7 @@ def run(
     """Measure both brokers; each workload's lines are printed as soon as they are known."""
     with holt() as ours, rabbitmq() as theirs:
         targets = [Target.at(ours.url, ours.pid), Target.at(theirs)]
-        outcomes: list[Outcome] = []
+        outcomes: list[ComparedRun] = []
         for workload in workloads:
             console.print(f"[dim]{workload.name}: {workload.about}[/dim]")
             # A backlog of a million takes RabbitMQ minutes, and is long enough to be measured once.

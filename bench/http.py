@@ -15,7 +15,7 @@ from bench.rabbitmq import free_port
 from bench.redis_streams import redis
 from rich.console import Console
 
-from holtmq.load.comparison import Figures, Outcome
+from holtmq.load.comparison import ComparedRun, Figures
 from holtmq.load.http_comparison import compare_http
 from holtmq.load.http_rounds import Contender
 from holtmq.load.http_stage import HttpTarget
@@ -69,7 +69,7 @@ def _run(
     console: Console,
     command: str,
 ) -> Report:
-    outcomes: list[Outcome] = []
+    outcomes: list[ComparedRun] = []
     for workload in workloads:
         console.print(f"[dim]{workload.name}: {workload.about}[/dim]")
         outcomes.append(compare_http(contenders, workload, rounds=rounds, seconds=seconds, warm_up=warm_up))
@@ -86,7 +86,7 @@ def _run(
     )
 
 
-def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
+def verdicts(outcomes: Sequence[ComparedRun]) -> list[str]:
     """Our figures against the goals, as far as they were measured."""
     ours = {outcome.workload: outcome.figures[0] for outcome in outcomes if outcome.figures}
     lines = []

@@ -195,7 +195,7 @@ class Node:
             self.wake,
             TokenVerifier(auth) if auth.jwt_enabled else None,
             self.started_at,
-            History(self.partitioned.tally),
+            History(self.partitioned.counters),
             self.amqp.authenticator,
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,

@@ -59,7 +59,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import Message
-from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_properties
@@ -149,8 +149,8 @@ class World:
 
 def waiting(queue: WorkQueue) -> list[Message]:
     """What waits in a queue; few enough here that nothing is paged out."""
-    lanes = [queue.store] if isinstance(queue.store, Lane) else list(queue.store.lanes.values())
-    return [message for lane in lanes for message in lane.ready]
+    fifos = [queue.store] if isinstance(queue.store, SpillingFifo) else list(queue.store.fifos.values())
+    return [message for fifo in fifos for message in fifo.ready]
 
 
 class Peer:

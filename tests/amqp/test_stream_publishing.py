@@ -26,7 +26,7 @@ from holtmq.amqp.methods import (
     QueueDeclareOk,
     QueueDelete,
 )
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.commands.admin import configure
 from holtmq.broker.partitioned.log.bodies import Body
@@ -173,8 +173,8 @@ def test_messages_keep_their_order_however_the_reads_cut_them(client: Client) ->
 def test_every_publish_counts_as_a_request_of_its_own(client: Client) -> None:
     client.read(*[publish(body) for body in numbers(7)])
 
-    tally = client.service.tally.of("s")
-    assert (tally.push_requests, tally.push_messages, tally.partitions_created) == (7, 7, 1)
+    counters = client.service.counters.of("s")
+    assert (counters.push_requests, counters.push_messages, counters.partitions_created) == (7, 7, 1)
 
 
 def test_a_read_with_too_many_bytes_is_written_in_parts(client: Client) -> None:
@@ -284,7 +284,7 @@ def test_a_route_that_outlived_its_stream_does_not_make_the_log_anew(client: Cli
     route = broker.resolve(broker.vhost("/"), "", "s", make_address("", "s"))
     client.read(publish(b"1"), frame(QueueDelete("s")))
 
-    assert flow.publish_in_read(route, flow.traits.of(header), header, b"2") is Outcome.UNROUTED
+    assert flow.publish_in_read(route, flow.traits.of(header), header, b"2") is PublishOutcome.UNROUTED
     flow.turn()
 
     assert "s" not in client.service.store.queues

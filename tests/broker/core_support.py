@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from holtmq.broker.broker import Broker
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import TRANSIENT, Message, make_address
-from holtmq.broker.records import checkpoint
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work import spilling_fifo
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
@@ -256,7 +255,7 @@ class Bench:
         expiration: str | None = None,
         headers: FieldTable | None = None,
         turn: bool = True,
-    ) -> Outcome:
+    ) -> PublishOutcome:
         """Publish one message."""
         header = content_header(
             body, persistent=persistent, priority=priority, expiration=expiration, headers=headers
@@ -328,10 +327,10 @@ class Bench:
     def waiting(self, name: str) -> list[Message]:
         """The messages that wait in a queue, next first; nothing is moved or paged for it."""
         store = self.queue(name).store
-        lanes = [found for _, found in store.by_level(True)] if isinstance(store, Levels) else [store]
-        return [found for one in lanes for found in self._in_lane(one)]
+        fifos = [found for _, found in store.by_level(True)] if isinstance(store, Levels) else [store]
+        return [found for one in fifos for found in self._in_lane(one)]
 
-    def _in_lane(self, one: Lane) -> list[Message]:
+    def _in_lane(self, one: SpillingFifo) -> list[Message]:
         inbox = [] if one.inbox is one.ready else list(one.inbox)
         paged = [p for chunk in one._paged for p in chunk if p & ~TRANSIENT not in one._withdrawn]
         return [*one.ready, *self.flow.pager.read(paged), *inbox]
@@ -391,7 +390,6 @@ def shrink_paging() -> list[tuple[ModuleType, str, int]]:
         (spilling_fifo, "_FIRST_RUN", 2),
         (spilling_fifo, "TAIL_MAX", 2),
         (spilling_fifo, "_CHUNK", 8),
-        (checkpoint, "_IN_MEMORY_AT_MOST", 7),
     ]
 
 

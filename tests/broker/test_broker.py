@@ -6,7 +6,7 @@ from core_support import Bench, drain
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.broker.errors import AccessRefused, Conflict, NotFound, ResourceLocked
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.journal import JournalFailed
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -96,7 +96,7 @@ def test_a_deleted_queue_takes_its_messages_consumers_and_bindings_along(bench: 
     assert bench.broker.delete_queue(bench.vhost, "q") == (1, True)
 
     assert taker.lost_queue
-    assert bench.publish("", b"m", exchange="amq.fanout") is Outcome.UNROUTED
+    assert bench.publish("", b"m", exchange="amq.fanout") is PublishOutcome.UNROUTED
     session.ack(*taker.numbers())
     session.close()
     bench.turn()
@@ -277,7 +277,7 @@ def test_a_policy_that_makes_a_queue_refuse_drops_nothing(bench: Bench) -> None:
     bench.turn()
 
     assert bench.bodies("q") == [b"a", b"b", b"c"]
-    assert bench.publish("q", b"d") is Outcome.REFUSED
+    assert bench.publish("q", b"d") is PublishOutcome.REFUSED
 
 
 def test_an_operator_policy_wins_where_it_is_stricter(bench: Bench) -> None:

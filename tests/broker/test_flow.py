@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from core_support import START_MS, Bench, Taker, content_header, drain, headers_of
 
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address, placed
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.work.work_queue import WorkQueue
@@ -26,25 +26,25 @@ def kinds(bench: Bench) -> list[Kind]:
 def test_a_persistent_message_in_a_durable_queue_is_journalled(bench: Bench) -> None:
     bench.declare("q")
 
-    assert bench.publish("q", b"a") is Outcome.JOURNALLED
+    assert bench.publish("q", b"a") is PublishOutcome.JOURNALLED
 
 
 def test_a_transient_message_is_placed_without_a_record(bench: Bench) -> None:
     bench.declare("q")
     before = bench.journal.end
 
-    assert bench.publish("q", b"a", persistent=False) is Outcome.PLACED
+    assert bench.publish("q", b"a", persistent=False) is PublishOutcome.PLACED
     assert bench.journal.end == before
 
 
 def test_a_persistent_message_in_queues_that_do_not_last_is_not_journalled(bench: Bench) -> None:
     bench.declare("q", durable=False)
 
-    assert bench.publish("q", b"a") is Outcome.PLACED
+    assert bench.publish("q", b"a") is PublishOutcome.PLACED
 
 
 def test_a_message_for_nobody_is_unrouted(bench: Bench) -> None:
-    assert bench.publish("nobody", b"a") is Outcome.UNROUTED
+    assert bench.publish("nobody", b"a") is PublishOutcome.UNROUTED
 
 
 def test_a_body_on_many_queues_is_written_once(bench: Bench) -> None:
@@ -69,7 +69,7 @@ def test_one_publish_to_more_queues_than_a_short_number_counts_is_in_all_of_them
     outcome = bench.publish("", b"m", exchange="amq.fanout", turn=False)
     again = bench.publish("", b"m", exchange="amq.fanout", headers={"CC": ["nobody"]})
 
-    assert (outcome, again) == (Outcome.JOURNALLED, Outcome.JOURNALLED)
+    assert (outcome, again) == (PublishOutcome.JOURNALLED, PublishOutcome.JOURNALLED)
     assert {len(bench.queue(name)) for name in names} == {2}
     records = [payload for kind, payload in bench.journal._records.values() if kind == Kind.MESSAGE]
     ids = {bench.queue(name).id for name in names}
@@ -92,7 +92,7 @@ def test_a_refused_copy_does_not_keep_the_others_out(bench: Bench) -> None:
 
     outcome = bench.publish("full", b"m", headers={"CC": ["free"]})
 
-    assert outcome is Outcome.REFUSED
+    assert outcome is PublishOutcome.REFUSED
     assert bench.bodies("free") == [b"m"]
 
 

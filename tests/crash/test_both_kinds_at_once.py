@@ -31,9 +31,9 @@ from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import recover
-from holtmq.broker.streams.cross_kind_transaction import JointTransactions
+from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
 from holtmq.broker.streams.envelopes import to_body
-from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.config import Config
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.protocol import Exchange
@@ -78,8 +78,8 @@ class Machine:
         if not self.broker.vhosts:
             self._declare()
         streams.follow()
-        self.door = WorkDoor(self.broker)
-        self.joint = JointTransactions(self.broker, self.service, self.door)
+        self.door = TimedLeases(self.broker)
+        self.cross_kind = CrossKindTransactions(self.broker, self.service, self.door)
         self.settle()
 
     def _declare(self) -> None:
@@ -306,7 +306,7 @@ def test_a_work_queue_s_ack_and_a_push_to_a_partitioned_queue_are_one_record(mac
     part = Part([pushed("parts", "third"), pushed("fresh", "fourth")], [], machine.now)
 
     was, now = check_every_cut(
-        machine, lambda: machine.joint.transact(part, [], [acked(first), acked(second, AckStatus.RETRY)])
+        machine, lambda: machine.cross_kind.transact(part, [], [acked(first), acked(second, AckStatus.RETRY)])
     )
 
     assert now.work["jobs"] == [b'"two"']
@@ -321,7 +321,7 @@ def test_a_partitioned_queue_s_ack_and_a_push_to_a_work_queue_are_one_record(mac
     part = Part([], [ack], machine.now)
 
     _was, now = check_every_cut(
-        machine, lambda: machine.joint.transact(part, [machine.work_push("dead", "x")], [])
+        machine, lambda: machine.cross_kind.transact(part, [machine.work_push("dead", "x")], [])
     )
 
     assert now.work["dead"] == [b'"x"']
@@ -336,7 +336,7 @@ def test_a_rejection_that_dies_into_the_queue_the_transaction_pushes_to_is_in_th
     part = Part([pushed("log", "mine")], [], machine.now)
 
     _was, now = check_every_cut(
-        machine, lambda: machine.joint.transact(part, [], [acked(message, AckStatus.DEAD_LETTER)])
+        machine, lambda: machine.cross_kind.transact(part, [], [acked(message, AckStatus.DEAD_LETTER)])
     )
 
     assert now.logs["log"] == [b'"mine"', b'"one"']
@@ -351,7 +351,7 @@ def test_while_pushes_are_spooled_the_transaction_s_go_there_with_its_acks(machi
     part = Part([pushed("parts", "later")], [ack], machine.now)
 
     was, now = check_every_cut(
-        machine, lambda: machine.joint.transact(part, [machine.work_push("dead", "x")], [acked(message)])
+        machine, lambda: machine.cross_kind.transact(part, [machine.work_push("dead", "x")], [acked(message)])
     )
 
     assert (now.spooled, part.results) == (1, None)
@@ -446,7 +446,7 @@ def refused(machine: Machine, part: Part, pushes: list[WorkPush], acks: list[Wor
     machine.settle()
     before, end = machine.held(), machine.journal.end
     with pytest.raises(BrokerError) as raised:
-        machine.joint.transact(part, pushes, acks)
+        machine.cross_kind.transact(part, pushes, acks)
     machine.settle()
     assert (machine.held(), machine.journal.end) == (before, end)
     return raised.type
@@ -474,7 +474,7 @@ def test_a_refused_part_of_either_kind_refuses_the_whole(machine: Machine) -> No
     assert refused(machine, good, [push], [acked(first)._replace(status=None)]) is Conflict
     assert refused(machine, good, [push], [acked(first), acked(first)]) is Conflict
 
-    machine.joint.transact(good, [push], [acked(first), acked(second)])
+    machine.cross_kind.transact(good, [push], [acked(first), acked(second)])
     machine.settle()
 
     assert machine.held().work["jobs"] == []
@@ -485,6 +485,6 @@ def test_a_transaction_fills_a_queue_that_refuses_publishers_and_no_more(machine
     push = machine.work_push("full", "x")
 
     assert refused(machine, nothing, [push, push], []) is LimitReached
-    machine.joint.transact(nothing, [push], [])
+    machine.cross_kind.transact(nothing, [push], [])
 
     assert machine.held().work["full"] == [b'"x"']

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -288,6 +289,38 @@ def test_a_checkpoint_replaces_the_log_before_it(bench: Bench) -> None:
     assert list(recovery.records) == [(tail, 20, b"tail")]
     for index in sorted([*range(0, 200, 50), *range(25, 200, 50)]):
         assert bench.journal.read(positions[index]) == (20, b"%d" % index * 50)
+
+
+def test_live_positions_may_come_in_any_order(bench: Bench) -> None:
+    journal = bench.journal
+    positions = [journal.append(20, b"%d" % i * 50) for i in range(400)]
+    journal.flush()
+    shuffled = positions[::9]
+    Random(1).shuffle(shuffled)
+
+    for _ in range(3):
+        assert journal.checkpoint(
+            [(40, b"state")], [array("Q", shuffled), array("Q", reversed(positions[:40]))]
+        )
+        bench.reopen().drain()
+        journal = bench.journal
+        for index in {*range(0, 400, 9), *range(40)}:
+            assert journal.read(positions[index]) == (20, b"%d" % index * 50)
+
+
+@pytest.mark.parametrize("beyond", [0, 100, 1 << 63])
+def test_a_checkpoint_over_a_position_that_the_log_never_gave_is_refused(bench: Bench, beyond: int) -> None:
+    journal = bench.journal
+    positions = [journal.append(20, b"%d" % i * 50) for i in range(400)]
+    journal.flush()
+
+    journal.checkpoint([(40, b"state")], [array("Q", [journal.end + beyond, positions[3]])])
+
+    assert journal.stats().checkpoint_failures == 1
+    assert journal.stats().checkpoints == journal.stats().deleted_segments == 0
+    recovery = bench.reopen()
+    assert list(recovery.checkpoint) == []
+    assert [at for at, _, _ in recovery.records] == positions
 
 
 def test_a_checkpoint_counts_only_once_the_log_is_durable(bench: Bench) -> None:

@@ -77,6 +77,26 @@ def test_a_compacted_segment_says_so_and_is_smaller() -> None:
         journal.read(positions[4])
 
 
+def test_a_state_that_refers_to_what_the_log_does_not_hold_gives_no_space_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    positions = filled(journal)
+    checkpoint_twice(journal, [positions[::20]])
+    assert journal.stats().compactions > 3
+    closed = [name for name in disk.list() if base_of(name) is not None][:-1]
+    before = {name: disk.content(name) for name in closed}
+
+    journal.checkpoint([(40, b"")], [array("Q", [positions[20], positions[21]])])
+    journal.flush()
+
+    assert before == {name: disk.content(name) for name in closed}
+    assert journal.stats().checkpoint_failures == 1
+    assert f"does not hold position {positions[21]}" in caplog.records[-1].__dict__["reason"]
+    assert journal.read(positions[980]) == (20, body(980))
+
+
 def test_a_segment_that_is_mostly_live_is_left_alone() -> None:
     disk = FakeDisk()
     journal = opened(disk)

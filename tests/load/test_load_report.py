@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from holtmq.cli import main
-from holtmq.load.comparison import Figures, Outcome
+from holtmq.load.comparison import ComparedRun, Figures
 from holtmq.load.link import Address
 from holtmq.load.measuring import Percentiles, Round, percentiles
 from holtmq.load.processes import listener_pid, usage
@@ -20,12 +20,12 @@ from holtmq.load.report import as_html, as_json, as_markdown, as_table, new_repo
 from holtmq.testing import TestBroker
 
 
-def outcome(name: str = "auto-ack") -> Outcome:
+def outcome(name: str = "auto-ack") -> ComparedRun:
     ours = [Round(name, 1.0, rate, float(rate), 0.1, 3.0, 1.0, 40.0) for rate in (300, 100, 200)]
     theirs = [
         Round(name, 1.0, 50, 50.0, 0.1, 30.0, 1.0, 90.0, Percentiles(1000, 2000, 3000, 10)) for _ in range(3)
     ]
-    return Outcome(name, "about", [Figures.of("Ours <1>", ours), Figures.of("Theirs", theirs)])
+    return ComparedRun(name, "about", [Figures.of("Ours <1>", ours), Figures.of("Theirs", theirs)])
 
 
 def test_rounds_become_their_median_and_ratios_follow() -> None:
@@ -41,7 +41,7 @@ def test_rounds_become_their_median_and_ratios_follow() -> None:
 
 
 def test_one_broker_alone_has_no_ratio() -> None:
-    alone = Outcome("auto-ack", "about", outcome().figures[:1])
+    alone = ComparedRun("auto-ack", "about", outcome().figures[:1])
 
     assert alone.speed_ratio is None
     assert alone.cpu_ratio is None
@@ -54,7 +54,7 @@ def test_percentiles_are_ranks_of_what_was_seen() -> None:
 
 def test_the_table_shows_rates_ratios_and_failures() -> None:
     console = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    failed = Outcome("deep", "about", [], failures=["Theirs: not one message"])
+    failed = ComparedRun("deep", "about", [], failures=["Theirs: not one message"])
 
     console.print(as_table([outcome(), failed]))
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from work_queue_model import DEAD, QUEUES, TOPICS, Item, Model, ModelQueue, Projection, Shape
 
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.message_records import decode_delayed
@@ -337,7 +337,7 @@ class Machine(RuleBasedStateMachine):
         ttl_ms: int | None,
         ahead: Counter[str] | None = None,
         bytes_ahead: Counter[str] | None = None,
-    ) -> tuple[list[ModelQueue], Outcome]:
+    ) -> tuple[list[ModelQueue], PublishOutcome]:
         queues = list(self.model.route(exchange, keys))
         ahead, bytes_ahead = ahead or Counter(), bytes_ahead or Counter()
         accepted = []
@@ -351,11 +351,11 @@ class Machine(RuleBasedStateMachine):
         for queue in accepted:
             queue.waiting.append(self.model.item(body, persistent, priority or 0, ttl_ms))
         if len(accepted) < len(queues):
-            return accepted, Outcome.REFUSED
+            return accepted, PublishOutcome.REFUSED
         if not queues:
-            return accepted, Outcome.UNROUTED
+            return accepted, PublishOutcome.UNROUTED
         lasts = persistent and any(queue.shape.durable for queue in accepted)
-        return accepted, Outcome.JOURNALLED if lasts else Outcome.PLACED
+        return accepted, PublishOutcome.JOURNALLED if lasts else PublishOutcome.PLACED
 
     def send(
         self,
@@ -365,7 +365,7 @@ class Machine(RuleBasedStateMachine):
         persistent: bool,
         priority: int | None,
         ttl_ms: int | None,
-    ) -> Outcome:
+    ) -> PublishOutcome:
         return self.bench.publish(
             keys[0],
             body,
@@ -389,7 +389,7 @@ class Machine(RuleBasedStateMachine):
             headers=headers,
             turn=False,
         )
-        assert outcome is (Outcome.JOURNALLED if persistent else Outcome.PLACED)
+        assert outcome is (PublishOutcome.JOURNALLED if persistent else PublishOutcome.PLACED)
         self.all_delays[body] = self.model.now_ms + delay_ms, self.model.item(body, persistent)
         self.model.delayed.append(self.all_delays[body])
         self.end(True)

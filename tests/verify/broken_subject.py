@@ -14,7 +14,7 @@ from holtmq.broker.partitioned import events as partitioned_events
 from holtmq.broker.partitioned import store as partitioned_store
 from holtmq.broker.partitioned.events import Acked, Event
 from holtmq.broker.partitioned.log.bodies import Body
-from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore
+from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
 from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind
 from holtmq.http.engine.protocol import Exchange
@@ -106,8 +106,8 @@ def tear_http_transactions() -> None:
         changes: Sequence[Change],
         records: Sequence[bytes] = (),
         bodies: Sequence[Body] = (),
-        extras: Sequence[Extra] = (),
-        riders: Sequence[Extra] = (),
+        state_records: Sequence[StateRecord] = (),
+        work_records: Sequence[StateRecord] = (),
     ) -> list[int]:
         acks = [change for change in changes if isinstance(change[1], Acked)]
         others = [change for change in changes if not isinstance(change[1], Acked)]
@@ -116,7 +116,7 @@ def tear_http_transactions() -> None:
             assert isinstance(store.journal, FileJournal)
             store.journal._close_group()
             changes = others
-        return commit(store, changes, records, bodies, extras, riders)
+        return commit(store, changes, records, bodies, state_records, work_records)
 
     PartitionedStore.commit = in_two  # type: ignore[method-assign, assignment]
     write_group_by_group()

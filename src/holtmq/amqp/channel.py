@@ -41,7 +41,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.topology import Topology
 from holtmq.amqp.transaction import Settle, Transaction
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Imprint, Route
@@ -101,7 +101,7 @@ class Channel:
         except JournalFailed:
             if self.confirms is None:
                 raise
-            outcome = Outcome.REFUSED
+            outcome = PublishOutcome.REFUSED
         if self.confirms is not None or mandatory:
             self._published(outcome, route, mandatory, header, body)
 
@@ -115,7 +115,7 @@ class Channel:
         except JournalFailed:
             if self.confirms is None:
                 raise
-            outcome = Outcome.REFUSED
+            outcome = PublishOutcome.REFUSED
         confirms = self.confirms
         # Placed (0), or journalled (1) like one before it in this read: there is nothing to note but the tag.
         if confirms is not None and self.owes_confirms and outcome <= confirms.journalled:
@@ -123,14 +123,16 @@ class Channel:
         elif confirms is not None or mandatory:
             self._published(outcome, imprint.route, mandatory, imprint.header, body)
 
-    def _published(self, outcome: Outcome, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
-        if mandatory and outcome is Outcome.UNROUTED:
+    def _published(
+        self, outcome: PublishOutcome, route: Route, mandatory: bool, header: bytes, body: bytes
+    ) -> None:
+        if mandatory and outcome is PublishOutcome.UNROUTED:
             self._return(route, header, body)
         confirms = self.confirms
         if confirms is not None:
             confirms.last += 1
             if outcome:
-                confirms.note(outcome is Outcome.JOURNALLED, outcome is Outcome.REFUSED)
+                confirms.note(outcome is PublishOutcome.JOURNALLED, outcome is PublishOutcome.REFUSED)
             if not self.owes_confirms:
                 self.owes_confirms = True
                 self.connection.confirming.append(self)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.flow import Flow, Outcome
+from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.work.leases import Lease, Ledger
@@ -57,7 +57,7 @@ class Transaction:
         try:
             for route, traits, header, body, mandatory in self._publishes:
                 outcome = flow.publish(route, traits, header, body)
-                if outcome is Outcome.UNROUTED and mandatory:
+                if outcome is PublishOutcome.UNROUTED and mandatory:
                     unrouted.append((route, header, body))
             self._check(flow.batch_bytes)  # with all its queues, which may be many; the last chance to refuse
         except BaseException:

@@ -26,7 +26,7 @@ from holtmq.broker.records.changes import (
 from holtmq.broker.records.message_records import encode_settled
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.streams.vhost_streams import Streams
-from holtmq.broker.topology.administration import Realm
+from holtmq.broker.topology.administration import Administration
 from holtmq.broker.topology.policies import PolicyBook, effective, make_policy
 from holtmq.broker.topology.queue_arguments import (
     QueueDeclaration,
@@ -41,7 +41,7 @@ from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 
 
-class Broker(Realm):
+class Broker(Administration):
     """All state of a node, and every rule that changes it."""
 
     def __init__(self, journal: Journal, *, max_priority: int = 10, cancel_requeue: bool = True) -> None:
@@ -201,8 +201,8 @@ class Broker(Realm):
 
     def attach(self, partitioned: PartitionedService) -> Streams:
         """Give AMQP its face of the partitioned queues; before recovery."""
-        self.streams = self.flow.joint = Streams(self, partitioned)
-        self.flow.gathering = self.streams.gathering
+        self.streams = self.flow.cross_kind = Streams(self, partitioned)
+        self.flow.stream_publishes = self.streams.stream_publishes
         return self.streams
 
     def _streams(self) -> Streams:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.publish.publishing import Outcome, Placing
+from holtmq.broker.publish.publishing import Publishing, PublishOutcome
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import (
     encode_mark,
@@ -24,14 +24,14 @@ from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal, JournalFailed
 
-__all__ = ["Flow", "Outcome"]
+__all__ = ["Flow", "PublishOutcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
 _CAST_OUT_BYTES: Final = 16 << 20  # of bodies, in one record: it has a limit, what a queue sheds has none
 _MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
 
-class Flow(Placing):
+class Flow(Publishing):
     """The moving half of the broker. Everything happens on one thread, turn by turn."""
 
     __slots__ = ("dead_lettered",)

@@ -16,7 +16,7 @@ from holtmq.load.http_workloads import HTTP_WORKLOADS
 from holtmq.load.workloads import WORKLOADS
 
 if TYPE_CHECKING:
-    from holtmq.load.comparison import Outcome
+    from holtmq.load.comparison import ComparedRun
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -201,7 +201,7 @@ def http(
 
 def _show(
     labels: list[str],
-    outcomes: list[Outcome],
+    outcomes: list[ComparedRun],
     rounds: int,
     seconds: float,
     warm_up: float,

@@ -16,16 +16,17 @@ from functools import partial
 from typing import TypeVar
 
 from .checkpoint import discard, publish, write_checkpoint
-from .compaction import Reclaimed, SealedSegment, Standing, reclaim
+from .compaction import Keeping, Reclaimed, SealedSegment, Standing, reclaim
 from .disk import Disk
+from .dropped import Dropped
 from .interface import Defer
-from .segment import count_between
+from .live import LivePositions, live_bases
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
-class Outcome:
+class CheckpointOutcome:
     position: int
     published: bool = False
     reclaimed: Reclaimed = field(default_factory=Reclaimed)
@@ -34,20 +35,23 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Running:
-    state: Standing
-    written: bool = False
+    position: int
+    live: LivePositions | None = None  # known once the checkpoint is written
     publishing: bool = False
-
-    @property
-    def position(self) -> int:
-        return self.state.position
 
 
 class Checkpointer:
     """``done`` is told how each one ended. Without ``notify`` every step runs inline."""
 
-    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        notify: Defer | None,
+        done: Callable[[CheckpointOutcome], None],
+        dropped: Dropped,
+    ) -> None:
         self._disk = disk
+        self._dropped = dropped
         self._notify = notify
         self._done = done
         self._running: _Running | None = None
@@ -60,7 +64,9 @@ class Checkpointer:
     def waits_for(self) -> int | None:
         """The position up to which the log must be durable before ``proceed``; None when nothing waits."""
         running = self._running
-        return running.position if running and running.written and not running.publishing else None
+        if running is None or running.live is None or running.publishing:
+            return None
+        return running.position
 
     @property
     def busy(self) -> bool:
@@ -87,7 +93,7 @@ class Checkpointer:
         """Start writing; ``written`` is called when the caller may look at ``waits_for``."""
         if self._running is not None:
             return False
-        self._running = _Running(Standing(position, live, frozenset()))
+        self._running = _Running(position)
         self._background(
             partial(_write, self._disk, position, epoch, bases, records, live), partial(self._wrote, written)
         )
@@ -103,11 +109,11 @@ class Checkpointer:
         """
         running = self._running
         assert running is not None
+        assert running.live is not None
         running.publishing = True
-        older = self._newest
-        work = partial(
-            _publish, self._disk, running.state, older, sealed, threshold, unsynced, self._stopping.is_set
-        )
+        state = Standing(running.position, running.live)
+        keeping = Keeping(state, self._newest, self._dropped)
+        work = partial(_publish, self._disk, keeping, sealed, threshold, unsynced, self._stopping.is_set)
         self._background(work, self._finished)
 
     def stop(self) -> None:
@@ -118,19 +124,19 @@ class Checkpointer:
             self._thread = None
         self._collect()
 
-    def _wrote(self, written: Callable[[], None], problem: str | None) -> None:
+    def _wrote(self, written: Callable[[], None], result: LivePositions | str) -> None:
         running = self._running
         assert running is not None
-        if problem is not None:
-            self._finished(Outcome(running.position, problems=[problem]))
+        if isinstance(result, str):
+            self._finished(CheckpointOutcome(running.position, problems=[result]))
             return
-        running.written = True
+        running.live = result
         written()
 
-    def _finished(self, outcome: Outcome) -> None:
+    def _finished(self, outcome: CheckpointOutcome) -> None:
         running, self._running = self._running, None
         if outcome.published and running is not None:
-            self._newest = running.state
+            self._newest = Standing(running.position, running.live)
         self._done(outcome)
 
     def _background(self, work: Callable[[], _Value], then: Callable[[_Value], None]) -> None:
@@ -158,32 +164,27 @@ def _write(
     epoch: int,
     bases: Sequence[int],
     records: Sequence[tuple[int, bytes]],
-    live: Sequence[array[int]],
-) -> str | None:
+    arrays: Sequence[array[int]],
+) -> LivePositions | str:
+    """Write the checkpoint; the positions to keep, in order, or why it could not be done."""
     try:
-        ends = [*bases[1:], position]
-        needed = [
-            base
-            for base, end in zip(bases, ends, strict=True)
-            if base < end and count_between(live, base, end)
-        ]
-        write_checkpoint(disk, position, epoch, needed, records)
+        live = LivePositions(arrays, position)
+        write_checkpoint(disk, position, epoch, live_bases(bases, position, live), records)
     except Exception as exc:  # no space, most likely: the log is untouched, the last checkpoint still counts
         discard(disk, position)
         return f"writing the checkpoint: {exc}"
-    return None
+    return live
 
 
 def _publish(
     disk: Disk,
-    state: Standing,
-    older: Standing | None,
+    keeping: Keeping,
     sealed: Sequence[SealedSegment],
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
-) -> Outcome:
-    outcome = Outcome(state.position)
+) -> CheckpointOutcome:
+    outcome = CheckpointOutcome(keeping.state.position)
     try:
         if unsynced is not None:
             file = disk.open(unsynced, write=True)
@@ -191,10 +192,11 @@ def _publish(
                 file.sync()
             finally:
                 file.close()
-        publish(disk, state.position, None if older is None else older.position)
+        older = keeping.older
+        publish(disk, keeping.state.position, None if older is None else older.position)
         outcome.published = True
         if older is not None:  # the first one's elder is the log from its very start
-            outcome.reclaimed = reclaim(disk, sealed, state, older, threshold, stopping)
+            outcome.reclaimed = reclaim(disk, sealed, keeping, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")

@@ -2,26 +2,27 @@
 
 Owns: the decision (delete, compact, leave) for each segment before a checkpoint, and the rewrite.
 Must not touch: the tail after the checkpoint, and positions: a live record keeps its position for ever.
+A state that refers to a record the log does not hold contradicts the log: then nothing at all is given back.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
 from itertools import islice
 from typing import Final
 
 from .disk import Disk
+from .dropped import Dropped
+from .interface import PositionNotHeld, RecordUnreadable
+from .live import LivePositions
 from .reader import LogReader
 from .records import encode
 from .segment import (
     HEADER_SIZE,
     TEMPORARY,
     SegmentHeader,
-    count_between,
     encode_index,
     read_header,
     segment_name,
@@ -43,15 +44,29 @@ class Standing:
     """A checkpoint that counts, and what it needs of the segments before its position."""
 
     position: int
-    live: Sequence[array[int]] | None  # None: a former owner made it, and only ``segments`` are known
-    segments: frozenset[int]
+    live: LivePositions | None  # None: a former owner made it, and only ``segments`` are known
+    segments: frozenset[int] = frozenset()
 
     def may_need(self, segment: SealedSegment) -> bool:
         if segment.end > self.position:
             return True
         if self.live is None:
             return segment.base in self.segments
-        return count_between(self.live, segment.base, segment.end) > 0
+        return self.live.any_between(segment.base, segment.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """The two checkpoints that are kept, and what a repair has given up of their messages."""
+
+    state: Standing
+    older: Standing | None
+    dropped: Dropped
+
+    def live(self) -> LivePositions:
+        known = [checkpoint.live for checkpoint in (self.state, self.older) if checkpoint is not None]
+        first, *others = [live for live in known if live is not None]
+        return first.joined(others[0]) if others else first
 
 
 @dataclass(slots=True)
@@ -65,8 +80,7 @@ class Reclaimed:
 def reclaim(
     disk: Disk,
     segments: Sequence[SealedSegment],
-    state: Standing,
-    older: Standing,
+    keeping: Keeping,
     threshold: float,
     stopping: Callable[[], bool],
 ) -> Reclaimed:
@@ -76,28 +90,39 @@ def reclaim(
     one would replay stay as they are.
     """
     done = Reclaimed()
+    state, older, live = keeping.state, keeping.older, keeping.live()
+    assert older is not None
+    segments = [segment for segment in segments if segment.end <= older.position]
+    dead: list[SealedSegment] = []
     sparse: list[SealedSegment] = []
-    for segment in segments:
-        if segment.end > older.position:
-            continue
-        if not state.may_need(segment) and not older.may_need(segment):
+    reader = LogReader(disk, [segment.base for segment in segments], 1, keeping.dropped)
+    try:
+        for segment in segments:
+            if not state.may_need(segment) and not older.may_need(segment):
+                dead.append(segment)
+                continue
+            if older.live is None and older.may_need(segment):
+                continue  # which of its records is not known; the next checkpoint's elder will be ours
+            try:
+                if _live_share(reader, segment, live) < threshold:
+                    sparse.append(segment)
+            except PositionNotHeld:
+                raise
+            except Exception as exc:  # damaged: it stays as it is, and whoever reads that record is told
+                done.problems.append(f"{segment_name(segment.base)}: {exc}")
+        for segment in dead:
             disk.remove(segment_name(segment.base))
             done.deleted.append(segment.base)
             done.freed_bytes += segment.size
-        elif older.live is not None or not older.may_need(segment):
-            sparse.append(segment)
-    live = [*(state.live or ()), *(older.live or ())]
-    if done.deleted:
-        disk.sync_dir()
-    reader = LogReader(disk, [segment.base for segment in sparse], handles=1)
-    try:
+        if dead:
+            disk.sync_dir()
         for segment in sparse:
             if stopping():
                 break
             try:
-                if _live_share(reader, segment, live) >= threshold:
-                    continue
                 size = _compact(disk, reader, segment, live)
+            except PositionNotHeld:
+                raise
             except Exception as exc:
                 # A live record that cannot be read, or no space: the old file stays as it is, and whoever
                 # reads that record is told. The log itself is untouched.
@@ -105,47 +130,42 @@ def reclaim(
                 continue
             done.compacted[segment.base] = size
             done.freed_bytes += segment.size - size
+    except PositionNotHeld as exc:
+        done.problems.append(f"no space is given back, the state refers to a record that is not there: {exc}")
     finally:
         reader.close()
     return done
 
 
-def _live_in(live: Sequence[array[int]], segment: SealedSegment) -> Iterator[int]:
-    """The live positions of one segment in order, each once."""
-    parts = [
-        islice(positions, bisect_left(positions, segment.base), bisect_left(positions, segment.end))
-        for positions in live
-    ]
-    last = -1
-    for position in merge(*parts):
-        if position != last:
-            yield position
-            last = position
-
-
-def _live_share(reader: LogReader, segment: SealedSegment, live: Sequence[array[int]]) -> float:
+def _live_share(reader: LogReader, segment: SealedSegment, live: LivePositions) -> float:
     """Estimated from a sample of live records: reading all of them would cost what compaction costs."""
     count = 0
     sampled = sampled_bytes = 0
-    for positions in live:
-        first = bisect_left(positions, segment.base)
-        stop = bisect_left(positions, segment.end)
+    for positions, first, stop in live.slices(segment.base, segment.end):
         count += stop - first
         for index in range(first, stop, max((stop - first) // _SAMPLES, 1)):
-            sampled_bytes += reader.record_size(positions[index])
+            try:
+                sampled_bytes += reader.record_size(positions[index])
+            except RecordUnreadable as exc:
+                if not exc.dropped:
+                    raise
             sampled += 1
             if sampled >= 4 * _SAMPLES:
                 break
     return count * (sampled_bytes / max(sampled, 1)) / max(segment.size - HEADER_SIZE, 1)
 
 
-def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequence[array[int]]) -> int:
+def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: LivePositions) -> int:
     """Write the live records beside the segment and rename over it; the new size."""
 
     def records() -> Iterator[tuple[int, int, bytes]]:
-        wanted = _live_in(live, segment)
+        wanted = live.between(segment.base, segment.end)
         while run := list(islice(wanted, _SLICE)):
-            for position, (kind, payload) in zip(run, reader.read_many(run), strict=True):
+            try:
+                read = [*zip(run, reader.read_many(run), strict=True)]
+            except RecordUnreadable:
+                read = [*_but_dropped(reader, run)]
+            for position, (kind, payload) in read:
                 yield position, kind, payload
 
     old = disk.open(segment_name(segment.base))
@@ -158,13 +178,18 @@ def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: Sequen
     return size
 
 
+def _but_dropped(reader: LogReader, run: list[int]) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """What a repair has given up need not be kept; anything else that cannot be read stays where it is."""
+    for position in run:
+        try:
+            yield position, reader.read(position)
+        except RecordUnreadable as exc:
+            if not exc.dropped:
+                raise
+
+
 def write_compacted(
-    disk: Disk,
-    before: SegmentHeader,
-    end: int,
-    records: Iterator[tuple[int, int, bytes]],
-    *,
-    repaired: bool = False,
+    disk: Disk, before: SegmentHeader, end: int, records: Iterator[tuple[int, int, bytes]]
 ) -> int:
     """Put a segment of these records alone in the place of the one that ``before`` heads; its size.
 
@@ -187,16 +212,8 @@ def write_compacted(
                 offset += len(record)
             file.pwrite([b"".join(parts)], start)
         index = encode_index(positions, offsets)
-        header = SegmentHeader(
-            before.base,
-            before.epoch,
-            before.marker,
-            True,
-            end,
-            offset,
-            len(positions),
-            repaired or before.repaired,
-        ).encode()
+        count = len(positions)
+        header = SegmentHeader(before.base, before.epoch, before.marker, True, end, offset, count).encode()
         file.pwrite([index, index, header], offset)
         file.pwrite([header], 0)
         file.sync()

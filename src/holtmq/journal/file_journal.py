@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .checkpointer import Checkpointer, Outcome
+from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
 from .disk import Disk
 from .dropped import Dropped
@@ -91,7 +91,7 @@ class FileJournal:
         self._stats = JournalStats()
         self._reader = LogReader(disk, [], options.read_handles, dropped)
         self._writing = Writing()
-        self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done)
+        self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done, self._reader.dropped)
 
     # -- what a caller may ask
 
@@ -362,7 +362,7 @@ class FileJournal:
             sealed = self._segments.sealed(min(position, self._durable - SYNC_SIZE - 1))
             self._checkpointer.proceed(sealed, self._options.compact_below, unsynced)
 
-    def _checkpoint_done(self, outcome: Outcome) -> None:
+    def _checkpoint_done(self, outcome: CheckpointOutcome) -> None:
         stats = self._stats
         if outcome.published:
             stats.checkpoints += 1

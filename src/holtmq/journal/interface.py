@@ -47,6 +47,10 @@ class RecordUnreadable(JournalCorrupt):
         self.dropped = dropped  # a repair gave it up: nothing is left to be done about it
 
 
+class PositionNotHeld(RecordUnreadable):
+    """No segment holds a record at this position (any more), and no repair has given it up."""
+
+
 class JournalTooNew(JournalError):
     """Whole, but written by a later version of the program: the text names what is not understood."""
 

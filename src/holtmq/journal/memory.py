@@ -7,7 +7,6 @@ both). Must not touch: files and threads.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from .interface import (
     ReadRuns,
     Recovery,
 )
+from .live import LivePositions, WrongPosition
 from .unwritten import tell
 
 _FRAME = 9  # what a record costs beside its payload, as in the file format
@@ -43,7 +43,7 @@ class MemoryJournal:
         self._epoch = 1
         self._state: list[tuple[int, bytes]] = []
         self._state_position = 1
-        self._waiting: tuple[int, list[tuple[int, bytes]], Sequence[array[int]]] | None = None
+        self._waiting: tuple[int, list[tuple[int, bytes]], LivePositions] | None = None
         self._stats = JournalStats(segments=1)
 
     @property
@@ -120,7 +120,10 @@ class MemoryJournal:
             raise self._failed
         if self._waiting is not None:
             return False
-        self._waiting = (self._end, list(records), live)
+        try:
+            self._waiting = (self._end, list(records), LivePositions(live, self._end))
+        except WrongPosition:
+            self._stats.checkpoint_failures += 1
         self._finish_checkpoint()
         return True
 
@@ -174,14 +177,4 @@ class MemoryJournal:
         self._state_position = position
         self._waiting = None
         self._stats.checkpoints += 1
-        self._records = {
-            at: record for at, record in self._records.items() if at >= position or _contains(live, at)
-        }
-
-
-def _contains(live: Sequence[array[int]], position: int) -> bool:
-    for positions in live:
-        at = bisect_left(positions, position)
-        if at < len(positions) and positions[at] == position:
-            return True
-    return False
+        self._records = {at: record for at, record in self._records.items() if at >= position or at in live}

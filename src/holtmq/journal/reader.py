@@ -15,7 +15,7 @@ from typing import Final
 from .checksum import crc32
 from .disk import Disk, File
 from .dropped import Dropped
-from .interface import FIRST_FREE_KIND, JournalCorrupt, JournalError, RecordUnreadable
+from .interface import FIRST_FREE_KIND, JournalCorrupt, JournalError, PositionNotHeld, RecordUnreadable
 from .records import FRAME_SIZE, KIND_BYTES, PREFIX, PREFIX_SIZE, BadRecord, record_at
 from .segment import HEADER_SIZE, PositionTable, SegmentHeader, read_header, read_index, segment_name
 
@@ -137,7 +137,7 @@ class LogReader:
         at = bisect_right(self._bases, position) - 1
         if at < 0:
             text = f"position {position} lies before every segment in {self._disk.folder}"
-            raise RecordUnreadable(text, position, "its segment is gone", dropped=position in self.dropped)
+            raise self._not_held(text, position)
         base = self._bases[at]
         segment = self._open.get(base)
         if segment is None:
@@ -173,9 +173,14 @@ class LogReader:
             text = (
                 f"segment {self._disk.folder}/{segment_name(segment.base)} does not hold position {position}"
             )
-            reason = "its segment does not hold it"
-            raise RecordUnreadable(text, position, reason, dropped=position in self.dropped)
+            raise self._not_held(text, position)
         return offset
+
+    def _not_held(self, text: str, position: int) -> RecordUnreadable:
+        reason = "its segment does not hold it"
+        if position in self.dropped:
+            return RecordUnreadable(text, position, reason, dropped=True)
+        return PositionNotHeld(text, position, reason)
 
     def _load(self, segment: OpenSegment, offset: int, size: int) -> bytes:
         """At least the whole record at ``offset`` when it is intact."""

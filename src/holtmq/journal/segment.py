@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct, error
 from typing import Final
@@ -28,7 +27,6 @@ TEMPORARY: Final = ".tmp"
 _MAGIC: Final = b"HOLTSEG\n"
 FORMAT: Final = 2  # written; 1 is read, too
 _COMPACTED: Final = 1
-_REPAIRED: Final = 2
 # magic, version, flags, index entries, base, epoch, marker, original end, index offset, writer's version
 _HEADER: Final = Struct("<8sHHIQQ8sQQI")
 _CHECKSUM: Final = Struct("<I")
@@ -43,12 +41,11 @@ class SegmentHeader:
     end: int = 0  # compacted only: where the original ended
     index_offset: int = 0
     index_count: int = 0
-    repaired: bool = False  # compacted only: what the index does not name was dropped by a repair
     version: int = FORMAT
     writer: int = WRITER  # version of the program that wrote it
 
     def encode(self) -> bytes:
-        flags = (_COMPACTED if self.compacted else 0) | (_REPAIRED if self.repaired else 0)
+        flags = _COMPACTED if self.compacted else 0
         fields = _HEADER.pack(
             _MAGIC,
             self.version,
@@ -93,7 +90,7 @@ def read_header(file: File, base: int, folder: str, at: int = 0) -> SegmentHeade
         raise JournalCorrupt(f"segment {name} is damaged at offset 0: this is not a journal segment")
     if crc32(raw[: _HEADER.size]) != checksum:
         raise JournalCorrupt(f"segment {name} is damaged at offset 0: the header's checksum does not match")
-    if not 1 <= version <= FORMAT or flags & ~(_COMPACTED | _REPAIRED):
+    if not 1 <= version <= FORMAT or flags & ~_COMPACTED:
         raise JournalTooNew(
             f"segment {name} has format version {version} and flags {flags}; this program ({PROGRAM}) reads "
             f"versions up to {FORMAT}. HoltMQ {version_name(writer)} wrote it: use that or a later one"
@@ -102,8 +99,8 @@ def read_header(file: File, base: int, folder: str, at: int = 0) -> SegmentHeade
         raise JournalCorrupt(
             f"segment {name} was written as {segment_name(own)}: a file was renamed or swapped"
         )
-    compacted, repaired = bool(flags & _COMPACTED), bool(flags & _REPAIRED)
-    return SegmentHeader(base, epoch, marker, compacted, end, index_offset, count, repaired, version, writer)
+    compacted = bool(flags & _COMPACTED)
+    return SegmentHeader(base, epoch, marker, compacted, end, index_offset, count, version, writer)
 
 
 def create_segment(disk: Disk, base: int, epoch: int, capacity: int) -> tuple[File, SegmentHeader]:
@@ -159,8 +156,3 @@ def read_index(file: File, header: SegmentHeader, folder: str) -> PositionTable:
         f"segment {folder}/{segment_name(header.base)} is damaged at offset {header.index_offset}: "
         "the index of its records does not match its checksum"
     )
-
-
-def count_between(live: Sequence[array[int]], first: int, stop: int) -> int:
-    """How many of the sorted positions lie in [first, stop)."""
-    return sum(bisect_left(positions, stop) - bisect_left(positions, first) for positions in live)

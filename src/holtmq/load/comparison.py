@@ -84,7 +84,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ComparedRun:
     """One workload on every target. ``failures`` are rounds that could not be measured, with the reason."""
 
     workload: str
@@ -117,7 +117,7 @@ def compare(
     seconds: float,
     warm_up: float,
     on_round: Callable[[Target, Workload], None] = lambda target, workload: None,
-) -> Outcome:
+) -> ComparedRun:
     """Run the workload on each target in turn, ``rounds`` times over.
 
     In turn, because a machine's speed drifts: a minute for one and then a minute for the other would
@@ -138,7 +138,7 @@ def take_turns(
     rounds: int,
     on_round: Callable[[L, W], None],
     run: Callable[[L], Round],
-) -> Outcome:
+) -> ComparedRun:
     """One round of the workload on each target, then the next on each; a round that fails is noted."""
     seen: dict[str, list[Round]] = {target.label: [] for target in targets}
     failures = []
@@ -150,7 +150,7 @@ def take_turns(
             except LoadError as error:
                 failures.append(f"{target.label}: {error}")
     figures = [Figures.of(label, of) for label, of in seen.items() if of]
-    return Outcome(workload.name, workload.about, figures, seen, failures)
+    return ComparedRun(workload.name, workload.about, figures, seen, failures)
 
 
 def distinct(targets: Sequence[T]) -> list[T]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holtmq.load.comparison import Outcome, take_turns
+from holtmq.load.comparison import ComparedRun, take_turns
 from holtmq.load.http_rounds import Contender, run_http_round
 from holtmq.load.http_workloads import HttpWorkload
 
@@ -20,7 +20,7 @@ def compare_http(
     seconds: float,
     warm_up: float,
     on_round: Callable[[Contender, HttpWorkload], None] = lambda contender, workload: None,
-) -> Outcome:
+) -> ComparedRun:
     """Run the workload on each contender that has a counterpart of it, in turn, ``rounds`` times over."""
     able = [contender for contender in contenders if contender.runs(workload)]
     return take_turns(

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import msgspec
 from rich.table import Table
 
-from holtmq.load.comparison import Figures, Outcome
+from holtmq.load.comparison import ComparedRun, Figures
 from holtmq.load.measuring import Percentiles
 
 _COLOURS = ("#1f6f8b", "#c06014", "#6b7f2a")
@@ -33,13 +33,13 @@ class Report:
     seconds: float
     warm_up: float
     command: str
-    outcomes: list[Outcome]
+    outcomes: list[ComparedRun]
     load_average: tuple[float, float, float]  # at the end: what else the machine did
 
 
 def new_report(
     brokers: Sequence[str],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ComparedRun],
     *,
     rounds: int,
     seconds: float,
@@ -65,7 +65,7 @@ def as_json(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=2)
 
 
-def as_table(outcomes: Sequence[Outcome]) -> Table:
+def as_table(outcomes: Sequence[ComparedRun]) -> Table:
     """One line for each broker on each workload."""
     table = Table(title_justify="left", header_style="bold", pad_edge=False)
     table.add_column("workload", no_wrap=True)
@@ -106,7 +106,7 @@ def as_table(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def as_markdown(outcomes: Sequence[Outcome]) -> str:
+def as_markdown(outcomes: Sequence[ComparedRun]) -> str:
     """One line for each workload: ours, theirs, the ratios."""
     lines = [
         "| workload | ours msg/s | theirs msg/s | ratio | our CPU µs/msg | theirs | share "
@@ -164,7 +164,7 @@ def rate_text(figures: Figures) -> str:
     return f"{figures.publish_rate:,.0f} in, {figures.rate:,.0f} out"
 
 
-def _ratio(outcome: Outcome, row: int) -> float | None:
+def _ratio(outcome: ComparedRun, row: int) -> float | None:
     """Of two, the first broker's over the second's, in its line; of more, in the line of each other one."""
     if row == 0:
         return outcome.speed_ratio

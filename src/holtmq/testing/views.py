@@ -12,7 +12,7 @@ from holtmq.amqp.server import AmqpProtocol
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import Message
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.wire.properties import PROPERTIES_AT, Properties, decode_properties
 from holtmq.wire.tables import FieldTable
@@ -102,7 +102,7 @@ def ready_messages(broker: Broker, queue: WorkQueue) -> list[StoredMessage]:
 
 def raw_messages(broker: Broker, queue: WorkQueue) -> list[Message]:
     """The same as the broker holds them, properties undecoded."""
-    return [message for lane in _lanes(queue) for message in _waiting(broker, lane)]
+    return [message for fifo in _fifos(queue) for message in _waiting(broker, fifo)]
 
 
 def leases(broker: Broker, connections: Iterator[Connection]) -> list[LeaseView]:
@@ -168,20 +168,20 @@ def connection_view(protocol: AmqpProtocol) -> ConnectionView:
     )
 
 
-def _lanes(queue: WorkQueue) -> list[Lane]:
+def _fifos(queue: WorkQueue) -> list[SpillingFifo]:
     store = queue.store
     if isinstance(store, Levels):
-        return [store.lanes[level] for level in sorted(store.lanes, reverse=True)]
+        return [store.fifos[level] for level in sorted(store.fifos, reverse=True)]
     return [store]
 
 
-def _waiting(broker: Broker, lane: Lane) -> Iterator[Message]:
-    yield from lane.ready
-    runs = list(lane.positions())  # head, what was paged out, tail
-    for run in runs[1:] if lane.inbox is lane.ready else runs[1:-1]:
-        yield from broker.flow.pager.read(run)
-    if lane.inbox is not lane.ready:
-        yield from lane.inbox
+def _waiting(broker: Broker, fifo: SpillingFifo) -> Iterator[Message]:
+    yield from fifo.ready
+    runs = list(fifo.positions())  # head, what was paged out, tail
+    for run in runs[1:] if fifo.inbox is fifo.ready else runs[1:-1]:
+        yield from broker.flow.pager.read(run.positions)
+    if fifo.inbox is not fifo.ready:
+        yield from fifo.inbox
 
 
 def stored_message(queue: WorkQueue, message: Message) -> StoredMessage:

@@ -19,8 +19,8 @@ def test_what_happened_on_a_deleted_queue_stays_in_the_sums() -> None:
 
     delete_queue(service, "gone")
 
-    assert set(service.tally.queues) == {"kept"}
-    assert service.tally.total().push_messages == 2
+    assert set(service.counters.queues) == {"kept"}
+    assert service.counters.total().push_messages == 2
 
 
 def test_a_stream_deleted_over_amqp_takes_its_counters_along() -> None:
@@ -33,9 +33,9 @@ def test_a_stream_deleted_over_amqp_takes_its_counters_along() -> None:
     header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
     route = broker.resolve(vhost, "", "s", make_address("", "s"))
     broker.flow.publish(route, broker.flow.traits.of(header), header, b"1")
-    assert set(service.tally.queues) == {"s"}
+    assert set(service.counters.queues) == {"s"}
 
     broker.delete_queue(vhost, "s")
 
-    assert service.tally.queues == {}
-    assert service.tally.total().push_messages == 1
+    assert service.counters.queues == {}
+    assert service.counters.total().push_messages == 1

@@ -438,15 +438,13 @@ def test_a_deleted_vhost_stays_deleted_with_all_that_was_in_it(bench: Bench) -> 
     assert bench.broker.queues_by_id == {}
 
 
-def test_a_snapshot_names_positions_in_rising_order(bench: Bench) -> None:
+def test_a_snapshot_names_positions_without_tags(bench: Bench) -> None:
     populate(bench)
     stir(bench)
 
     _, live = snapshot(bench.broker)
 
-    for run in live:
-        assert list(run) == sorted(run)
-        assert all(position < 1 << 63 for position in run)
+    assert all(0 < position < bench.broker.journal.end for run in live for position in run)
 
 
 def test_a_checkpoint_that_was_not_finished_does_not_count() -> None:

@@ -6,7 +6,7 @@ import pytest
 from core_support import Bench, headers_of
 
 from holtmq.broker import flow
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish import publishing
 from holtmq.journal import JournalFailed, file_journal
@@ -175,5 +175,5 @@ def test_a_delayed_message_that_cannot_be_placed_leaves_no_batch_open(
         with pytest.raises(RuntimeError, match="a bug"):
             bench.advance(50)
 
-    assert bench.publish("q", b"m") is Outcome.JOURNALLED
+    assert bench.publish("q", b"m") is PublishOutcome.JOURNALLED
     assert bench.bodies("q") == [b"m"]

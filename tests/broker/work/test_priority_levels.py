@@ -32,15 +32,15 @@ def test_a_priority_above_the_top_counts_as_the_top() -> None:
     push(levels, shelf, (1, 3), (2, 200), (3, 3))
 
     assert seqs(levels.take(10, shelf)) == [1, 2, 3]
-    assert sorted(levels.lanes) == [3]
+    assert sorted(levels.fifos) == [3]
 
 
 def test_a_level_is_made_when_first_used() -> None:
     levels, shelf = Levels(255), Shelf()
 
-    assert levels.lanes == {}
+    assert levels.fifos == {}
     push(levels, shelf, (1, 7))
-    assert list(levels.lanes) == [7]
+    assert list(levels.fifos) == [7]
 
 
 def test_deep_levels_come_out_by_priority_then_arrival() -> None:
@@ -108,7 +108,7 @@ def test_a_small_level_stays_in_memory_beside_a_deep_one(monkeypatch: pytest.Mon
         levels.push(message(seq, priority=5, position=seq * 10))
     levels.spill(shelf, total)
 
-    assert levels.lanes[5].in_memory == 4
+    assert levels.fifos[5].in_memory == 4
 
 
 def test_a_level_of_large_messages_leaves_memory_although_the_queue_is_small_on_average(
@@ -122,4 +122,4 @@ def test_a_level_of_large_messages_leaves_memory_although_the_queue_is_small_on_
         levels.push(message(seq, b"x" * 1000, priority=5, position=seq * 10))
     levels.spill(shelf, 6_000)
 
-    assert levels.lanes[5].in_memory < 5
+    assert levels.fifos[5].in_memory < 5

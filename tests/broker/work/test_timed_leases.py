@@ -9,7 +9,7 @@ import pytest
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
-from holtmq.broker.work.timed_leases import WorkDoor
+from holtmq.broker.work.timed_leases import TimedLeases
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
@@ -49,7 +49,7 @@ def test_a_message_that_makes_no_sense_is_handed_out_with_those_around_it(
     publish(broker, b'"before"')
     publish(broker, body, properties)
     publish(broker, b'"after"')
-    door, queue = WorkDoor(broker), queue_of(broker)
+    door, queue = TimedLeases(broker), queue_of(broker)
 
     found = door.pop(queue, "lease", 10, 60, auto_ack=False)
     for message in found:
@@ -60,7 +60,7 @@ def test_a_message_that_makes_no_sense_is_handed_out_with_those_around_it(
 
 
 def test_a_lease_that_is_over_leaves_no_timer_behind(broker: Broker) -> None:
-    door, queue = WorkDoor(broker), queue_of(broker)
+    door, queue = TimedLeases(broker), queue_of(broker)
     publish(broker, b"1")
     (message,) = door.pop(queue, "lease", 1, 300, auto_ack=False)
 
@@ -87,7 +87,7 @@ class Watched(dict[str, Any]):
 
 
 def test_an_ack_without_a_lease_looks_at_the_loans_that_may_be_meant_alone(broker: Broker) -> None:
-    door, queue = WorkDoor(broker), queue_of(broker)
+    door, queue = TimedLeases(broker), queue_of(broker)
     loans = door._loans = Watched()
     for number in range(50):
         door.push(queue, [(f"t{number}", b"1")])
@@ -103,7 +103,7 @@ def test_an_ack_without_a_lease_looks_at_the_loans_that_may_be_meant_alone(broke
 
 
 def test_an_ack_without_a_lease_means_the_oldest_loan_with_a_message_of_that_id(broker: Broker) -> None:
-    door, queue = WorkDoor(broker), queue_of(broker)
+    door, queue = TimedLeases(broker), queue_of(broker)
     door.push(queue, [("same", b"1"), ("same", b"2"), ("same", b"3"), ("other", b"4")])
     door.pop(queue, "first", 2, 60, auto_ack=False)
     door.pop(queue, "second", 2, 90, auto_ack=False)

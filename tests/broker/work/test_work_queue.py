@@ -4,7 +4,7 @@ import pytest
 from core_support import Bench, Session, Taker, drain
 
 from holtmq.broker.errors import AccessRefused
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 
 
 class SharedRoom(Taker):
@@ -437,20 +437,20 @@ def test_a_queue_that_refuses_never_drops_what_it_has(bench: Bench) -> None:
     session = bench.session()
     session.consume("q", prefetch=1)
 
-    assert bench.publish("q", b"c") is Outcome.JOURNALLED
+    assert bench.publish("q", b"c") is PublishOutcome.JOURNALLED
     session.close()
     bench.turn()
 
     assert bench.bodies("q") == [b"a", b"b", b"c"]
-    assert bench.publish("q", b"d") is Outcome.REFUSED
+    assert bench.publish("q", b"d") is PublishOutcome.REFUSED
 
 
 def test_a_queue_that_refuses_counts_the_bytes_of_the_newcomer(bench: Bench) -> None:
     bench.declare("q", {"x-max-length-bytes": 10, "x-overflow": "reject-publish"})
 
-    assert bench.publish("q", b"123456") is Outcome.JOURNALLED
-    assert bench.publish("q", b"123456") is Outcome.REFUSED
-    assert bench.publish("q", b"1234") is Outcome.JOURNALLED
+    assert bench.publish("q", b"123456") is PublishOutcome.JOURNALLED
+    assert bench.publish("q", b"123456") is PublishOutcome.REFUSED
+    assert bench.publish("q", b"1234") is PublishOutcome.JOURNALLED
 
     assert bench.bodies("q") == [b"123456", b"1234"]
 
@@ -463,7 +463,12 @@ def test_a_transaction_cannot_overfill_a_queue_that_refuses(bench: Bench) -> Non
     bench.flow.commit()
     bench.turn()
 
-    assert outcomes == [Outcome.JOURNALLED, Outcome.JOURNALLED, Outcome.REFUSED, Outcome.REFUSED]
+    assert outcomes == [
+        PublishOutcome.JOURNALLED,
+        PublishOutcome.JOURNALLED,
+        PublishOutcome.REFUSED,
+        PublishOutcome.REFUSED,
+    ]
     assert bench.bodies("q") == [b"0", b"1"]
 
 
@@ -479,8 +484,8 @@ def test_what_is_refused_can_go_to_the_dead_letters(bench: Bench) -> None:
         },
     )
 
-    assert bench.publish("q", b"a") is Outcome.JOURNALLED
-    assert bench.publish("q", b"b") is Outcome.REFUSED
+    assert bench.publish("q", b"a") is PublishOutcome.JOURNALLED
+    assert bench.publish("q", b"b") is PublishOutcome.REFUSED
 
     assert (bench.bodies("q"), bench.bodies("dead")) == ([b"a"], [b"b"])
     bench.sync()

@@ -9,7 +9,7 @@ from http_support import Api
 
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.http.engine import stepwise
-from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 
@@ -43,7 +43,7 @@ async def test_others_have_a_turn_between_the_steps(single_steps: None) -> None:
     seen: list[str] = []
 
     async def work(name: str) -> None:
-        mine = Turns()
+        mine = Stepwise()
         for number in range(3):
             seen.append(f"{name}{number}")
             await mine.between()
@@ -62,7 +62,7 @@ async def test_steps_come_to_what_they_return(single_steps: None) -> None:
             yield
         return len(name)
 
-    found = await asyncio.gather(Turns().run(count("a")), Turns().run(count("bb")))
+    found = await asyncio.gather(Stepwise().run(count("a")), Stepwise().run(count("bb")))
 
     assert found == [1, 2]
     assert seen == ["a0", "bb0", "a1", "bb1", "a2", "bb2"]
@@ -73,7 +73,7 @@ async def test_what_is_short_is_done_in_one_step(monkeypatch: pytest.MonkeyPatch
     seen: list[str] = []
 
     async def work(name: str) -> None:
-        mine = Turns()
+        mine = Stepwise()
         for number in range(2):
             seen.append(f"{name}{number}")
             await mine.between()

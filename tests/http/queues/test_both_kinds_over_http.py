@@ -75,7 +75,7 @@ def test_a_push_to_both_kinds_is_counted_as_a_push(broker: TestBroker, api: Api)
 
     push(api, ("jobs", "b"), ("log", "a"), ("log", "c"))
 
-    counted = broker.call(lambda node: node.partitioned.tally.of("log"))
+    counted = broker.call(lambda node: node.partitioned.counters.of("log"))
     assert (counted.push_requests, counted.push_messages, counted.transactions) == (2, 2, 0)
     assert counted.partitions_created == 1
 

@@ -53,7 +53,7 @@ def test_a_pop_leaves_nothing_behind_under_the_name_of_a_queue_that_is_not_there
     for name in ("q", "q", "never", "nor this"):
         api.pop(name)
 
-    assert set(broker.call(lambda node: node.partitioned.tally.queues)) == {"q"}
+    assert set(broker.call(lambda node: node.partitioned.counters.queues)) == {"q"}
 
 
 def test_without_a_batch_one_message_is_popped_and_under_autopilot_many(api: Api) -> None:

@@ -50,7 +50,7 @@ class QueueTally:
         self.ack_failed += failed
 
 
-class Tally:
+class QueueCounters:
     """The counters of all queues; a deleted queue's go with it, but stay in the totals."""
 
     __slots__ = ("_gone", "queues")
@@ -66,21 +66,21 @@ class Tally:
         return found
 
     def forget(self, queue: str) -> None:
-        tally = self.queues.pop(queue, None)
-        if tally is not None:
-            _add(self._gone, tally)
+        counters = self.queues.pop(queue, None)
+        if counters is not None:
+            _add(self._gone, counters)
             self._gone.lag_max_us = 0
 
     def total(self) -> QueueTally:
         """All queues together."""
         total = QueueTally()
-        for tally in (self._gone, *self.queues.values()):
-            _add(total, tally)
+        for counters in (self._gone, *self.queues.values()):
+            _add(total, counters)
         return total
 
 
-def _add(total: QueueTally, tally: QueueTally) -> None:
+def _add(total: QueueTally, counters: QueueTally) -> None:
     for name in QueueTally.__slots__:
         if name != "lag_max_us":
-            setattr(total, name, getattr(total, name) + getattr(tally, name))
-    total.lag_max_us = max(total.lag_max_us, tally.lag_max_us)
+            setattr(total, name, getattr(total, name) + getattr(counters, name))
+    total.lag_max_us = max(total.lag_max_us, counters.lag_max_us)

@@ -254,7 +254,7 @@ class PartitionedQueue:
     def show(self, event: Pushed) -> None:
         """What was pushed is there to be claimed."""
         indexes = event.partitions
-        self.log.sure = event.first_offset + len(indexes)
+        self.log.durable_end = event.first_offset + len(indexes)
         touched = (indexes[0],) if indexes.count(indexes[0]) == len(indexes) else set(indexes)
         for group in self.groups.values():
             if group.lined_up:
@@ -368,15 +368,15 @@ class PartitionedQueue:
         if partition >= len(self.partitions):
             return None
         where, wanted = self.partitions[partition], self.fingerprint(partition, transaction_id)
-        sure = self.log.sure
+        durable_end = self.log.durable_end
         for offset in self.dedup.candidates(wanted):
             if (
-                offset < sure
+                offset < durable_end
                 and self.log.partition(offset) == partition
                 and self.carries(offset, transaction_id)
             ):
                 return where.position_of(offset)
-        shown = where.position_of(sure) - where.first
+        shown = where.position_of(durable_end) - where.first
         middle = shown if near is None else min(max(near - where.first, 0), shown)
         for row in _outward(middle, shown):
             offset = where.offsets[row]  # a hole's fingerprint is nobody's

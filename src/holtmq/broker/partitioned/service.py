@@ -19,7 +19,7 @@ from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
 from holtmq.broker.partitioned.commands.retention import decide_retention
 from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.commands.staging import Staging
-from holtmq.broker.partitioned.counters import Tally
+from holtmq.broker.partitioned.counters import QueueCounters
 from holtmq.broker.partitioned.events import Acked, QueueEvent, Trimmed
 from holtmq.broker.partitioned.extras.ephemeral import EphemeralQueue
 from holtmq.broker.partitioned.extras.keyed import KeyedRows
@@ -41,7 +41,7 @@ from holtmq.broker.partitioned.requests import (
     PushResult,
     Waiter,
 )
-from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore
+from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines
 from holtmq.journal.interface import Journal
@@ -73,11 +73,11 @@ class PartitionedService:
         self.ephemeral: dict[str, EphemeralQueue] = {}
         self.staging = Staging(self.store, self.spool)
         DeliveryCheckpoints(self.store)
-        self.tally = Tally()
+        self.counters = QueueCounters()
         wide = WideLines(self.store.by_number)
         self.line = WaitingLine(self.store.queues, wide, self.pop)
         self.store.on_event = self.line.hear
-        self._popping = Popping(self.store, self.tally, self.line, wide, self.settings.lookback)
+        self._popping = Popping(self.store, self.counters, self.line, wide, self.settings.lookback)
         self._firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None
 
@@ -103,29 +103,31 @@ class PartitionedService:
             return False  # a full queue: everything behind it waits, for order's sake
         return len(self.spool) > 0
 
-    def push_with(self, items: Sequence[PushItem], now: float, riders: Sequence[Extra]) -> list[int]:
+    def push_with(
+        self, items: Sequence[PushItem], now: float, work_records: Sequence[StateRecord]
+    ) -> list[int]:
         """Store messages for which room was asked, and records of work queues, as one step; where the latter
         are."""
         if self.spool.holds:
-            return self.store.commit((), extras=self.spool.records(items), riders=riders)
+            return self.store.commit((), state_records=self.spool.records(items), work_records=work_records)
         changes: list[Change] = []
         records: list[bytes] = []
         bodies: list[Body] = []
         decided = self.decide_pushes(items, now, changes, records, bodies, limited=False)
-        ridden = self.store.commit(changes, records, bodies, riders=riders)
+        work_positions = self.store.commit(changes, records, bodies, work_records=work_records)
         for name, mine, decision in decided:
             self._count(name, decision, len(mine), requests=len(mine))  # each was a publish of its own
-        return ridden
+        return work_positions
 
     def _store_all(
-        self, items: Sequence[PushItem], now: float, extras: Sequence[Extra] = ()
+        self, items: Sequence[PushItem], now: float, state_records: Sequence[StateRecord] = ()
     ) -> list[PushResult]:
         changes: list[Change] = []
         records: list[bytes] = []
         bodies: list[Body] = []
         decided = self.decide_pushes(items, now, changes, records, bodies)
-        if changes or extras:
-            self.store.commit(changes, records, bodies, extras)
+        if changes or state_records:
+            self.store.commit(changes, records, bodies, state_records)
         return self.results(items, decided)
 
     def decide_pushes(
@@ -198,11 +200,11 @@ class PartitionedService:
         ]
 
     def _count(self, name: str, decision: PushDecision, items: int, requests: int) -> None:
-        tally = self.tally.of(name)
-        tally.push_requests += requests
-        tally.push_messages += items - len(decision.duplicates)
+        counters = self.counters.of(name)
+        counters.push_requests += requests
+        counters.push_messages += items - len(decision.duplicates)
         if decision.event is not None and decision.event.new_partitions:
-            tally.partitions_created += len(decision.event.new_partitions)
+            counters.partitions_created += len(decision.event.new_partitions)
 
     def push_from_amqp(
         self, queue: str, partition: str, transaction_id: str, payload: bytes, facts: AmqpFacts, now: float
@@ -267,7 +269,7 @@ class PartitionedService:
         if decision.events:
             self.store.commit([(number, event) for event in decision.events])
         outcomes = decision.outcomes
-        tally = self.tally.of(queue.name)
+        counters = self.counters.of(queue.name)
         refused = 0
         last: AckOutcome | None = None
         for outcome in outcomes:
@@ -276,10 +278,10 @@ class PartitionedService:
                 if not outcome.success:
                     refused = sum(1 for each in outcomes if not each.success)
                     break
-        tally.acked(len(acks) - refused, refused)
+        counters.acked(len(acks) - refused, refused)
         for event in decision.events:
             if isinstance(event, Acked) and event.dead_letters:
-                tally.dead_letters += len(event.dead_letters)
+                counters.dead_letters += len(event.dead_letters)
         return queue, outcomes
 
     def settle_clean(
@@ -292,7 +294,7 @@ class PartitionedService:
             return None
         outcomes, events = decided
         self.store.commit([(number, event) for event in events])
-        self.tally.of(queue.name).acked(sum([len(run[2]) for run in runs]), 0)
+        self.counters.of(queue.name).acked(sum([len(run[2]) for run in runs]), 0)
         return queue, outcomes
 
     def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:
@@ -335,18 +337,18 @@ class PartitionedService:
         return done
 
     def _count_aged(self, queue: PartitionedQueue, events: Sequence[QueueEvent]) -> None:
-        tally = self.tally.of(queue.name)
+        counters = self.counters.of(queue.name)
         for event in events:
             if isinstance(event, Acked):
-                tally.dead_letters += len(event.dead_letters)
-                tally.evicted += len(event.dead_letters)
+                counters.dead_letters += len(event.dead_letters)
+                counters.evicted += len(event.dead_letters)
             elif isinstance(event, Trimmed):
                 partitions = zip(event.partitions, event.firsts, strict=True)
                 wheres = [(queue.partitions[index], first) for index, first in partitions]
                 gone = sum(where.count(where.first, first) for where, first in wheres)
-                tally.retained += gone - event.completed - event.overdue
-                tally.retained_completed += event.completed
-                tally.evicted += event.overdue
+                counters.retained += gone - event.completed - event.overdue
+                counters.retained_completed += event.completed
+                counters.evicted += event.overdue
 
     def drop_idle(self, now: float, days: int) -> bool:
         """One bounded step of deleting empty partitions that nobody used; whether the pass goes on."""
@@ -359,7 +361,7 @@ class PartitionedService:
         queue, event = found
         if event is not None and self.store.by_number.get(queue.number) is queue:
             self.store.commit([(queue.number, event)])
-            self.tally.of(queue.name).partitions_deleted += len(event.partitions)
+            self.counters.of(queue.name).partitions_deleted += len(event.partitions)
         return True
 
 

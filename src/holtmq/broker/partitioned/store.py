@@ -5,7 +5,7 @@ at start-up and the records of a checkpoint. Must not touch: decisions, wire nam
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -27,8 +27,8 @@ from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
 from holtmq.broker.partitioned.log.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
-from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, from_bytes
-from holtmq.broker.partitioned.log.pending_visibility import Arrivals
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
+from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
@@ -38,10 +38,10 @@ from holtmq.journal.interface import Journal
 CACHE_BYTES: Final = 64 << 20
 
 Change = tuple[int, Event]  # a queue's number (NO_QUEUE for what belongs to none) and what happens
-Extra = tuple[int, bytes]  # kind and payload of a record that another part of the node folds
+StateRecord = tuple[int, bytes]  # kind and payload of a record that another part of the node folds
 
 
-class Side:
+class StatePart:
     """A part of the node that keeps state of its own in the same journal: folds and dumps its kinds."""
 
     kinds: tuple[int, ...] = ()
@@ -50,8 +50,8 @@ class Side:
         """Make one record true, now or at start-up."""
         raise NotImplementedError
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
-        """Records that stand for all of it, and the journal positions it refers to."""
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
+        """Records that stand for all of it, and the journal positions it refers to, in any order."""
         raise NotImplementedError
 
 
@@ -81,13 +81,13 @@ class PartitionedStore:
         self.next_queue = NO_QUEUE + 1
         self.cache = BodyCache(cache_bytes)
         self.on_event: Callable[[PartitionedQueue, QueueEvent], None] | None = None
-        self._arrivals = Arrivals(journal, self._show)
-        self._sides: dict[int, Side] = {}
+        self._pending_visibility = PendingVisibility(journal, self._show)
+        self._state_parts: dict[int, StatePart] = {}
         self._loose: list[int] = []  # while folding: bodies whose events have not come yet
 
-    def add_side(self, side: Side) -> None:
+    def add_state_part(self, side: StatePart) -> None:
         for kind in side.kinds:
-            self._sides[kind] = side
+            self._state_parts[kind] = side
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -96,44 +96,44 @@ class PartitionedStore:
         changes: Sequence[Change],
         records: Sequence[bytes] = (),
         bodies: Sequence[Body] = (),
-        extras: Sequence[Extra] = (),
-        riders: Sequence[Extra] = (),
+        state_records: Sequence[StateRecord] = (),
+        work_records: Sequence[StateRecord] = (),
     ) -> list[int]:
         """Write everything as one record of which a crash leaves all or nothing, then make it true.
 
-        ``records`` and ``bodies`` are the messages of all ``Pushed`` events, in order. ``riders`` are records
-        of the node's other half: written here, folded there; their positions are the answer.
+        ``records`` and ``bodies`` are the messages of all ``Pushed`` events in order. ``work_records`` are of
+        work queues: written here, folded there; their positions are the answer.
         """
-        batch: list[Extra] = [(_BODY, record) for record in records]
-        batch += extras
+        batch: list[StateRecord] = [(_BODY, record) for record in records]
+        batch += state_records
         if changes:
             batch.append((_EVENTS, b"".join([encode(number, event) for number, event in changes])))
-        batch += riders
+        batch += work_records
         positions = self.journal.append_batch(batch)
-        ridden = positions[len(positions) - len(riders) :]
+        work_positions = positions[len(positions) - len(work_records) :]
         count = len(records)
-        beside = positions[count : count + len(extras)]
+        beside = positions[count : count + len(state_records)]
         if count:
             if len(positions) > count:
                 del positions[count:]
             self.cache.add(positions, bodies)
         self._apply(changes, positions)
-        if extras:
-            self._fold_extras(extras, beside)
-        return ridden
+        if state_records:
+            self._fold_state(state_records, beside)
+        return work_positions
 
-    def commit_extras(self, extras: Sequence[Extra]) -> list[int]:
+    def commit_state(self, state_records: Sequence[StateRecord]) -> list[int]:
         """Records of the sides alone, bodies before the record they belong to; their positions."""
-        positions = self.journal.append_batch(extras)
-        self._fold_extras(extras, positions)
+        positions = self.journal.append_batch(state_records)
+        self._fold_state(state_records, positions)
         return positions
 
-    def _fold_extras(self, extras: Sequence[Extra], positions: Sequence[int]) -> None:
-        for position, (kind, payload) in zip(positions, extras, strict=True):
+    def _fold_state(self, state_records: Sequence[StateRecord], positions: Sequence[int]) -> None:
+        for position, (kind, payload) in zip(positions, state_records, strict=True):
             if kind == _BODY:
                 self._loose.append(position)
             else:
-                self._sides[kind].fold(position, kind, payload)
+                self._state_parts[kind].fold(position, kind, payload)
 
     def apply_stored(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
         """For a side whose record carries events of its own: its messages' bodies lie at ``positions``."""
@@ -148,7 +148,7 @@ class PartitionedStore:
                 count = len(event.partitions)
                 queue.apply(event, positions if count == len(positions) else positions[at : at + count])
                 at += count
-                self._arrivals.add(queue, event)
+                self._pending_visibility.add(queue, event)
                 continue
             elif isinstance(event, Subscribed | SubscriptionMoved | SubscriptionsForgotten):
                 self.subscriptions.apply(event)
@@ -243,19 +243,19 @@ class PartitionedStore:
         elif kind == Kind.PARTITIONED_COUNTERS:
             counters = _counters.decode(payload)
             self.next_queue, self.traces.next_number = counters.next_queue, counters.next_trace
-        elif kind in self._sides:
-            self._sides[kind].fold(position, kind, payload)
+        elif kind in self._state_parts:
+            self._state_parts[kind].fold(position, kind, payload)
 
     def loose_bodies(self) -> list[int]:
         """For a side whose record follows bodies: where they are."""
         loose, self._loose = self._loose, []
         return loose
 
-    def snapshot(self) -> tuple[list[Extra], list["array[int]"]]:
-        """Records that stand for all of this, and sorted arrays of the journal positions it refers to."""
+    def snapshot(self) -> tuple[list[StateRecord], list["array[int]"]]:
+        """Records that stand for all of this, and the journal positions it refers to, in any order."""
         events: list[bytes] = [encode(NO_QUEUE, event) for event in self.subscriptions.dump()]
         events += [encode(NO_QUEUE, event) for event in self.traces]
-        records: list[Extra] = [
+        records: list[StateRecord] = [
             (int(Kind.PARTITIONED_QUEUE), snapshot(queue)) for queue in self.by_number.values()
         ]
         if events:
@@ -264,31 +264,14 @@ class PartitionedStore:
         records.append((int(Kind.PARTITIONED_COUNTERS), _encode(counters)))
         live: list[array[int]] = []
         for queue in self.by_number.values():
-            live += _live_positions(queue)
-        for side in dict.fromkeys(self._sides.values()):
+            live += queue.log.stored_positions()
+            live.append(array("Q", [letter.journal_position for letter in queue.dead_letters]))
+        for side in dict.fromkeys(self._state_parts.values()):
             more, kept = side.dump()
             records += more
-            if kept:
-                live.append(array("Q", sorted(kept)))
+            live += kept
         return records, live
 
 
 _BODY: Final = int(Kind.PARTITIONED_BODY)
 _EVENTS: Final = int(Kind.PARTITIONED)
-
-
-def _live_positions(queue: PartitionedQueue) -> Iterator["array[int]"]:
-    """By whole chunks: a million messages take milliseconds, not a second of stepping through them."""
-    columns = queue.log.dump()[4]
-    for column in columns:
-        if not column:
-            continue
-        positions, partitions = from_bytes("Q", column[0]), from_bytes("I", column[2])
-        if GONE in partitions:
-            kept = zip(positions, partitions, strict=True)
-            positions = array("Q", [position for position, index in kept if index != GONE])
-        if positions:
-            yield positions
-    letters = array("Q", sorted({letter.journal_position for letter in queue.dead_letters}))
-    if letters:
-        yield letters

@@ -14,9 +14,9 @@ from typing import Final
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
-from holtmq.broker.publish.record_batch import Batch, Joint
+from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.routes import Imprint, Route, durable_ids
-from holtmq.broker.publish.stream_publishes import Gathering
+from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import (
     decode_delayed,
@@ -31,7 +31,7 @@ from holtmq.journal.interface import Journal
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 
 
-class Outcome(IntEnum):
+class PublishOutcome(IntEnum):
     """What became of a publish."""
 
     PLACED = 0  # in memory: confirmed at once
@@ -40,27 +40,27 @@ class Outcome(IntEnum):
     REFUSED = 3  # a queue was full
 
 
-_PLACED: Final = Outcome.PLACED
-_JOURNALLED: Final = Outcome.JOURNALLED
-_UNROUTED: Final = Outcome.UNROUTED
+_PLACED: Final = PublishOutcome.PLACED
+_JOURNALLED: Final = PublishOutcome.JOURNALLED
+_UNROUTED: Final = PublishOutcome.UNROUTED
 _MESSAGE: Final = int(Kind.MESSAGE)
 
 
-class Placing:
+class Publishing:
     """Takes messages in and puts them where they wait: in queues, or in the journal until they are due."""
 
     __slots__ = (
         "_batch",
+        "cross_kind",
         "delayed",
         "dirty",
         "gathered",
-        "gathering",
-        "joint",
         "journal",
         "now_ms",
         "on_dirty",
         "pager",
         "seq",
+        "stream_publishes",
         "timers",
         "traits",
         "vhosts",
@@ -68,8 +68,8 @@ class Placing:
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
         self.journal = journal
-        self.joint: Joint | None = None  # where there are partitioned queues
-        self.gathering: Gathering | None = None  # likewise
+        self.cross_kind: CrossKindJournal | None = None  # where there are partitioned queues
+        self.stream_publishes: StreamPublishes | None = None  # likewise
         self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
         self.pager = JournalPager(journal)
         self.vhosts = vhosts
@@ -84,7 +84,7 @@ class Placing:
 
     # -- publishing ------------------------------------------------------------------------------
 
-    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> Outcome:
+    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
         """Take a message in. The hot path: a cached route and nothing special about the message."""
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
@@ -109,10 +109,10 @@ class Placing:
             outcome = _JOURNALLED
         queue = route.only_queue
         if queue is not None:  # place(), for the most common route
-            lane = queue.lane
-            if lane is None:
-                lane = queue.lanes[traits.priority]
-            lane.inbox.append(message)
+            fifo = queue.fifo
+            if fifo is None:
+                fifo = queue.fifos[traits.priority]
+            fifo.inbox.append(message)
             queue.bytes += len(body)
             if ttl is not None:
                 queue.expiring = True
@@ -124,13 +124,13 @@ class Placing:
         self.place(message, route.queues)
         return outcome
 
-    def publish_like(self, imprint: Imprint, body: bytes) -> Outcome:
+    def publish_like(self, imprint: Imprint, body: bytes) -> PublishOutcome:
         """Take another message in like one before: ``publish`` with all its questions answered.
 
         For a single queue; other routes go the long way.
         """
-        lane, queue = imprint.lane, imprint.queue
-        if lane is None or queue is None:
+        fifo, queue = imprint.fifo, imprint.queue
+        if fifo is None or queue is None:
             return self.publish_in_read(imprint.route, imprint.traits, imprint.header, body)
         self.seq = seq = self.seq + 1
         message = Message(
@@ -142,30 +142,34 @@ class Placing:
                 self.write_gathered()
             message.position = self.journal.append(_MESSAGE, encode_message(message, imprint.durable_ids))
             outcome = _JOURNALLED
-        lane.inbox.append(message)
+        fifo.inbox.append(message)
         queue.bytes += len(body)
         if not queue.dirty:
             self.touch(queue)
         return outcome
 
-    def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> Outcome:
+    def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
         """``publish`` for whoever calls ``write_gathered`` as soon as anything but a publish follows."""
-        if route.streams and self.gathering is not None and self.gathering.take(route, traits, body):
+        if (
+            route.streams
+            and self.stream_publishes is not None
+            and self.stream_publishes.take(route, traits, body)
+        ):
             return _JOURNALLED
         return self.publish(route, traits, header, body)
 
     def write_gathered(self) -> None:
         """What this read has published to streams becomes true."""
-        if self.gathered and self.gathering is not None:
-            self.gathering.write()
+        if self.gathered and self.stream_publishes is not None:
+            self.stream_publishes.write()
 
     def place(self, message: Message, queues: Sequence[WorkQueue]) -> None:
         """Append to each queue and mark it for this turn."""
         size = len(message.body)
         for queue in queues:
-            lane = queue.lane
-            if lane is not None:
-                lane.inbox.append(message)
+            fifo = queue.fifo
+            if fifo is not None:
+                fifo.inbox.append(message)
             else:
                 queue.store.push(message)
             queue.bytes += size
@@ -184,7 +188,7 @@ class Placing:
                 self.on_dirty()
             self.dirty.append(queue)
 
-    def _publish_special(self, route: Route, traits: Traits, message: Message) -> Outcome:
+    def _publish_special(self, route: Route, traits: Traits, message: Message) -> PublishOutcome:
         """Everything that is not a plain message on a plain route."""
         if self.gathered:
             self.write_gathered()  # those came first
@@ -217,10 +221,14 @@ class Placing:
                 self.touch(queue)
         journalled = self._record_and_place(message, accepted)
         if len(accepted) < len(queues):
-            return Outcome.REFUSED
+            return PublishOutcome.REFUSED
         if not queues and not delays:
-            return Outcome.UNROUTED
-        return Outcome.JOURNALLED if journalled or (delays and message.persistent) else Outcome.PLACED
+            return PublishOutcome.UNROUTED
+        return (
+            PublishOutcome.JOURNALLED
+            if journalled or (delays and message.persistent)
+            else PublishOutcome.PLACED
+        )
 
     def _refuses(self, queue: WorkQueue, message: Message) -> bool:
         if not queue.refuses_when_full:
@@ -246,9 +254,9 @@ class Placing:
         streams = [(queue, message) for queue in queues if queue.is_stream]
         if streams:
             # A partitioned queue writes every message down, persistent or not; here with the others' record.
-            assert self.joint is not None
+            assert self.cross_kind is not None
             records = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
-            positions = self.joint.write(records, streams)
+            positions = self.cross_kind.write(records, streams)
             queues = [queue for queue in queues if not queue.is_stream]
             if ids:
                 message.position = positions[0]
@@ -311,11 +319,11 @@ class Placing:
         assert batch is not None
         self.abort()
         records, streams = batch.records, batch.for_streams
-        joint = self.joint
+        cross_kind = self.cross_kind
         positions: list[int] = []
-        together = joint is not None and (bool(streams) or joint.pending)
-        if together and joint is not None:
-            positions = joint.write(records, streams)
+        together = cross_kind is not None and (bool(streams) or cross_kind.pending)
+        if together and cross_kind is not None:
+            positions = cross_kind.write(records, streams)
         elif len(records) == 1:
             positions = [self.journal.append(*records[0])]
         elif records:

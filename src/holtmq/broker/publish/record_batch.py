@@ -55,7 +55,7 @@ class Batch:
         return streams + sum([len(payload) for _, payload in self.records])
 
 
-class Joint(Protocol):
+class CrossKindJournal(Protocol):
     """Whoever writes one record for work queues and partitioned queues together."""
 
     @property

@@ -12,7 +12,7 @@ from holtmq.broker.streams.envelopes import Envelope
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 
 NO_QUEUES: Final[tuple[WorkQueue, ...]] = ()
@@ -58,13 +58,13 @@ class Route:
 
 
 class Imprint:
-    """What equal messages have in common: route, properties, and the lane if they always wait in one."""
+    """What equal messages have in common: route, properties, and the fifo if they always wait in one."""
 
     __slots__ = (
         "address",
         "durable_ids",
+        "fifo",
         "header",
-        "lane",
         "persistent",
         "priority",
         "queue",
@@ -80,11 +80,11 @@ class Imprint:
         self.priority = traits.priority
         self.persistent = traits.persistent
         self.durable_ids = route.durable_ids if traits.persistent else b""
-        self.lane: Lane | None = None
+        self.fifo: SpillingFifo | None = None
         self.queue = route.only_queue
         if self.queue is not None and route.simple and traits.plain and traits.ttl_ms is None:
             queue = self.queue
-            self.lane = queue.lane if queue.lane is not None else queue.lanes[traits.priority]
+            self.fifo = queue.fifo if queue.fifo is not None else queue.fifos[traits.priority]
 
 
 def durable_ids(queues: tuple[WorkQueue, ...] | list[WorkQueue]) -> bytes:

@@ -22,7 +22,7 @@ _ENVELOPES_MAX: Final = 8  # on one route: publishers repeat their properties, o
 _ENVELOPE_BYTES_MAX: Final = 2_048
 
 
-class Gathering:
+class StreamPublishes:
     """A push costs as much as half a dozen of its messages: so what one read published is one push.
 
     Between the first ``take`` and ``write`` nobody else may have a turn. Then room that was counted at the

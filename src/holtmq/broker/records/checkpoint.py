@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.broker import Broker
-from holtmq.broker.message import TRANSIENT, Message
+from holtmq.broker.message import Message
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import (
     AnyChange,
@@ -31,7 +31,7 @@ from holtmq.broker.records.changes import (
 )
 from holtmq.broker.topology.policies import Policy
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Lane
+from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 
 
@@ -59,14 +59,13 @@ class DelayState(msgspec.Struct, array_like=True):
     due_ms: dict[int, int]
 
 
-_IN_MEMORY_AT_MOST: Final = 20_000  # a longer run is certainly one of paged positions
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def snapshot(
     broker: Broker, partitioned: PartitionedStore | None = None
 ) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
-    """Records that stand for all state of now, and the sorted positions that it refers to."""
+    """Records that stand for all state of now, and the positions that it refers to, in any order."""
     records: list[tuple[int, bytes]] = [
         (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
     ]
@@ -78,7 +77,7 @@ def snapshot(
         if queue.persisted:
             records.append((Kind.QUEUE_STATE, _encode(state)))
     delayed = broker.flow.delayed
-    live.append(array("Q", sorted(delayed)))
+    live.append(array("Q", delayed))
     due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
     records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
     if partitioned is not None:
@@ -105,7 +104,7 @@ def _outstanding(broker: Broker) -> dict[int, list[Message]]:
 def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[int]]) -> QueueState:
     """What a restart needs of a queue; the positions of everything it holds go to ``live``."""
     store = queue.store
-    lanes: dict[int, Lane] = dict(store.lanes) if isinstance(store, Levels) else {0: store}
+    fifos: dict[int, SpillingFifo] = dict(store.fifos) if isinstance(store, Levels) else {0: store}
     size, expiring = queue.bytes, queue.expiring
     out_by_level: dict[int, list[int]] = {}
     for message in outstanding:
@@ -114,15 +113,15 @@ def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[
         if message.persistent:
             size += len(message.body)
             out_by_level.setdefault(level, []).append(message.position)
-            lanes.setdefault(level, Lane())
-    live.append(array("Q", sorted(message.position for message in outstanding if message.position)))
+            fifos.setdefault(level, SpillingFifo())
+    live.append(array("Q", [message.position for message in outstanding if message.position]))
     levels: dict[int, bytes] = {}
-    for level, lane in lanes.items():
-        runs = list(lane.positions())
-        live += [_plain(run, lane.mixed) for run in runs]
-        size -= lane.transient_bytes()
+    for level, fifo in fifos.items():
+        runs = list(fifo.positions())
+        live += [run.plain() for run in runs]
+        size -= fifo.transient_bytes()
         if queue.persisted:
-            kept = [_persistent_only(run, lane.mixed) for run in runs]
+            kept = [run.persistent() for run in runs]
             levels[level] = b"".join(run.tobytes() for run in _with_out(kept, out_by_level.get(level, [])))
     return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
 
@@ -141,22 +140,6 @@ def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
         merged.append(run)
     merged.append(array("Q", out))
     return merged
-
-
-def _untagged(position: int) -> int:
-    return position & ~TRANSIENT
-
-
-def _persistent_only(run: array[int], mixed: bool) -> array[int]:
-    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: all of it is persistent
-        return run
-    return array("Q", [position for position in run if position < TRANSIENT])
-
-
-def _plain(run: array[int], mixed: bool) -> array[int]:
-    if not mixed and len(run) > _IN_MEMORY_AT_MOST:  # a paged run: in the order of the journal
-        return run
-    return array("Q", sorted(map(_untagged, run)))
 
 
 def _topology(broker: Broker) -> Iterable[AnyChange]:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from holtmq.broker.partitioned.commands.atomic_commit import Part, check
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.vhost_streams import Streams
-from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkPush
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkPush
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
 
 
-class JointTransactions:
+class CrossKindTransactions:
     """See the module."""
 
-    def __init__(self, broker: "Broker", service: PartitionedService, door: WorkDoor) -> None:
+    def __init__(self, broker: "Broker", service: PartitionedService, door: TimedLeases) -> None:
         self._broker = broker
         self._service = service
         self._door = door

@@ -22,7 +22,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.leases import Lease
-from holtmq.broker.work.spilling_fifo import Lane, Pager
+from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 
 _READ_AT_ONCE: Final = 256
@@ -38,7 +38,7 @@ class StreamConsumer(Consumer, Protocol):
     def arguments(self) -> Mapping[str, object]: ...
 
 
-class _Store(Lane):
+class _Store(SpillingFifo):
     """What looks like the place of waiting messages: nothing ever waits here, the log has it."""
 
     __slots__ = ("_count",)
@@ -79,7 +79,7 @@ class StreamQueue(WorkQueue):
     ) -> None:
         super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
         self.stored_as = stored_name(vhost, name)
-        self.lane = None
+        self.fifo = None
         self.store = _Store(self._count)
         self._service = service
         self._now = now
@@ -267,10 +267,10 @@ class _Reader:
     def next(self, limit: int) -> list[Message]:
         queue = self._queue
         log = queue.log
-        if log is None or self._offset >= log.log.sure:
+        if log is None or self._offset >= log.log.durable_end:
             return []
-        offsets = list(islice(log.log.live_offsets(self._offset, log.log.sure), limit))
-        self._offset = offsets[-1] + 1 if offsets else log.log.sure
+        offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), limit))
+        self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
         rows = log.log.refs(offsets)
         bodies = queue.service.store.bodies([position for _, position, _ in rows])
         show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions

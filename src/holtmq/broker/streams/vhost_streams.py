@@ -21,7 +21,7 @@ from holtmq.broker.partitioned.events import (
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.stream_publishes import Gathering
+from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.work_queue import WorkQueue
@@ -47,7 +47,7 @@ class Streams:
         self._settled: list[AckRequest] = []  # by consumers, in the batch that is open
         self._last_of_claim: list[AckRequest] = []  # those among them after which nothing is held any more
         self._part: Part | None = None  # of the transaction that the open batch is
-        self.gathering = Gathering(broker.flow.gathered, service, self._now, self._new_id)
+        self.stream_publishes = StreamPublishes(broker.flow.gathered, service, self._now, self._new_id)
         heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
 
         def hear(queue: PartitionedQueue, event: QueueEvent) -> None:
@@ -92,7 +92,7 @@ class Streams:
             ]
             self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
             self._service.forget_joined()
-            self._service.tally.forget(log.name)
+            self._service.counters.forget(log.name)
 
     # -- one record for both kinds of queue ------------------------------------------------------
 

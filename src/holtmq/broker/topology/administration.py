@@ -31,7 +31,7 @@ from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 
 
-class Realm:
+class Administration:
     """Where messages can go, and who may do what."""
 
     def __init__(self, journal: Journal) -> None:

@@ -1,6 +1,6 @@
 """Messages leave memory through the journal and come back from it.
 
-Owns: the meeting of lanes and journal. Must not touch: queues.
+Owns: the meeting of fifos and journal. Must not touch: queues.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from holtmq.broker.message import TRANSIENT, Message
 
@@ -36,7 +36,26 @@ class Pager(Protocol):
         ...
 
 
-class Lane:
+class PositionRun(NamedTuple):
+    """Journal positions of messages that wait one behind the other."""
+
+    positions: array[int]
+    tagged: bool  # whether there may be transient ones among them, which carry the tag
+
+    def plain(self) -> array[int]:
+        """All of them without tags."""
+        if not self.tagged:
+            return self.positions
+        return array("Q", [position & ~TRANSIENT for position in self.positions])
+
+    def persistent(self) -> array[int]:
+        """Those of messages that a restart keeps."""
+        if not self.tagged:
+            return self.positions
+        return array("Q", [position for position in self.positions if position < TRANSIENT])
+
+
+class SpillingFifo:
     """One order of messages: ``ready`` (head), positions, ``inbox`` (tail).
 
     ``inbox`` is ``ready`` itself while nothing is paged, so that a push is one append.
@@ -47,9 +66,9 @@ class Lane:
         "_paged_count",
         "_paged_from",
         "_run",
+        "_tagged",
         "_withdrawn",
         "inbox",
-        "mixed",
         "paged_transient_bytes",
         "ready",
     )
@@ -62,7 +81,7 @@ class Lane:
         self._paged_from = 0  # no paged message has a seq below this
         self._run = _FIRST_RUN
         self._withdrawn: set[int] = set()  # positions settled while they were paged
-        self.mixed = False  # some of the positions are tagged as transient, or do not rise
+        self._tagged = False  # some of the paged positions are tagged as transient
         self.paged_transient_bytes = 0  # bodies behind tagged positions: a restart forgets them
 
     def __len__(self) -> int:
@@ -185,17 +204,18 @@ class Lane:
         self._paged_count = 0
         self._paged_from = 0
         self._withdrawn.clear()
-        self.mixed = False
+        self._tagged = False
         self.paged_transient_bytes = 0
 
-    def positions(self) -> Iterator[array[int]]:
-        """Runs of the positions of every waiting message the journal holds, transient ones tagged."""
+    def positions(self) -> Iterator[PositionRun]:
+        """Every waiting message the journal holds: the head, what is paged, the tail."""
         yield _positions_of(self.ready)
         for chunk in self._paged:
             if self._withdrawn:
-                yield array("Q", [p for p in chunk if p & ~TRANSIENT not in self._withdrawn])
+                kept = array("Q", [p for p in chunk if p & ~TRANSIENT not in self._withdrawn])
+                yield PositionRun(kept, self._tagged)
             else:
-                yield chunk[:]
+                yield PositionRun(chunk[:], self._tagged)
         if self.inbox is not self.ready:
             yield _positions_of(self.inbox)
 
@@ -256,11 +276,9 @@ class Lane:
         self._paged_from = leaving[0].seq
 
     def _store(self, message: Message, pager: Pager) -> int:
-        if not message.position:
-            self.mixed = True  # written now, behind messages that came later
         position = pager.store(message)
         if position & TRANSIENT:
-            self.mixed = True
+            self._tagged = True
             self.paged_transient_bytes += len(message.body)
         return position
 
@@ -287,7 +305,6 @@ def _seq(message: Message) -> int:
     return message.seq
 
 
-def _positions_of(messages: Iterable[Message]) -> array[int]:
-    return array(
-        "Q", [m.position if m.persistent else m.position | TRANSIENT for m in messages if m.position]
-    )
+def _positions_of(messages: Iterable[Message]) -> PositionRun:
+    positions = [m.position if m.persistent else m.position | TRANSIENT for m in messages if m.position]
+    return PositionRun(array("Q", positions), tagged=True)

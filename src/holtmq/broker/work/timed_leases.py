@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holtmq.broker.errors import Conflict, LeaseLost, LimitReached, NotFound
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.publish.routes import Route
@@ -75,7 +75,7 @@ class _Loan:
     timer: Timer[Callable[[], None]] | None = None
 
 
-class WorkDoor:
+class TimedLeases:
     """See the module. Work queues of the default vhost, by their names."""
 
     def __init__(self, broker: "Broker") -> None:
@@ -112,7 +112,7 @@ class WorkDoor:
             )
             header = encode_header(len(payload), encode_properties(properties))
             outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
-            taken.append(outcome in (Outcome.PLACED, Outcome.JOURNALLED))
+            taken.append(outcome in (PublishOutcome.PLACED, PublishOutcome.JOURNALLED))
         return taken
 
     def pop(
@@ -305,7 +305,7 @@ class WaitingPop:
 
     def __init__(
         self,
-        door: WorkDoor,
+        door: TimedLeases,
         queue: WorkQueue,
         lease_id: str,
         limit: int,

@@ -13,11 +13,11 @@ from holtmq.broker.message import Message
 from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import Lane, Pager
+from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 
 _SHARE: Final = 256  # most messages handed out between two looks at the consumers' room
 _SHARE_BYTES: Final = 262_144
-_NO_LEVELS: Final[dict[int, Lane]] = {}
+_NO_LEVELS: Final[dict[int, SpillingFifo]] = {}
 
 
 class Reason(Enum):
@@ -70,10 +70,10 @@ class WorkQueue:
         "exclusive_consumer",
         "expiring",
         "expiry_scheduled_ms",
+        "fifo",
+        "fifos",
         "held_back",
         "id",
-        "lane",
-        "lanes",
         "levels_clamped",
         "limited",
         "name",
@@ -120,9 +120,9 @@ class WorkQueue:
         self.policy: str | None = None
         top = min(options.max_priority or 0, max_levels)
         self.levels_clamped = (options.max_priority or 0) > max_levels  # until somebody was told
-        self.lane: Lane | None = None if top else Lane()
-        self.store: Lane | Levels = self.lane if self.lane is not None else Levels(top)
-        self.lanes = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
+        self.fifo: SpillingFifo | None = None if top else SpillingFifo()
+        self.store: SpillingFifo | Levels = self.fifo if self.fifo is not None else Levels(top)
+        self.fifos = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
         self.consumers: list[Consumer] = []  # by priority, then in turn
         self.active: Consumer | None = None  # the single active consumer
         self.exclusive_consumer = False
@@ -210,7 +210,7 @@ class WorkQueue:
                 continue
             self.unacked += len(messages)
             if self.persisted:
-                newest = messages[-1].seq if self.lane is not None else max(m.seq for m in messages)
+                newest = messages[-1].seq if self.fifo is not None else max(m.seq for m in messages)
                 if newest > self.delivered_upto:
                     self.delivered_upto = newest
             if len(takers) == 1:

@@ -18,7 +18,7 @@ from holtmq.broker.partitioned.log.range_reads import Chosen, RangeInfo, Relatio
 from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.protocol import CORS
-from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.stepwise import Stepwise
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _BOUNDS_MAX: Final = 100_001
@@ -54,7 +54,7 @@ async def list_ranges(call: Call) -> object:
         infos = [range_reads.find(store, name) for name in names]
     else:
         query = call.query
-        infos = await Turns().run(
+        infos = await Stepwise().run(
             range_reads.matching(store, query.text("pattern"), query.text("namespace"), query.text("task"))
         )
     rows = []

@@ -20,7 +20,7 @@ from holtmq.broker.partitioned.commands.staging import StagedRow
 from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.bodies import ID_MAX, AmqpFacts, Body
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
-from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, Outcome
+from holtmq.broker.partitioned.log.delivery_log import DeliveryOutcome, DeliveryRun
 from holtmq.broker.partitioned.log.identifiers import dead_letter_id
 from holtmq.broker.partitioned.log.range_reads import Chosen, Piece, RangeInfo, Relation
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -171,7 +171,7 @@ def _deliveries(queue: PartitionedQueue, runs: Sequence[DeliveryRun], schema: pa
     rows: list[_Row] = []
     for run in runs:
         where = queue.partitions[run.partition]
-        outcome = Outcome(run.outcome).name.lower()
+        outcome = DeliveryOutcome(run.outcome).name.lower()
         group = groups.get(run.group)
         holes = where.holes_in(run.first, run.end)
         for position in range(run.first, run.end):

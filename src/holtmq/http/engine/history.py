@@ -1,13 +1,13 @@
 """What the counters did, minute by minute, for dashboards.
 
-Owns: a day of differences between readings of the tally, per queue. Must not touch: the counters.
+Owns: a day of differences between readings of the counters, per queue. Must not touch: the counters.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from holtmq.broker.partitioned.counters import QueueTally, Tally
+from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
 
 MINUTE_US: Final = 60_000_000
 _KEPT_MINUTES: Final = 24 * 60
@@ -35,8 +35,8 @@ class Machine:
 class History:
     """See the module. ``read`` is called now and then, and before every look."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
+    def __init__(self, counters: QueueCounters) -> None:
+        self._counters_of_queues = counters
         self.machine: dict[int, Machine] = {}  # by minute
         self._cpu: tuple[float, float] | None = None
         self._last: dict[str, dict[str, int]] = {}
@@ -45,20 +45,20 @@ class History:
     def read(self, now_us: int) -> None:
         """Book what happened since the last reading to the present minute."""
         minute = now_us // MINUTE_US
-        for name, tally in self._tally.queues.items():
+        for name, counters in self._counters_of_queues.queues.items():
             last = self._last.setdefault(name, dict.fromkeys(_NAMES, 0))
             row: QueueTally | None = None
             for field in _NAMES:
-                value: int = getattr(tally, field)
+                value: int = getattr(counters, field)
                 if value != last[field]:
                     if row is None:
                         row = self._minutes.setdefault(minute, {}).setdefault(name, QueueTally())
                     setattr(row, field, getattr(row, field) + max(0, value - last[field]))
                     last[field] = value
             if row is not None:
-                row.lag_max_us = max(row.lag_max_us, tally.lag_max_us)
-                tally.lag_max_us = 0
-        for gone in [name for name in self._last if name not in self._tally.queues]:
+                row.lag_max_us = max(row.lag_max_us, counters.lag_max_us)
+                counters.lag_max_us = 0
+        for gone in [name for name in self._last if name not in self._counters_of_queues.queues]:
             del self._last[gone]
         for old in [at for at in self._minutes if at < minute - _KEPT_MINUTES]:
             del self._minutes[old]

@@ -14,7 +14,7 @@ T = TypeVar("T")
 STEP = 0.005  # seconds: figures over 100,000 partitions take one or two, and nobody may wait that long
 
 
-class Turns:
+class Stepwise:
     """One request's steps."""
 
     def __init__(self) -> None:

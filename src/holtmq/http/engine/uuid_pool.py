@@ -20,4 +20,4 @@ def _uuids() -> Iterator[str]:
             yield f"{one[:8]}-{one[8:12]}-4{one[13:16]}-8{one[17:20]}-{one[20:]}"
 
 
-mint: Final = _uuids().__next__
+new_uuid: Final = _uuids().__next__

@@ -1,4 +1,4 @@
-"""Keyed rows over HTTP, alone and as riders of a transaction.
+"""Keyed rows over HTTP, alone and as parts of a transaction.
 
 Owns: reading operations and the wire form of results and refusals. Must not touch: conditions and expiry.
 """

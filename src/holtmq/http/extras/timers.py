@@ -1,4 +1,4 @@
-"""Timed messages over HTTP, alone and as riders of a transaction.
+"""Timed messages over HTTP, alone and as parts of a transaction.
 
 Owns: reading operations and the wire form of results. Must not touch: when they fire.
 """
@@ -48,7 +48,7 @@ class TimersIn(msgspec.Struct):
     operations: list[dict[str, object]]
 
 
-class Riders:
+class TimerOperations:
     """Timer operations of one call, decided together; ``change`` is what to write."""
 
     def __init__(self, service: PartitionedService, subject: str | None, now: float) -> None:
@@ -169,18 +169,18 @@ def _result(status: str, timer: Timed) -> dict[str, object]:
 
 
 async def run_timers(call: Call) -> object:
-    riders = Riders(call.service, call.subject, call.now)
+    timer_operations = TimerOperations(call.service, call.subject, call.now)
     try:
         for operation in _operations(call.body):
-            riders.add(operation)
+            timer_operations.add(operation)
     except KvRefused as refused:
         return refused.reply("timers_bad_request")
-    if riders.queues:
+    if timer_operations.queues:
         call.context.check_alarm()
-    for name in riders.queues:
+    for name in timer_operations.queues:
         call.context.check_partitioned(name)
-    await _commit(call, riders)
-    return {"results": riders.results}
+    await _commit(call, timer_operations)
+    return {"results": timer_operations.results}
 
 
 def _operations(body: bytes) -> list[dict[str, object]]:
@@ -198,20 +198,20 @@ def _operations(body: bytes) -> list[dict[str, object]]:
     return operations
 
 
-async def _commit(call: Call, riders: Riders) -> None:
-    extras = call.service.timed.record(riders.change)
-    if extras:
-        call.service.store.commit_extras(extras)
+async def _commit(call: Call, timer_operations: TimerOperations) -> None:
+    state_records = call.service.timed.record(timer_operations.change)
+    if state_records:
+        call.service.store.commit_state(state_records)
         call.service.plan_timed()
         await call.durable()
 
 
 async def cancel_timer(call: Call) -> object:
-    riders = Riders(call.service, call.subject, call.now)
+    timer_operations = TimerOperations(call.service, call.subject, call.now)
     asked = {"op": "cancel", "queue": call.path["queue"], "timerKey": call.path["key"]}
-    riders.add({**asked, "txn": call.query.optional("txn")})
-    await _commit(call, riders)
-    return riders.results[0]
+    timer_operations.add({**asked, "txn": call.query.optional("txn")})
+    await _commit(call, timer_operations)
+    return timer_operations.results[0]
 
 
 async def peek_timer(call: Call) -> object:

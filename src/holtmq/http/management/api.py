@@ -25,7 +25,7 @@ from holtmq.http.management import status as management_status
 from holtmq.http.management import topology as management_topology
 from holtmq.http.management import users as management_users
 from holtmq.http.management.access import log_in
-from holtmq.http.management.call import Answer, Call, Row
+from holtmq.http.management.call import Answer, ManagementCall, Row
 from holtmq.http.management.paging import one_page
 from holtmq.http.management.wire import encode, error_answer, ordered, pick
 from holtmq.journal.interface import Journal, JournalFailed
@@ -89,7 +89,7 @@ def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awai
             body = await _read(request, context.config.http.max_body_bytes)
             path = {name: segment(value) for name, value in request.path_params.items()}
             reason = request.headers.get("x-reason", "")
-            call = Call(context, user, path, Query(request.scope["query_string"]), body, reason)
+            call = ManagementCall(context, user, path, Query(request.scope["query_string"]), body, reason)
             return _answer(await _run(row, call), row, call)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -101,7 +101,7 @@ def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awai
     return run
 
 
-async def _run(row: Row, call: Call) -> object:
+async def _run(row: Row, call: ManagementCall) -> object:
     context = call.context
     context.broker.flow.now_ms = int(context.clock() * 1000)
     if row.method == "GET":
@@ -130,7 +130,7 @@ async def _durable(journal: Journal) -> None:
     await done
 
 
-def _answer(result: object, row: Row, call: Call) -> Response:
+def _answer(result: object, row: Row, call: ManagementCall) -> Response:
     if isinstance(result, Answer):
         headers = {"location": result.location} if result.location else None
         if result.body is None:

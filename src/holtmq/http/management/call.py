@@ -36,7 +36,7 @@ CHANGED = Answer(204)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ManagementCall:
     """A request that was let in."""
 
     context: Context
@@ -69,7 +69,7 @@ class Call:
             raise self.context.journal.failed
 
 
-Handler = Callable[[Call], Awaitable[object]]
+Handler = Callable[[ManagementCall], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.call import CHANGED, Answer, Call, Row
+from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
 from holtmq.http.management.topology import exchange_row, listed_queues
 from holtmq.http.management.users import permission_row, policy_row, set_policy, user_from, user_row
 from holtmq.http.management.wire import (
@@ -53,7 +53,7 @@ class DefinitionsIn(msgspec.Struct, kw_only=True):
     bindings: list[BindingIn] = []
 
 
-async def export(call: Call) -> object:
+async def export(call: ManagementCall) -> object:
     broker = call.broker
     vhosts = [broker.vhosts[name] for name in sorted(broker.vhosts)]
     return {
@@ -67,7 +67,7 @@ async def export(call: Call) -> object:
     }
 
 
-async def export_vhost(call: Call) -> object:
+async def export_vhost(call: ManagementCall) -> object:
     """What is inside one vhost; it does not say which, so that it can be loaded into another."""
     parts = _inside(call, [call.vhost])
     for rows in parts.values():
@@ -76,7 +76,7 @@ async def export_vhost(call: Call) -> object:
     return {**_versions(call), **parts}
 
 
-def _versions(call: Call) -> dict[str, object]:
+def _versions(call: ManagementCall) -> dict[str, object]:
     product = call.context.config.amqp
     return {
         "rabbit_version": product.product_version,
@@ -86,7 +86,7 @@ def _versions(call: Call) -> dict[str, object]:
     }
 
 
-def _inside(call: Call, vhosts: list[VHost]) -> dict[str, list[dict[str, object]]]:
+def _inside(call: ManagementCall, vhosts: list[VHost]) -> dict[str, list[dict[str, object]]]:
     broker = call.broker
     return {
         "parameters": [_parameter(row) for row in _policies(broker, vhosts, operator=True)],
@@ -149,7 +149,7 @@ def _bindings(vhosts: list[VHost]) -> list[dict[str, object]]:
     return rows
 
 
-async def load_vhost(call: Call) -> Answer:
+async def load_vhost(call: ManagementCall) -> Answer:
     given, vhost = call.json(DefinitionsIn), call.vhost.name
     if given.users or given.vhosts or given.permissions:
         raise Refusal(400, "users, vhosts and permissions are not part of one vhost's definitions")
@@ -159,11 +159,11 @@ async def load_vhost(call: Call) -> Answer:
     return await _load(call, given)
 
 
-async def load(call: Call) -> Answer:
+async def load(call: ManagementCall) -> Answer:
     return await _load(call, call.json(DefinitionsIn))
 
 
-async def _load(call: Call, given: DefinitionsIn) -> Answer:
+async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
     operator_policies = _checked(given)
     users = [await user_from(user.name, user) for user in given.users]
     call.refuse_if_failed()  # again: hashing took its time

@@ -11,7 +11,7 @@ from holtmq.broker.message import make_address
 from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
-from holtmq.http.management.call import NODE, Answer, Call, Row
+from holtmq.http.management.call import NODE, Answer, ManagementCall, Row
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 _ALIVENESS: Final = "aliveness-test"
@@ -34,15 +34,15 @@ def _failed(reason: str, **more: object) -> Answer:
     return Answer(503, body={"status": "failed", "reason": reason, **more})
 
 
-async def alarms(call: Call) -> object:
+async def alarms(call: ManagementCall) -> object:
     return _alarms(call, "There are alarms in effect in the cluster")
 
 
-async def local_alarms(call: Call) -> object:
+async def local_alarms(call: ManagementCall) -> object:
     return _alarms(call, "There are alarms in effect on the node")
 
 
-def _alarms(call: Call, reason: str) -> object:
+def _alarms(call: ManagementCall, reason: str) -> object:
     alarm = call.context.alarm()
     if not alarm:
         return _ok()
@@ -50,12 +50,12 @@ def _alarms(call: Call, reason: str) -> object:
     return _failed(reason, alarms=[{"node": NODE, "resource": resource}])
 
 
-async def ready(call: Call) -> object:
+async def ready(call: ManagementCall) -> object:
     usable, reason = call.context.health()
     return _ok() if usable else _failed(reason)
 
 
-async def virtual_hosts(call: Call) -> object:
+async def virtual_hosts(call: ManagementCall) -> object:
     """They stand and fall together: with the journal."""
     usable, _ = call.context.health()
     if usable:
@@ -63,7 +63,7 @@ async def virtual_hosts(call: Call) -> object:
     return _failed("Some virtual hosts are down", **{"virtual-hosts": sorted(call.broker.vhosts)})
 
 
-async def port_listener(call: Call) -> object:
+async def port_listener(call: ManagementCall) -> object:
     text = call.path["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
         raise Refusal(400, "Invalid port")
@@ -72,7 +72,7 @@ async def port_listener(call: Call) -> object:
     return _ok(port=port) if port in ports else _failed("No active listener", missing=port, ports=ports)
 
 
-async def protocol_listener(call: Call) -> object:
+async def protocol_listener(call: ManagementCall) -> object:
     asked = call.path["protocol"].lower()
     protocol = _PROTOCOLS.get(asked, asked)
     protocols = sorted({listener.protocol for listener in call.context.listeners()})
@@ -81,12 +81,12 @@ async def protocol_listener(call: Call) -> object:
     return _failed("No active listener", missing=protocol, protocols=protocols)
 
 
-async def single_node(call: Call) -> object:
+async def single_node(call: ManagementCall) -> object:
     """Nothing hangs on this node that another could take over."""
     return _ok(reason="single node cluster")
 
 
-async def aliveness(call: Call) -> object:
+async def aliveness(call: ManagementCall) -> object:
     """A message through a queue of the vhost's own, there and back."""
     broker, vhost = call.broker, call.vhost
     call.require(Action.CONFIGURE, _ALIVENESS)

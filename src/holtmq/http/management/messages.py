@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from holtmq.auth.permissions import Action
-from holtmq.broker.flow import Outcome
+from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.call import CHANGED, Answer, Call, Row
+from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
 from holtmq.http.management.topology import exchange_name
 from holtmq.http.management.wire import checked_key, checked_table, plain
 from holtmq.wire.primitives import CodecError
@@ -84,7 +84,7 @@ class GetIn(msgspec.Struct, kw_only=True):
     truncate: int | None = None
 
 
-async def publish(call: Call) -> object:
+async def publish(call: ManagementCall) -> object:
     given, vhost = call.json(PublishIn), call.vhost
     exchange, key = exchange_name(call.path["exchange"]), checked_key(given.routing_key)
     vhost.exchange(exchange)
@@ -103,9 +103,9 @@ async def publish(call: Call) -> object:
         raise Refusal(400, "direct reply-to needs a consumer, which a single request does not have")
     route = call.broker.resolve(vhost, exchange, key, make_address(exchange, key))
     outcome = flow.publish(route, traits, header, body)
-    if outcome is Outcome.REFUSED:
+    if outcome is PublishOutcome.REFUSED:
         raise Refusal(400, "a queue that this message is for is full and refused it")
-    return {"routed": outcome is not Outcome.UNROUTED}
+    return {"routed": outcome is not PublishOutcome.UNROUTED}
 
 
 def _body(given: PublishIn, most: int) -> bytes:
@@ -143,7 +143,7 @@ def _properties(given: PropertiesIn) -> Properties:
     )
 
 
-async def get(call: Call) -> object:
+async def get(call: ManagementCall) -> object:
     given = call.json(GetIn)
     queue = call.vhost.queue(call.path["queue"])
     call.require(Action.READ, queue.name)
@@ -199,7 +199,7 @@ def _message_row(queue: WorkQueue, message: Message, given: GetIn) -> dict[str, 
     }
 
 
-async def purge(call: Call) -> Answer:
+async def purge(call: ManagementCall) -> Answer:
     queue = call.vhost.queue(call.path["queue"])
     call.require(Action.READ, queue.name)
     call.broker.purge_queue(call.vhost, queue.name)

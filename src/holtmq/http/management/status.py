@@ -13,14 +13,14 @@ from holtmq.broker.topology.exchanges import Kind
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
-from holtmq.http.management.call import CHANGED, NODE, Answer, Call, Row
+from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.operator.system import resident_bytes, total_memory
 
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
 
 
-async def overview(call: Call) -> object:
+async def overview(call: ManagementCall) -> object:
     broker, config = call.broker, call.context.config
     clients = call.context.clients
     queues = [queue for vhost in broker.vhosts.values() for queue in listed_queues(vhost)]
@@ -59,21 +59,21 @@ async def overview(call: Call) -> object:
     }
 
 
-async def whoami(call: Call) -> object:
+async def whoami(call: ManagementCall) -> object:
     return {"name": call.user.name, "tags": list(call.user.tags)}
 
 
-async def nodes(call: Call) -> list[dict[str, object]]:
+async def nodes(call: ManagementCall) -> list[dict[str, object]]:
     return [_node(call)]
 
 
-async def node(call: Call) -> dict[str, object]:
+async def node(call: ManagementCall) -> dict[str, object]:
     if call.path["node"] != NODE:
         raise Refusal(404, f"no node '{call.path['node']}'")
     return _node(call)
 
 
-def _node(call: Call) -> dict[str, object]:
+def _node(call: ManagementCall) -> dict[str, object]:
     context = call.context
     alarm, limits, data = context.alarm(), context.config.limits, context.config.data
     row: dict[str, object] = {
@@ -106,17 +106,17 @@ def _exchange_types() -> list[dict[str, object]]:
     return [{"name": kind.value, "enabled": True} for kind in Kind]
 
 
-async def nothing(call: Call) -> list[object]:
+async def nothing(call: ManagementCall) -> list[object]:
     """What this broker has none of: a list without items, as in a RabbitMQ that uses none."""
     return []
 
 
-async def connections(call: Call) -> list[ConnectionRow]:
+async def connections(call: ManagementCall) -> list[ConnectionRow]:
     vhost = _vhost(call)
     return [row for row in call.context.clients.connections() if vhost in (None, row.vhost)]
 
 
-async def connection(call: Call) -> ConnectionRow:
+async def connection(call: ManagementCall) -> ConnectionRow:
     name = call.path["connection"]
     found = next((row for row in call.context.clients.connections() if row.name == name), None)
     if found is None:
@@ -124,24 +124,24 @@ async def connection(call: Call) -> ConnectionRow:
     return found
 
 
-async def close_connection(call: Call) -> Answer:
+async def close_connection(call: ManagementCall) -> Answer:
     name = call.path["connection"]
     if not call.context.clients.close(name, call.reason or _CLOSED):
         raise Refusal(404, f"no connection '{name}'")
     return CHANGED
 
 
-async def channels(call: Call) -> list[ChannelRow]:
+async def channels(call: ManagementCall) -> list[ChannelRow]:
     vhost = _vhost(call)
     return [row for row in call.context.clients.channels() if vhost in (None, row.vhost)]
 
 
-async def consumers(call: Call) -> list[ConsumerRow]:
+async def consumers(call: ManagementCall) -> list[ConsumerRow]:
     vhost = _vhost(call)
     return [row for row in call.context.clients.consumers() if vhost in (None, row.queue.vhost)]
 
 
-def _vhost(call: Call) -> str | None:
+def _vhost(call: ManagementCall) -> str | None:
     return call.vhost.name if "vhost" in call.path else None
 
 

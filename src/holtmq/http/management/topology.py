@@ -13,7 +13,7 @@ from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.management.access import Need
-from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, Call, Row
+from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.wire import (
     BindingIn,
     ExchangeIn,
@@ -35,7 +35,7 @@ def listed_queues(vhost: VHost) -> list[WorkQueue]:
     return [vhost.queues[name] for name in sorted(vhost.queues) if not name.startswith(hidden)]
 
 
-def queue_row(call: Call, queue: WorkQueue) -> dict[str, object]:
+def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
     kind = queue.options.queue_type
     policy = call.broker.policies.for_queue(queue.vhost, queue.name, kind)
     operator = call.broker.operator_policies.for_queue(queue.vhost, queue.name, kind)
@@ -61,7 +61,7 @@ def queue_row(call: Call, queue: WorkQueue) -> dict[str, object]:
     }
 
 
-def _queue(call: Call) -> WorkQueue:
+def _queue(call: ManagementCall) -> WorkQueue:
     name = call.path["queue"]
     found = call.vhost.queues.get(name)
     if found is None:
@@ -69,20 +69,20 @@ def _queue(call: Call) -> WorkQueue:
     return found
 
 
-def _vhosts(call: Call) -> list[VHost]:
+def _vhosts(call: ManagementCall) -> list[VHost]:
     broker = call.broker
     return [call.vhost] if "vhost" in call.path else [broker.vhosts[name] for name in sorted(broker.vhosts)]
 
 
-async def list_queues(call: Call) -> object:
+async def list_queues(call: ManagementCall) -> object:
     return [queue_row(call, queue) for vhost in _vhosts(call) for queue in listed_queues(vhost)]
 
 
-async def show_queue(call: Call) -> object:
+async def show_queue(call: ManagementCall) -> object:
     return queue_row(call, _queue(call))
 
 
-async def put_queue(call: Call) -> Answer:
+async def put_queue(call: ManagementCall) -> Answer:
     given, vhost = call.json(QueueIn), call.vhost
     name = checked_name(call.path["queue"], "queue")
     arguments = checked_table(given.arguments, f"arguments of queue '{name}'")
@@ -98,7 +98,7 @@ async def put_queue(call: Call) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_queue(call: Call) -> Answer:
+async def delete_queue(call: ManagementCall) -> Answer:
     queue = _queue(call)
     call.require(Action.CONFIGURE, queue.name)
     call.broker.delete_queue(
@@ -113,7 +113,7 @@ async def delete_queue(call: Call) -> Answer:
 # -- exchanges ---------------------------------------------------------------------------------------
 
 
-def exchange_row(call: Call, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
+def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
     policy = call.broker.policies.for_exchange(vhost.name, exchange.name)
     return {
         "name": exchange.name,
@@ -132,11 +132,11 @@ def exchange_name(given: str) -> str:
     return "" if given == DEFAULT_EXCHANGE else given
 
 
-def _exchange(call: Call) -> QueueExchange:
+def _exchange(call: ManagementCall) -> QueueExchange:
     return call.vhost.exchange(exchange_name(call.path["exchange"]))
 
 
-async def list_exchanges(call: Call) -> object:
+async def list_exchanges(call: ManagementCall) -> object:
     return [
         exchange_row(call, vhost, vhost.exchanges[name])
         for vhost in _vhosts(call)
@@ -144,11 +144,11 @@ async def list_exchanges(call: Call) -> object:
     ]
 
 
-async def show_exchange(call: Call) -> object:
+async def show_exchange(call: ManagementCall) -> object:
     return exchange_row(call, call.vhost, _exchange(call))
 
 
-async def put_exchange(call: Call) -> Answer:
+async def put_exchange(call: ManagementCall) -> Answer:
     given, vhost = call.json(ExchangeIn), call.vhost
     name = checked_name(call.path["exchange"], "exchange")
     arguments = checked_table(given.arguments, f"arguments of exchange '{name}'")
@@ -170,7 +170,7 @@ async def put_exchange(call: Call) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_exchange(call: Call) -> Answer:
+async def delete_exchange(call: ManagementCall) -> Answer:
     exchange = _exchange(call)
     call.require(Action.CONFIGURE, exchange.name)
     call.broker.delete_exchange(call.vhost, exchange.name, call.query.flag("if-unused"))
@@ -208,11 +208,11 @@ def _all_bindings(vhost: VHost) -> Iterator[dict[str, object]]:
             yield _row(vhost, binding)
 
 
-async def list_bindings(call: Call) -> object:
+async def list_bindings(call: ManagementCall) -> object:
     return [row for vhost in _vhosts(call) for row in _all_bindings(vhost)]
 
 
-async def list_queue_bindings(call: Call) -> object:
+async def list_queue_bindings(call: ManagementCall) -> object:
     name = _queue(call).name
     return [
         row
@@ -221,12 +221,12 @@ async def list_queue_bindings(call: Call) -> object:
     ]
 
 
-async def list_from_exchange(call: Call) -> object:
+async def list_from_exchange(call: ManagementCall) -> object:
     name = _exchange(call).name
     return [row for row in _all_bindings(call.vhost) if row["source"] == name]
 
 
-async def list_to_exchange(call: Call) -> object:
+async def list_to_exchange(call: ManagementCall) -> object:
     name = _exchange(call).name
     return [
         row
@@ -235,7 +235,7 @@ async def list_to_exchange(call: Call) -> object:
     ]
 
 
-def _ends(call: Call) -> tuple[str, str, bool]:
+def _ends(call: ManagementCall) -> tuple[str, str, bool]:
     """Source, destination and whether that is an exchange; 404 when one is missing."""
     source = _exchange(call).name
     kind, name = call.path["kind"], call.path["destination"]
@@ -249,7 +249,7 @@ def _ends(call: Call) -> tuple[str, str, bool]:
     return source, name, to_exchange
 
 
-def _between(call: Call) -> list[tuple[dict[str, object], str, FieldTable]]:
+def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, FieldTable]]:
     """Rows between two ends, each with its key and arguments as they are kept."""
     source, name, to_exchange = _ends(call)
     if not source:
@@ -264,22 +264,22 @@ def _between(call: Call) -> list[tuple[dict[str, object], str, FieldTable]]:
     return found
 
 
-async def list_between(call: Call) -> object:
+async def list_between(call: ManagementCall) -> object:
     return [row for row, _, _ in _between(call)]
 
 
-def _one(call: Call) -> tuple[dict[str, object], str, FieldTable]:
+def _one(call: ManagementCall) -> tuple[dict[str, object], str, FieldTable]:
     for found in _between(call):
         if found[0]["properties_key"] == call.path["properties"]:
             return found
     raise NotFound(f"no binding '{call.path['properties']}' between these two")
 
 
-async def show_binding(call: Call) -> object:
+async def show_binding(call: ManagementCall) -> object:
     return _one(call)[0]
 
 
-async def post_binding(call: Call) -> Answer:
+async def post_binding(call: ManagementCall) -> Answer:
     given = call.json(BindingIn)
     source, name, to_exchange = _ends(call)
     key = checked_key(given.routing_key)
@@ -291,7 +291,7 @@ async def post_binding(call: Call) -> Answer:
     return Answer(201, f"{quote(name, safe='')}/{quote(made, safe='~')}")
 
 
-async def delete_binding(call: Call) -> Answer:
+async def delete_binding(call: ManagementCall) -> Answer:
     source, name, to_exchange = _ends(call)
     _, key, arguments = _one(call)
     call.require(Action.WRITE, name)

@@ -16,7 +16,7 @@ from holtmq.broker.topology.policies import Policy, PolicyBook
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
-from holtmq.http.management.call import CHANGED, CREATED, Answer, Call, Row
+from holtmq.http.management.call import CHANGED, CREATED, Answer, ManagementCall, Row
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.management.wire import (
     PermissionIn,
@@ -50,15 +50,15 @@ def vhost_row(vhost: VHost) -> dict[str, object]:
     }
 
 
-async def list_vhosts(call: Call) -> object:
+async def list_vhosts(call: ManagementCall) -> object:
     return [vhost_row(call.broker.vhosts[name]) for name in sorted(call.broker.vhosts)]
 
 
-async def show_vhost(call: Call) -> object:
+async def show_vhost(call: ManagementCall) -> object:
     return vhost_row(call.vhost)
 
 
-async def put_vhost(call: Call) -> Answer:
+async def put_vhost(call: ManagementCall) -> Answer:
     call.json(VhostIn)
     name = checked_name(call.path["vhost"], "vhost")
     if name in call.broker.vhosts:
@@ -69,7 +69,7 @@ async def put_vhost(call: Call) -> Answer:
     return CREATED
 
 
-async def delete_vhost(call: Call) -> Answer:
+async def delete_vhost(call: ManagementCall) -> Answer:
     call.broker.delete_vhost(call.vhost.name)
     return CHANGED
 
@@ -94,15 +94,15 @@ def user_named(broker: Broker, name: str) -> User:
     return found
 
 
-async def list_users(call: Call) -> object:
+async def list_users(call: ManagementCall) -> object:
     return [user_row(user) for user in call.broker.users.users()]
 
 
-async def show_user(call: Call) -> object:
+async def show_user(call: ManagementCall) -> object:
     return user_row(user_named(call.broker, call.path["user"]))
 
 
-async def put_user(call: Call) -> Answer:
+async def put_user(call: ManagementCall) -> Answer:
     user = await user_from(call.path["user"], call.json(UserIn))
     call.refuse_if_failed()  # again: hashing took its time
     known = call.broker.users.user(user.name) is not None
@@ -126,7 +126,7 @@ async def user_from(name: str, given: UserIn) -> User:
     return User(name, password_hash, tags_of(given.tags))
 
 
-async def delete_user(call: Call) -> Answer:
+async def delete_user(call: ManagementCall) -> Answer:
     call.broker.delete_user(call.path["user"])
     return CHANGED
 
@@ -145,13 +145,13 @@ def permission_row(grant: Grant) -> dict[str, object]:
     }
 
 
-async def list_permissions(call: Call) -> object:
+async def list_permissions(call: ManagementCall) -> object:
     user = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
     vhost = call.vhost.name if "vhost" in call.path else None
     return [permission_row(grant) for grant in call.broker.users.grants(user=user, vhost=vhost)]
 
 
-def _grant(call: Call) -> Grant:
+def _grant(call: ManagementCall) -> Grant:
     user, vhost = call.path["user"], call.path["vhost"]
     found = call.broker.users.grants(user=user, vhost=vhost)
     if not found:
@@ -159,11 +159,11 @@ def _grant(call: Call) -> Grant:
     return found[0]
 
 
-async def show_permission(call: Call) -> object:
+async def show_permission(call: ManagementCall) -> object:
     return permission_row(_grant(call))
 
 
-async def put_permission(call: Call) -> Answer:
+async def put_permission(call: ManagementCall) -> Answer:
     given = call.json(PermissionIn)
     user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.users.grants(user=user, vhost=vhost))
@@ -171,7 +171,7 @@ async def put_permission(call: Call) -> Answer:
     return CHANGED if known else CREATED
 
 
-async def delete_permission(call: Call) -> Answer:
+async def delete_permission(call: ManagementCall) -> Answer:
     grant = _grant(call)
     call.broker.clear_permissions(grant.user, grant.vhost)
     return CHANGED
@@ -195,25 +195,25 @@ def _book(broker: Broker, operator: bool) -> PolicyBook:
     return broker.operator_policies if operator else broker.policies
 
 
-async def list_policies(call: Call, operator: bool) -> object:
+async def list_policies(call: ManagementCall, operator: bool) -> object:
     vhosts = [call.vhost.name] if "vhost" in call.path else sorted(call.broker.vhosts)
     book = _book(call.broker, operator)
     return [policy_row(policy) for vhost in vhosts for policy in book.in_vhost(vhost)]
 
 
-def _policy(call: Call, operator: bool) -> Policy | None:
+def _policy(call: ManagementCall, operator: bool) -> Policy | None:
     policies = _book(call.broker, operator).in_vhost(call.vhost.name)
     return next((policy for policy in policies if policy.name == call.path["name"]), None)
 
 
-async def show_policy(call: Call, operator: bool) -> object:
+async def show_policy(call: ManagementCall, operator: bool) -> object:
     found = _policy(call, operator)
     if found is None:
         raise NotFound(f"no policy '{call.path['name']}' in vhost '{call.path['vhost']}'")
     return policy_row(found)
 
 
-async def put_policy(call: Call, operator: bool) -> Answer:
+async def put_policy(call: ManagementCall, operator: bool) -> Answer:
     known = _policy(call, operator) is not None
     set_policy(call.broker, call.path["vhost"], call.path["name"], call.json(PolicyIn), operator)
     return CHANGED if known else CREATED
@@ -231,7 +231,7 @@ def set_policy(broker: Broker, vhost: str, name: str, given: PolicyIn, operator:
     )
 
 
-async def delete_policy(call: Call, operator: bool) -> Answer:
+async def delete_policy(call: ManagementCall, operator: bool) -> Answer:
     call.broker.delete_policy(call.vhost.name, call.path["name"], operator)
     return CHANGED
 

@@ -11,7 +11,7 @@ from holtmq.broker.partitioned.counters import QueueTally
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint
 from holtmq.http.engine.history import add, summed
-from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.operator.resources import counts_of
 from holtmq.http.operator.status import lag_ms, span_of, time_range
@@ -55,7 +55,7 @@ async def worker_metrics(call: Call) -> object:
         for name, more in rows.items():
             queues[name] = summed({"so far": queues.get(name, QueueTally()), "this": more})
     total = summed(queues)
-    counts = await counts_of(Turns(), list(call.service.store.queues.values()), now)
+    counts = await counts_of(Stepwise(), list(call.service.store.queues.values()), now)
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,

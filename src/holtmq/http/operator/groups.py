@@ -15,7 +15,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import GroupCounts, GroupPartition, count_group, group_partitions
 from holtmq.http.engine.endpoints import ADMIN, READ, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, moment_us
 
 _US: Final = 1_000_000
@@ -33,9 +33,9 @@ class SeekIn(msgspec.Struct, rename="camel"):
 
 
 async def list_groups(call: Call) -> object:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     return [
-        _group_out(call, queue, group, await turns.run(count_group(queue, group, now)), now)
+        _group_out(call, queue, group, await stepwise.run(count_group(queue, group, now)), now)
         for queue in list(call.service.store.queues.values())
         for group in list(queue.groups.values())
     ]
@@ -70,7 +70,7 @@ def _age(at_us: int | None, now: float) -> float:
 
 async def show_group(call: Call) -> object:
     """Queue by queue. An unknown group is an empty object, as old clients expect."""
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     answer: dict[str, object] = {}
     for queue in list(call.service.store.queues.values()):
         group = queue.groups.get(call.path["group"])
@@ -89,13 +89,13 @@ async def show_group(call: Call) -> object:
                     "leaseActive": place.lease_id is not None,
                 }
             )
-            await turns.between()
+            await stepwise.between()
         answer[queue.name] = {"partitions": rows}
     return answer
 
 
 async def lagging_groups(call: Call) -> object:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     least = call.query.number("minLagSeconds", 3600)
     limit, skip = call.query.number("limit", _MOST, 0, _MOST), call.query.number("offset", 0)
     rows: list[dict[str, object]] = []
@@ -110,7 +110,7 @@ async def lagging_groups(call: Call) -> object:
                         return rows
                     else:
                         rows.append(_lagging_out(queue, group, place, behind))
-                await turns.between()
+                await stepwise.between()
     return rows
 
 

@@ -18,7 +18,7 @@ from holtmq.broker.partitioned.statistics import MessageState, message_state
 from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.paging import page_out, within_bytes
-from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, iso_seconds, raw
 from holtmq.http.operator.resources import page_of, selected
 from holtmq.http.queues.configure import options_out
@@ -37,14 +37,14 @@ async def list_messages(call: Call) -> object:
         from_us = micros(now) - _HOUR_US
     queues, partition, status = selected(call), query.optional("partition"), query.optional("status")
     found: list[tuple[PartitionedQueue, int]] = []
-    total, turns = 0, Turns()
+    total, stepwise = 0, Stepwise()
     looked_at = [_looked_at(queue, from_us, to_us, partition, status, now) for queue in queues]
     for (_, offset), fitting in merge(*looked_at, key=itemgetter(0), reverse=True):
         if fitting is not None:
             if skip <= total < skip + limit:
                 found.append((fitting, offset))
             total += 1
-        await turns.between()
+        await stepwise.between()
     wanted = [(queue, offset) for queue, offset in found if queue.log.partition(offset) != GONE]
     rows = within_bytes(message_row(call, queue, offset, now) for queue, offset in wanted)
     return {
@@ -76,7 +76,7 @@ def _newest_first(
 ) -> Iterator[int]:
     log = queue.log
     first = log.offset_at(from_us)
-    stop = log.sure if to_us is None else min(log.sure, log.offset_at(to_us + 1))
+    stop = log.durable_end if to_us is None else min(log.durable_end, log.offset_at(to_us + 1))
     if partition is not None:
         index = queue.indexes.get(partition)
         if index is not None:

@@ -91,7 +91,7 @@ class NodeCollector(Collector):
         yield from (acks, lag)
 
     def _totals(self) -> Iterator[Metric]:
-        total = self._context.service.tally.total()
+        total = self._context.service.counters.total()
         for metric, value in (
             ("queen_cluster_push_requests", total.push_requests),
             ("queen_cluster_push_messages", total.push_messages),

@@ -21,7 +21,7 @@ from holtmq.broker.partitioned.statistics import (
     partition_counts,
 )
 from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint
-from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.queues.configure import encryption_out, options_out
 
@@ -41,9 +41,9 @@ def six(counts: Counts) -> dict[str, int]:
     }
 
 
-async def counts_of(turns: Turns, queues: Iterable[PartitionedQueue], now: float) -> Counts:
+async def counts_of(stepwise: Stepwise, queues: Iterable[PartitionedQueue], now: float) -> Counts:
     """Counts of several queues together."""
-    return _plus([await turns.run(count_queue(queue, now)) for queue in queues])
+    return _plus([await stepwise.run(count_queue(queue, now)) for queue in queues])
 
 
 def _plus(parts: Iterable[Counts]) -> Counts:
@@ -81,7 +81,7 @@ def queue_head(queue: PartitionedQueue) -> dict[str, object]:
 
 
 async def list_queues(call: Call) -> object:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     limit, skip = page_of(call)
     rows = []
     for queue in selected(call)[skip : skip + limit]:
@@ -89,7 +89,7 @@ async def list_queues(call: Call) -> object:
             {
                 **queue_head(queue),
                 "partitions": len(queue.indexes),
-                "messages": six(await turns.run(count_queue(queue, now))),
+                "messages": six(await stepwise.run(count_queue(queue, now))),
                 "options": options_out(queue.config),
                 **encryption_out(queue.config, call.service.store.cipher is not None),
             }
@@ -98,13 +98,13 @@ async def list_queues(call: Call) -> object:
 
 
 async def partition_rows(
-    turns: Turns, queue: PartitionedQueue, indexes: Sequence[int], now: float
+    stepwise: Stepwise, queue: PartitionedQueue, indexes: Sequence[int], now: float
 ) -> list[tuple[int, dict[str, object]]]:
     """Partitions with their figures, by index."""
     letters = dead_letters_by_partition(queue)
     rows: list[tuple[int, dict[str, object]]] = []
     for index in indexes:
-        await turns.between()
+        await stepwise.between()
         where = queue.partitions[index]
         if where is NO_PARTITION:
             continue  # deleted meanwhile
@@ -127,30 +127,30 @@ async def partition_rows(
 
 
 async def show_queue(call: Call) -> object:
-    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
-    rows = await partition_rows(turns, queue, list(queue.indexes.values()), now)
+    queue, now, stepwise = queue_named(call.service, call.path["queue"]), call.now, Stepwise()
+    rows = await partition_rows(stepwise, queue, list(queue.indexes.values()), now)
     return {
         **queue_head(queue),
         "partitions": [row for _, row in rows],
-        "totals": six(await turns.run(count_queue(queue, now))),
+        "totals": six(await stepwise.run(count_queue(queue, now))),
         "options": options_out(queue.config),
         **encryption_out(queue.config, call.service.store.cipher is not None),
     }
 
 
 async def queue_depth(call: Call) -> object:
-    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
+    queue, now, stepwise = queue_named(call.service, call.path["queue"]), call.now, Stepwise()
     name = call.query.optional("group")
     group = queue.groups.get(name) if name is not None else None
     head: dict[str, object] = {"queue": queue.name, "group": name}
     if group is None:
-        counts = await turns.run(count_queue(queue, now))
+        counts = await stepwise.run(count_queue(queue, now))
         plain = {"pending": counts.pending, "processing": counts.processing, "ready": counts.pending}
-        waiting = [row for row in await _waiting(turns, queue, now) if row["pending"]]
+        waiting = [row for row in await _waiting(stepwise, queue, now) if row["pending"]]
         busy = {"partitionsPending": len(waiting), "partitionsReady": len(waiting)}
         effective = {"effectivePending": counts.pending, "effectiveReady": counts.pending}
         return {**head, **plain, **busy, "conflation": False, **effective, "partitions": waiting}
-    figures = await turns.run(count_group(queue, group, now))
+    figures = await stepwise.run(count_group(queue, group, now))
     rows: list[dict[str, object]] = []
     for place in group_partitions(queue, group, now):
         span = group.visible(place.partition, now, queue.config)
@@ -163,7 +163,7 @@ async def queue_depth(call: Call) -> object:
                     "ready": 0 if span is None else queue.partitions[place.partition].count(*span),
                 }
             )
-        await turns.between()
+        await stepwise.between()
     folds = group.conflates
     return {
         **head,
@@ -179,10 +179,10 @@ async def queue_depth(call: Call) -> object:
     }
 
 
-async def _waiting(turns: Turns, queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
+async def _waiting(stepwise: Stepwise, queue: PartitionedQueue, now: float) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, index in list(queue.indexes.items()):
-        await turns.between()
+        await stepwise.between()
         if queue.partitions[index] is NO_PARTITION:
             continue
         counts = partition_counts(queue, index, now)
@@ -200,13 +200,13 @@ async def list_tasks(call: Call) -> object:
 
 
 async def _by(call: Call, what: str) -> list[dict[str, object]]:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     grouped: dict[str, list[PartitionedQueue]] = {}
     for queue in call.service.store.queues.values():
         grouped.setdefault(queue.namespace if what == "namespace" else queue.task, []).append(queue)
     rows: list[dict[str, object]] = []
     for name, queues in sorted(grouped.items()):
-        counts = await counts_of(turns, queues, now)
+        counts = await counts_of(stepwise, queues, now)
         rows.append(
             {
                 what: name,
@@ -219,11 +219,11 @@ async def _by(call: Call, what: str) -> list[dict[str, object]]:
 
 
 async def overview(call: Call) -> object:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     queues = list(call.service.store.queues.values())
-    counts = await counts_of(turns, queues, now)
-    seconds, offsets = await _lags(turns, queues, now)
-    total = call.service.tally.total()
+    counts = await counts_of(stepwise, queues, now)
+    seconds, offsets = await _lags(stepwise, queues, now)
+    total = call.service.counters.total()
     uptime = max(now - call.context.started_at, 1.0)
     return {
         "queues": len(queues),
@@ -242,13 +242,13 @@ async def overview(call: Call) -> object:
 
 
 async def _lags(
-    turns: Turns, queues: Sequence[PartitionedQueue], now: float
+    stepwise: Stepwise, queues: Sequence[PartitionedQueue], now: float
 ) -> tuple[list[float], list[float]]:
     seconds: list[float] = []
     offsets: list[float] = []
     for queue in queues:
         for group in list(queue.groups.values()):
-            counts = await turns.run(count_group(queue, group, now))
+            counts = await stepwise.run(count_group(queue, group, now))
             if counts.oldest_us is not None:
                 seconds.append(max(0.0, (micros(now) - counts.oldest_us) / _US))
                 offsets.append(counts.lag)
@@ -269,7 +269,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 async def list_partitions(call: Call) -> object:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     limit, skip = page_of(call, 1000)
     rows: list[dict[str, object]] = []
     total, end = 0, skip + limit
@@ -278,7 +278,7 @@ async def list_partitions(call: Call) -> object:
         wanted = mine[max(skip - total, 0) : max(end - total, 0)]
         total += len(mine)
         if wanted:
-            found = await partition_rows(turns, queue, wanted, now)
+            found = await partition_rows(stepwise, queue, wanted, now)
             rows += [{**row, "queue": queue.name} for _, row in found]
     return {"partitions": rows, "total": total}
 

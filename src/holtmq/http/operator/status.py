@@ -14,7 +14,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
 from holtmq.http.engine.endpoints import READ, Call, Endpoint
 from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
-from holtmq.http.engine.stepwise import Turns
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.operator.resources import counts_of, page_of, partition_rows, queue_head, selected, six
 from holtmq.http.queues.configure import options_out
@@ -46,7 +46,7 @@ def lag_ms(row: QueueTally) -> float:
 
 
 async def status(call: Call) -> object:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     queues = selected(call)
     names = {queue.name for queue in queues}
     everything = not any(call.query.text(name) for name in ("queue", "namespace", "ns", "task"))
@@ -57,7 +57,7 @@ async def status(call: Call) -> object:
         row = summed(rows, None if everything else names)
         line.append(_point(call, start, width, row))
         total = summed({"so far": total, "this": row})
-    counts = await counts_of(turns, queues, now)
+    counts = await counts_of(stepwise, queues, now)
     return {
         "timeRange": time_range(from_us, to_us),
         "bucketMinutes": width,
@@ -74,7 +74,7 @@ async def status(call: Call) -> object:
             },
         },
         "leases": _leases(queues, now),
-        "deadLetterQueue": await _letters(turns, queues),
+        "deadLetterQueue": await _letters(stepwise, queues),
         "workers": [],
         "errors": {"dbErrors": 0, "ackFailed": total.ack_failed, "dlqMessages": total.dead_letters},
         "statsAge": 0,
@@ -141,12 +141,12 @@ def _leases(queues: list[PartitionedQueue], now: float) -> dict[str, int]:
     }
 
 
-async def _letters(turns: Turns, queues: list[PartitionedQueue]) -> dict[str, object]:
+async def _letters(stepwise: Stepwise, queues: list[PartitionedQueue]) -> dict[str, object]:
     errors: Counter[str] = Counter()
     places: set[tuple[int, int]] = set()
     for queue in queues:
         for letter in list(queue.dead_letters):
-            await turns.between()
+            await stepwise.between()
             errors[letter.error] += 1
             places.add((queue.number, letter.partition))
     return {
@@ -157,28 +157,28 @@ async def _letters(turns: Turns, queues: list[PartitionedQueue]) -> dict[str, ob
 
 
 async def status_queues(call: Call) -> object:
-    now, turns = call.now, Turns()
+    now, stepwise = call.now, Stepwise()
     limit, skip = page_of(call, 100)
     rows = []
     for queue in selected(call)[skip : skip + limit]:
         head = {**queue_head(queue), "partitions": len(queue.indexes)}
-        rows.append({**head, "messages": six(await turns.run(count_queue(queue, now)))})
+        rows.append({**head, "messages": six(await stepwise.run(count_queue(queue, now)))})
     return {"queues": rows, "pagination": {"limit": limit, "offset": skip}}
 
 
 async def status_queue(call: Call) -> object:
-    queue, now, turns = queue_named(call.service, call.path["queue"]), call.now, Turns()
+    queue, now, stepwise = queue_named(call.service, call.path["queue"]), call.now, Stepwise()
     config, options = queue.config, options_out(queue.config)
     partitions: list[dict[str, object]] = []
-    for index, row in await partition_rows(turns, queue, list(queue.indexes.values()), now):
-        await turns.between()
+    for index, row in await partition_rows(stepwise, queue, list(queue.indexes.values()), now):
+        await stepwise.between()
         groups = [group for group in queue.groups.values() if group.leases.cursor(index) is not None]
         consumed = sum(group.leases.consumed[index] for group in groups)
         row["cursor"] = {"totalConsumed": consumed, "batchesConsumed": 0}
         last = max((group.leases.settled_at[index] for group in groups), default=0)
         row["lastActivity"] = iso_ms(last) if last else row["newestMessage"]
         partitions.append(row)
-    totals = six(await turns.run(count_queue(queue, now)))
+    totals = six(await stepwise.run(count_queue(queue, now)))
     return {
         "queue": {
             **queue_head(queue),

@@ -49,7 +49,7 @@ def total_memory() -> int:
 
 
 async def metrics(call: Call) -> object:
-    total = call.service.tally.total()
+    total = call.service.counters.total()
     used = resource.getrusage(resource.RUSAGE_SELF)
     journal = call.context.journal.stats()
     uptime = max(call.now - call.context.started_at, 0.001)

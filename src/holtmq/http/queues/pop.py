@@ -15,7 +15,7 @@ from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, W
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.protocol import Exchange
-from holtmq.http.engine.uuid_pool import mint
+from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import Query, segment
 from holtmq.http.queues.push import NAME_MAX
 from holtmq.http.queues.rendering import popped_messages
@@ -74,7 +74,7 @@ class PopApi:
                 self._work.pop(exchange, asked, work)
                 return
         request = PopRequest(
-            mint(),
+            new_uuid(),
             asked.queue,
             asked.partition,
             asked.namespace,
@@ -163,7 +163,7 @@ class PopApi:
 
     def _empty(self, exchange: Exchange, asked: Parameters, *, durable: bool = False) -> None:
         if asked.queue in self._service.store.queues:  # others have no end, and nobody deletes them
-            self._service.tally.of(asked.queue).pop_empty += 1
+            self._service.counters.of(asked.queue).pop_empty += 1
         said = self._policy_of(asked)
         status, body = (200, f'{{"success":true{said},"messages":[]}}'.encode()) if said else (204, b"")
         if durable:

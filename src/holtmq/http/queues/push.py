@@ -17,7 +17,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.engine.protocol import Exchange
-from holtmq.http.engine.uuid_pool import mint
+from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
 from holtmq.http.queues.rendering import buffered_elements, buffered_results, push_elements, push_results
 from holtmq.http.queues.work import WorkApi
@@ -65,7 +65,7 @@ def read_item(item: PushItemIn, subject: str | None) -> PushItem:
         raise Refusal(400, "queue is required")
     if len(queue) > NAME_MAX or len(partition) > NAME_MAX:
         raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
-    transaction_id = item.transaction_id or mint()
+    transaction_id = item.transaction_id or new_uuid()
     if len(transaction_id) > ID_MAX >> 2 and len(transaction_id.encode()) > ID_MAX:
         raise Refusal(400, f"transactionId is longer than {ID_MAX} bytes")
     trace_id = item.trace_id
@@ -81,7 +81,7 @@ def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[Push
     for item in incoming:
         id_ = item.transaction_id
         if not id_:
-            id_ = item.transaction_id = mint()
+            id_ = item.transaction_id = new_uuid()
         partition = item.partition or DEFAULT_PARTITION
         plain = item.trace_id is None and item.queue == queue and len(partition) <= NAME_MAX
         if plain and queue and len(id_) < 256:

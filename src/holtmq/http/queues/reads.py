@@ -108,7 +108,7 @@ def _read_entry(call: Call, entry: FetchEntry, left: int, *, full: bool) -> tupl
     where = queue.partitions[index]
     # A reader remembers how far it read. Had it seen a message whose offset a power cut could still give to
     # another one, it would never see the other.
-    end = where.position_of(queue.log.sure)
+    end = where.position_of(queue.log.durable_end)
     head |= {"highWatermark": end, "logStartOffset": where.first}
     if not where.first <= entry.offset <= end:
         return {**head, "records": [], "error": "OFFSET_OUT_OF_RANGE"}, 0

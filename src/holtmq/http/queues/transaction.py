@@ -26,7 +26,7 @@ from holtmq.http.engine.protocol import Exchange
 from holtmq.http.engine.wire import quoted
 from holtmq.http.extras.keyed import KvRefused, check_answer, lost_out, read_operation, result_out, stores
 from holtmq.http.extras.keyed import OperationIn as KeyOperationIn
-from holtmq.http.extras.timers import Riders
+from holtmq.http.extras.timers import TimerOperations
 from holtmq.http.queues.ack import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
 from holtmq.http.queues.push import PushItemIn, check_text, explain_items, read_item
 from holtmq.http.queues.rendering import ack_verdict
@@ -105,17 +105,17 @@ class TransactionApi:
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
         now = self._clock()
-        riders = Riders(self._service, exchange.subject, now)
+        timer_operations = TimerOperations(self._service, exchange.subject, now)
         try:
             ops = [read_operation(asked) for asked in incoming.kv or ()]
             for timer in incoming.timers or ():
-                riders.add(timer)
+                timer_operations.add(timer)
         except KvRefused as refused:
             code = "kv_bad_request" if incoming.kv else "timers_bad_request"
             raise Refusal(refused.status, str(refused), code) from None
-        if asked.items or asked.work_pushes or riders.queues or stores(ops):
+        if asked.items or asked.work_pushes or timer_operations.queues or stores(ops):
             self._check_alarm()
-        for name in riders.queues:
+        for name in timer_operations.queues:
             self._check_partitioned(name)
         keyed = self._service.keyed.decide(ops, micros(now))
         if keyed.failed is not None:
@@ -126,8 +126,8 @@ class TransactionApi:
             check_answer(keyed)
         except KvRefused as refused:
             raise Refusal(refused.status, str(refused)) from None
-        extras = [*keyed.extras, *self._service.timed.record(riders.change)]
-        part = Part(asked.items, asked.acks, now, extras)
+        state_records = [*keyed.state_records, *self._service.timed.record(timer_operations.change)]
+        part = Part(asked.items, asked.acks, now, state_records)
         try:
             if asked.work_pushes or asked.work_acks:
                 self._work.transact(part, asked.work_pushes, asked.work_acks)
@@ -142,8 +142,8 @@ class TransactionApi:
             exchange.answer(200, _failure(own_id, text))
             return
         parts = [self._result(index, asked, part, *which) for index, which in enumerate(order)]
-        parts += _rider_results(len(order), ops, keyed, riders.results)
-        if riders.results:
+        parts += _operation_results(len(order), ops, keyed, timer_operations.results)
+        if timer_operations.results:
             self._service.plan_timed()
         answer = f'{{"transactionId":"{own_id}","success":true,"results":[{",".join(parts)}]}}'
         exchange.answer_when_durable(self._journal, 200, answer.encode())
@@ -221,7 +221,7 @@ class _Asked:
             self.work_acks.append(request)
 
 
-def _rider_results(
+def _operation_results(
     first: int, ops: Sequence[KeyOp], keyed: KeyDecision, timers: Sequence[dict[str, object]]
 ) -> list[str]:
     """After the operations' own results, in the same flat numbering."""

@@ -1,6 +1,6 @@
 """Work queues over HTTP: the same push, pop, ack and extend, for a name that is a work queue.
 
-Owns: the wire shapes of that. Must not touch: leases and queues; those are the ``WorkDoor``'s. A work
+Owns: the wire shapes of that. Must not touch: leases and queues; those are the ``TimedLeases``'s. A work
 queue has one place, so its "partition" is the queue itself; a consumer group has no meaning here.
 """
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from holtmq.broker.partitioned.commands.atomic_commit import Part
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.streams.cross_kind_transaction import JointTransactions
-from holtmq.broker.work.timed_leases import WorkAck, WorkDoor, WorkMessage, WorkPush
+from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
+from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.protocol import Exchange
-from holtmq.http.engine.uuid_pool import mint
+from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import iso_us, quoted, quoted_or_null
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class WorkApi:
         self._queues = context.service.store.queues
         self._journal = context.journal
         self._clock = context.clock
-        self._door = WorkDoor(context.broker)
-        self._joint = JointTransactions(context.broker, context.service, self._door)
+        self._door = TimedLeases(context.broker)
+        self._joint = CrossKindTransactions(context.broker, context.service, self._door)
 
     def find(self, name: str) -> WorkQueue | None:
         """The work queue of a name that no partitioned queue has."""
@@ -79,7 +79,7 @@ class WorkApi:
     def pop(self, exchange: Exchange, asked: "Parameters", queue: WorkQueue) -> None:
         """Answer with what waits, or wait for it."""
         self._tick()
-        lease_id = mint()
+        lease_id = new_uuid()
         seconds = asked.lease_seconds or _LEASE_SECONDS
 
         def answer(messages: list[WorkMessage]) -> None:

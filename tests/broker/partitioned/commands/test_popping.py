@@ -92,9 +92,9 @@ def test_staged_rows_show_when_their_commit_is_durable(service: PartitionedServi
     list(service.staging.commit("w", 1, [Winner(0, 0, 1)], 0.0))
 
     assert service.pop(PopRequest("l1", "q", partition="p2"), 0.0) is None
-    assert service.store.queues["q"].log.sure == 2
+    assert service.store.queues["q"].log.durable_end == 2
     service.journal.flush()
-    assert service.store.queues["q"].log.sure == 3
+    assert service.store.queues["q"].log.durable_end == 3
     assert ids(service.pop(PopRequest("l2", "q", partition="p2"), 0.0)) == ["staged"]
 
 
@@ -160,7 +160,7 @@ def test_a_timed_message_that_cannot_be_written_does_not_keep_others_from_being_
     service: PartitionedService,
 ) -> None:
     timer = Timed("q", "key", "p", "timed", b"1", 5_000_000, "id")
-    service.store.commit((), extras=service.timed.record(TimedChange([timer])))
+    service.store.commit((), state_records=service.timed.record(TimedChange([timer])))
     service.journal.flush()
     due: list[Callable[[], None]] = []
     served: list[str] = []

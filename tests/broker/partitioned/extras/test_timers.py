@@ -13,7 +13,7 @@ class Timers:
 
     def put(self, key: str, due_us: int) -> None:
         timer = Timed("q", key, "p", f"{key}-{due_us}", b"1", due_us, "id")
-        self.service.store.commit((), extras=self.service.timed.record(TimedChange([timer])))
+        self.service.store.commit((), state_records=self.service.timed.record(TimedChange([timer])))
 
 
 def test_a_timer_that_is_put_off_again_and_again_takes_the_room_of_one() -> None:

@@ -134,7 +134,7 @@ class History:
             self.service.ack(acks, self.now)
 
     def delete(self) -> None:
-        in_sight = [offset for offset in sorted(self.alive) if offset < self.queue.log.sure]
+        in_sight = [offset for offset in sorted(self.alive) if offset < self.queue.log.durable_end]
         if in_sight:
             wanted = self.dice.choice(in_sight)
             index, name = self.queue.log.partition(wanted), self.pushed[wanted]

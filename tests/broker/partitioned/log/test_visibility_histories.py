@@ -133,7 +133,7 @@ class History:
 
     def got(self, popped: Popped) -> None:
         for run in popped.runs:
-            assert all(offset < self.sure(run.queue) for offset, _, _ in run.rows), "not durable yet"
+            assert all(offset < self.durable_end(run.queue) for offset, _, _ in run.rows), "not durable yet"
             self.handed_out.add((popped.request.lease_id, run.queue.number, run.delivery.partition))
         if not popped.request.auto_ack:
             self.popped.append(popped)
@@ -253,7 +253,7 @@ class History:
 
     # -- the oracle ------------------------------------------------------------------------------
 
-    def sure(self, queue: PartitionedQueue) -> int:
+    def durable_end(self, queue: PartitionedQueue) -> int:
         durable = [end for one, end, at in self.pushed if one is queue and at <= self.journal.durable]
         return max(durable, default=0)
 
@@ -283,9 +283,9 @@ class History:
         created = queue.log.created_us
         if config.window_buffer and created(where.offsets[-1]) + config.window_us > now_us:
             return False
-        sure, holes = self.sure(queue), where.holes or ()
+        durable_end, holes = self.durable_end(queue), where.holes or ()
         return any(
-            offset < sure and position not in holes and created(offset) + config.delay_us <= now_us
+            offset < durable_end and position not in holes and created(offset) + config.delay_us <= now_us
             for position, offset in enumerate(where.offsets, where.first)
             if position >= cursor
         )
@@ -294,7 +294,7 @@ class History:
 def check(history: History) -> None:
     service = history.service
     for queue in service.store.by_number.values():
-        assert queue.log.sure == history.sure(queue)
+        assert queue.log.durable_end == history.durable_end(queue)
         for group in queue.groups.values():
             for lease in group.leases.live(history.now):
                 held = (lease.id, queue.number, lease.partition)

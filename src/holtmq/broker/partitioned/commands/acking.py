@@ -24,7 +24,7 @@ from holtmq.broker.partitioned.groups.acknowledgment import (
     verdict_at,
 )
 from holtmq.broker.partitioned.groups.group import Group, micros
-from holtmq.broker.partitioned.groups.partition_leases import Lease
+from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 NOT_FOUND: Final = AckOutcome(AckVerdict.NOT_FOUND)
@@ -148,7 +148,7 @@ def _late(group: Group, lease_id: str, partition: int, position: int, completed:
 def _answer(
     settlement: Settlement,
     accepted: Sequence[tuple[int, int]],
-    lease: Lease | None,
+    lease: PartitionLease | None,
     files: bool,
     outcomes: list[AckOutcome],
 ) -> Answers:

@@ -74,7 +74,7 @@ def delete_queue(service: PartitionedService, name: str) -> bool:
         changes.append((queue.number, QueueDeleted()))
     service.store.commit(changes)
     service.forget_joined()
-    service.tally.forget(name)
+    service.counters.forget(name)
     return queue is not None
 
 

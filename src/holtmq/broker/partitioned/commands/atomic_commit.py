@@ -1,6 +1,6 @@
 """Several things in one step: a client's transaction, and the cycle of a stream processor.
 
-Owns: gathering what each part decides into one commit, all of it or nothing. Must not touch: the decisions
+Owns: collecting what each part decides into one commit, all of it or nothing. Must not touch: the decisions
 themselves, wire names, clocks.
 """
 
@@ -21,7 +21,7 @@ from holtmq.broker.partitioned.log.bodies import Body, encode_body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import Change, Extra
+from holtmq.broker.partitioned.store import Change, StateRecord
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Part:
     items: Sequence[PushItem]
     acks: Sequence[AckRequest]
     now: float
-    extras: Sequence[Extra] = ()
+    state_records: Sequence[StateRecord] = ()
     is_push: bool = False  # counted as such
     results: list[PushResult] | None = None  # None: the pushes are in the spool
     answers: list[AckAnswer] = field(default_factory=list)
@@ -58,21 +58,21 @@ def write_together(
     part: Part,
     placed: Sequence[PushItem],
     settled: Sequence[AckRequest],
-    riders: Sequence[Extra],
+    work_records: Sequence[StateRecord],
 ) -> list[int]:
     """A part that was checked, what exchanges placed and AMQP consumers settled, and records of work queues:
     one record. Where the latter are."""
     items, acks = [*part.items, *placed], [*part.acks, *settled]
     changes, decision, operations = _decide(service, items, acks, part.now, refuses=False)
-    riders_at = _write(service, part, changes, decision, operations, placed, riders)
+    work_positions_at = _write(service, part, changes, decision, operations, placed, work_records)
     for operation, outcome in list(zip(operations, decision.acked, strict=True))[len(part.acks) :]:
-        service.tally.of(operation.queue.name).acked(int(outcome.success), int(not outcome.success))
+        service.counters.of(operation.queue.name).acked(int(outcome.success), int(not outcome.success))
     if not service.spool.holds:
         for item in placed:
-            tally = service.tally.of(item.queue)
-            tally.push_requests += 1
-            tally.push_messages += 1
-    return riders_at
+            counters = service.counters.of(item.queue)
+            counters.push_requests += 1
+            counters.push_messages += 1
+    return work_positions_at
 
 
 def _decide(
@@ -118,23 +118,23 @@ def _write(
     decision: TransactionDecision,
     operations: Sequence[AckOperation],
     placed: Sequence[PushItem],
-    riders: Sequence[Extra],
+    work_records: Sequence[StateRecord],
 ) -> list[int]:
     store, items = service.store, part.items
-    extras = part.extras
+    state_records = part.state_records
     spooled = service.spool.holds
     if spooled:
-        extras = [*service.spool.records([*items, *placed]), *extras]
+        state_records = [*service.spool.records([*items, *placed]), *state_records]
     bodies, records = _bodies_of(service, decision, [*items, *placed])
-    ridden: list[int] = []
-    if changes or extras or riders:
-        ridden = store.commit(changes, records, bodies, extras, riders)
+    work_positions: list[int] = []
+    if changes or state_records or work_records:
+        work_positions = store.commit(changes, records, bodies, state_records, work_records)
     own = operations[: len(part.acks)]
     if part.is_push:
         _count_push(service, decision, len(items))
     else:
         for name in {item.queue for item in items} | {operation.queue.name for operation in own}:
-            service.tally.of(name).transactions += 1
+            service.counters.of(name).transactions += 1
     if not spooled:
         part.results = [
             _result(store.queues[item.queue], item, pushed.offset, pushed.duplicate)
@@ -143,7 +143,7 @@ def _write(
     part.answers = [
         AckAnswer(outcome, operation.queue) for outcome, operation in zip(decision.acked, own, strict=False)
     ]
-    return ridden
+    return work_positions
 
 
 def _count_push(service: PartitionedService, decision: TransactionDecision, own: int) -> None:
@@ -151,11 +151,11 @@ def _count_push(service: PartitionedService, decision: TransactionDecision, own:
     for queue, decided, places in decision.pushes:
         mine = [place for place in places if place < own]
         if mine:
-            tally = service.tally.of(queue.name)
-            tally.push_requests += 1
-            tally.push_messages += sum([not decision.pushed[place].duplicate for place in mine])
+            counters = service.counters.of(queue.name)
+            counters.push_requests += 1
+            counters.push_messages += sum([not decision.pushed[place].duplicate for place in mine])
             if decided.event is not None:
-                tally.partitions_created += len(decided.event.new_partitions)
+                counters.partitions_created += len(decided.event.new_partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +201,15 @@ def run_cycle(
         changes += [(queue.number, event) for event in decision.events]
     records: list[bytes] = []
     bodies: list[Body] = []
-    extras = streams.change(cycle.query_id, cycle.partition_id, cycle.state_ops, now)
+    state_records = streams.change(cycle.query_id, cycle.partition_id, cycle.state_ops, now)
     spooled = service.spool.holds and bool(cycle.items)
     if spooled:
         decided = []
-        extras = [*service.spool.records(cycle.items), *extras]
+        state_records = [*service.spool.records(cycle.items), *state_records]
     else:
         decided = service.decide_pushes(cycle.items, now, changes, records, bodies)
-    if changes or extras:
-        service.store.commit(changes, records, bodies, extras)
+    if changes or state_records:
+        service.store.commit(changes, records, bodies, state_records)
     return None if spooled else service.results(cycle.items, decided), outcome, queue
 
 

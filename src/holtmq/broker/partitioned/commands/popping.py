@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from holtmq.broker.partitioned.counters import Tally
+from holtmq.broker.partitioned.counters import QueueCounters
 from holtmq.broker.partitioned.events import NO_QUEUE
 from holtmq.broker.partitioned.groups.group import Delivery, micros
 from holtmq.broker.partitioned.groups.joining import decide_join, decide_subscription
@@ -31,10 +31,15 @@ class Popping:
     """See the module."""
 
     def __init__(
-        self, store: PartitionedStore, tally: Tally, line: WaitingLine, wide: WideLines, lookback: float
+        self,
+        store: PartitionedStore,
+        counters: QueueCounters,
+        line: WaitingLine,
+        wide: WideLines,
+        lookback: float,
     ) -> None:
         self._store = store
-        self._tally = tally
+        self._counters_of_queues = counters
         self._line = line
         self._wide = wide
         self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
@@ -234,4 +239,6 @@ class Popping:
     def _count(self, runs: Sequence[Run], now: float) -> None:
         now_us = micros(now)
         for run in runs:
-            self._tally.of(run.queue.name).popped(len(run.bodies), max(0, now_us - run.rows[0][2]))
+            self._counters_of_queues.of(run.queue.name).popped(
+                len(run.bodies), max(0, now_us - run.rows[0][2])
+            )

@@ -44,7 +44,9 @@ def decide_retention(
 
     def below(seconds: float, on: bool) -> int:
         # Not what is still on its way to the disk: as a dead letter it would come to sight.
-        return min(log.offset_at(micros(now) - int(seconds * US)), log.sure) if on and seconds > 0 else 0
+        return (
+            min(log.offset_at(micros(now) - int(seconds * US)), log.durable_end) if on and seconds > 0 else 0
+        )
 
     step = _Step(
         queue,

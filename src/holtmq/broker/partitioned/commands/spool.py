@@ -4,6 +4,7 @@ Owns: the switches, the spooled messages and their order; each reaches its queue
 of queues (a drain is an ordinary push), clocks.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +13,7 @@ import msgspec
 
 from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.requests import PushItem
-from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 STEP: Final = 1_000
@@ -36,7 +37,7 @@ _places: Final = msgspec.msgpack.Decoder(list[tuple[str, str]])
 _state: Final = msgspec.msgpack.Decoder(_SpoolState)
 
 
-class Spool(Side):
+class Spool(StatePart):
     """See the module."""
 
     kinds = (int(Kind.SWITCHED), int(Kind.SPOOLED), int(Kind.UNSPOOLED), int(Kind.SPOOL_STATE))
@@ -45,7 +46,7 @@ class Spool(Side):
         self._store = store
         self._switches = Switches()
         self._waiting: deque[tuple[str, str, int]] = deque()  # queue, partition, journal position
-        store.add_side(self)
+        store.add_state_part(self)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -69,18 +70,18 @@ class Spool(Side):
             now.pushes_spooled if pushes_spooled is None else pushes_spooled,
             now.pops_paused if pops_paused is None else pops_paused,
         )
-        self._store.commit_extras([(Kind.SWITCHED, _encode(wanted))])
+        self._store.commit_state([(Kind.SWITCHED, _encode(wanted))])
 
     def put(self, items: Sequence[PushItem]) -> None:
         """Keep messages, in order."""
-        self._store.commit_extras(self.records(items))
+        self._store.commit_state(self.records(items))
 
-    def records(self, items: Sequence[PushItem]) -> list[Extra]:
+    def records(self, items: Sequence[PushItem]) -> list[StateRecord]:
         """The records that keep these messages, for a commit that does more than that."""
         if not items:
             return []
         queues, cipher = self._store.queues, self._store.cipher
-        records: list[Extra] = []
+        records: list[StateRecord] = []
         for item in items:
             queue = queues.get(item.queue)
             sealed = cipher if queue is not None and queue.config.encryption_enabled else None
@@ -96,7 +97,11 @@ class Spool(Side):
             PushItem(queue, partition, body) for (queue, partition, _), body in zip(rows, bodies, strict=True)
         ]
 
-    def gone(self, count: int) -> Extra:
+    def waiting(self) -> Sequence[tuple[str, str, int]]:
+        """Queue, partition and journal position of every message, oldest first."""
+        return tuple(self._waiting)
+
+    def gone(self, count: int) -> StateRecord:
         """The record that the oldest ``count`` have reached their queues; goes with their push."""
         return Kind.UNSPOOLED, _encode(count)
 
@@ -118,6 +123,7 @@ class Spool(Side):
             state = _state.decode(payload)
             self._switches, self._waiting = state.switches, deque(state.waiting)
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         state = _SpoolState(self._switches, list(self._waiting))
-        return [(int(Kind.SPOOL_STATE), _encode(state))], [position for _, _, position in self._waiting]
+        positions = array("Q", [position for _, _, position in self._waiting])
+        return [(int(Kind.SPOOL_STATE), _encode(state))], [positions]

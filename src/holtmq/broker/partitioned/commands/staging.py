@@ -22,7 +22,7 @@ from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.events import decode_all, encode
 from holtmq.broker.partitioned.log.bodies import Body, encode_body
 from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
-from holtmq.broker.partitioned.store import Change, Extra, PartitionedStore, Side
+from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 ORPHAN_SECONDS: Final = 3600.0
@@ -112,7 +112,7 @@ _publication: Final = msgspec.msgpack.Decoder(_Publication)
 _state: Final = msgspec.msgpack.Decoder(_State)
 
 
-class Staging(Side):
+class Staging(StatePart):
     """See the module. One per node."""
 
     kinds = (int(Kind.STAGED), int(Kind.STAGE_COMMITTED), int(Kind.STAGING_STATE))
@@ -123,7 +123,7 @@ class Staging(Side):
         self._committed: dict[str, tuple[int, int]] = {}  # writer -> (last batch, µs)
         self._batches: dict[tuple[str, int], dict[_Key, _Attempt]] = {}
         self._ended: dict[str, float] = {}  # writer -> when it was aborted for good
-        self._store.add_side(self)
+        self._store.add_state_part(self)
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Staging(Side):
             raise LimitReached(f"a batch may hold {ROWS_MAX} rows; lower maxOffsetsPerTrigger")
         names: dict[str, int] = {}
         places: list[tuple[int, int, str]] = []
-        records: list[Extra] = []
+        records: list[StateRecord] = []
         queues, cipher = self._store.queues, self._store.cipher
         for row in rows:
             queue = queues.get(row.queue)
@@ -161,7 +161,7 @@ class Staging(Side):
                 )
             )
         header = _Header(writer, batch, task, attempt, part, round(now * 1e6), list(names), places)
-        self._store.commit_extras([*records, (Kind.STAGED, _encode(header))])
+        self._store.commit_state([*records, (Kind.STAGED, _encode(header))])
         return self._batches[writer, batch][task, attempt].rows
 
     def commit(
@@ -218,7 +218,7 @@ class Staging(Side):
             b"".join([encode(number, event) for number, event in changes]),
             to_bytes(order),
         )
-        self._store.commit_extras([(Kind.STAGE_COMMITTED, _encode(publication))])
+        self._store.commit_state([(Kind.STAGE_COMMITTED, _encode(publication))])
         return Committed(len(order), duplicates, False)
 
     def abort(self, writer: str, batch: int) -> bool:
@@ -246,6 +246,13 @@ class Staging(Side):
         for (writer, _), attempts in self._batches.items():
             rows[writer] = rows.get(writer, 0) + sum(attempt.rows for attempt in attempts.values())
         return rows
+
+    def parts(self) -> Iterator[tuple[tuple[str, int], _Place, _Part]]:
+        """Everything staged and not committed: (writer, batch), (task, attempt, part) and where it is."""
+        for key, attempts in self._batches.items():
+            for (task, attempt), staged in attempts.items():
+                for number, part in staged.parts.items():
+                    yield key, (task, attempt, number), part
 
     # -- deciding --------------------------------------------------------------------------------
 
@@ -356,16 +363,15 @@ class Staging(Side):
         attempts = self._batches.setdefault((writer, batch), {})
         attempts.setdefault((task, attempt), _Attempt()).parts[number] = part
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         parts: list[tuple[str, int, int, int, int, int, int, bytes]] = []
-        kept: list[int] = []
-        for (writer, batch), attempts in self._batches.items():
-            for (task, attempt), staged in attempts.items():
-                for number, part in staged.parts.items():
-                    packed = to_bytes(part.positions)
-                    parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
-                    kept.append(part.header)
-                    kept += part.positions
+        headers: array[int] = array("Q")
+        kept = [headers]
+        for (writer, batch), (task, attempt, number), part in self.parts():
+            packed = to_bytes(part.positions)
+            parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
+            headers.append(part.header)
+            kept.append(part.positions)
         return [(int(Kind.STAGING_STATE), _encode(_State(self._committed, parts)))], kept
 
 

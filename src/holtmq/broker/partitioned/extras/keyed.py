@@ -4,6 +4,7 @@ Owns: the operations, their conditions, expiry. A call's operations see each oth
 one that is ``required`` and loses undoes them all. Must not touch: clocks, wire names, the meaning of values.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 FOREVER: Final = 0
@@ -82,7 +83,7 @@ class KeyDecision:
     failed: int | None = None
 
     @property
-    def extras(self) -> list[Extra]:
+    def state_records(self) -> list[StateRecord]:
         return [(int(Kind.KEYED), _encode(self.writes))] if self.writes else []
 
 
@@ -91,7 +92,7 @@ _writes: Final = msgspec.msgpack.Decoder(list[tuple[str, str, bytes | None, int,
 _number: Final = msgspec.json.Decoder(int | float)
 
 
-class KeyedRows(Side):
+class KeyedRows(StatePart):
     """See the module."""
 
     kinds = (int(Kind.KEYED),)
@@ -103,7 +104,7 @@ class KeyedRows(Side):
         self._expiries: list[tuple[int, str, str]] = []
         self._expiries_max = _EXPIRIES_MIN  # beyond, those of rows put again since are dropped
         self._version = 0
-        store.add_side(self)
+        store.add_state_part(self)
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -128,10 +129,10 @@ class KeyedRows(Side):
 
     def commit(self, decision: KeyDecision) -> None:
         if decision.writes:
-            self._store.commit_extras(decision.extras)
+            self._store.commit_state(decision.state_records)
 
     def decide(self, ops: Sequence[KeyOp], now_us: int) -> KeyDecision:
-        """Decide a call; the caller writes ``extras`` with whatever else belongs to it."""
+        """Decide a call; the caller writes ``state_records`` with whatever else belongs to it."""
         self._sweep(now_us)
         call = _Call(self, now_us, self._version)
         for place, op in enumerate(ops):
@@ -189,7 +190,7 @@ class KeyedRows(Side):
             if expires_us != FOREVER:
                 self._expire_later(row, namespace)
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         rows: list[tuple[str, str, bytes | None, int, int, int]] = [
             (namespace, row.key, row.value, row.version, row.expires_us, row.updated_us)
             for namespace, keys in self._rows.items()

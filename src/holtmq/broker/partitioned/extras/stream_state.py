@@ -4,6 +4,7 @@ Owns: registration and its conflicts, the rows, both durable. Must not touch: qu
 pushes and ack into one commit elsewhere), clocks, the meaning of values but for a window's end.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -12,7 +13,7 @@ import msgspec
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.groups.group import micros
-from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 
@@ -72,7 +73,7 @@ _decoder: Final[msgspec.msgpack.Decoder[QueryPut | StatePut]] = msgspec.msgpack.
 _window: Final = msgspec.json.Decoder(_Window)
 
 
-class StreamStates(Side):
+class StreamStates(StatePart):
     """See the module."""
 
     kinds = (int(Kind.STREAM),)
@@ -82,7 +83,7 @@ class StreamStates(Side):
         self._queries: dict[str, QueryPut] = {}  # by name
         self._names: dict[str, str] = {}  # id -> name
         self._rows: dict[str, dict[str, dict[str, Row]]] = {}  # query id -> partition id -> key
-        store.add_side(self)
+        store.add_state_part(self)
 
     def knows(self, query_id: str) -> bool:
         return query_id in self._names
@@ -94,14 +95,14 @@ class StreamStates(Side):
         known = self._queries.get(name)
         if known is None:
             query = QueryPut(new_id, name, source, sink, config_hash)
-            self._store.commit_extras([(Kind.STREAM, _encode(query))])
+            self._store.commit_state([(Kind.STREAM, _encode(query))])
             return Registration(query, fresh=True, reset=False)
         if known.config_hash == config_hash:
             return Registration(known, fresh=False, reset=False)
         if not reset:
             raise ConfigMismatch(known)
         query = QueryPut(known.id, name, source, sink, config_hash, True)
-        self._store.commit_extras([(Kind.STREAM, _encode(query))])
+        self._store.commit_state([(Kind.STREAM, _encode(query))])
         return Registration(query, fresh=False, reset=True)
 
     def rows(
@@ -116,7 +117,9 @@ class StreamStates(Side):
             if row.key.startswith(prefix) and (ripe_ms is None or _ended_by(row.value, ripe_ms))
         )
 
-    def change(self, query_id: str, partition_id: str, ops: Sequence[StateOp], now: float) -> list[Extra]:
+    def change(
+        self, query_id: str, partition_id: str, ops: Sequence[StateOp], now: float
+    ) -> list[StateRecord]:
         """The record of a cycle's state operations, for the cycle's commit."""
         if not ops:
             return []
@@ -141,8 +144,8 @@ class StreamStates(Side):
             else:
                 rows[key] = Row(key, value, updated_us)
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
-        records: list[Extra] = [(int(Kind.STREAM), _encode(query)) for query in self._queries.values()]
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
+        records: list[StateRecord] = [(int(Kind.STREAM), _encode(query)) for query in self._queries.values()]
         for query, partitions in self._rows.items():
             for partition, rows in partitions.items():
                 if rows:

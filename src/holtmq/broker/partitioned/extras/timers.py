@@ -4,6 +4,7 @@ Owns: the waiting ones by (queue, key), and that each fires once. Must not touch
 ``due`` in time), queues (firing is an ordinary push).
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from heapq import heappop, heappush
@@ -12,7 +13,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.partitioned.log.bodies import UnreadableBody
-from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 
@@ -43,7 +44,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _changes: Final = msgspec.msgpack.Decoder(TimedChange)
 
 
-class TimedMessages(Side):
+class TimedMessages(StatePart):
     """See the module."""
 
     kinds = (int(Kind.TIMED),)
@@ -53,7 +54,7 @@ class TimedMessages(Side):
         self._timers: dict[str, dict[str, Timed]] = {}
         self._line: list[tuple[int, str, str]] = []
         self._line_max = _LINE_MIN  # beyond, those that were moved or cancelled are looked for and dropped
-        store.add_side(self)
+        store.add_state_part(self)
 
     def __len__(self) -> int:
         return sum(map(len, self._timers.values()))
@@ -84,7 +85,7 @@ class TimedMessages(Side):
         at = bisect_right(keys, after) if after else 0
         return [timers[key] for key in keys[at : at + limit]], len(keys) > at + limit
 
-    def record(self, change: TimedChange) -> list[Extra]:
+    def record(self, change: TimedChange) -> list[StateRecord]:
         """The record of a change, for the commit it belongs to."""
         return [(int(Kind.TIMED), _encode(change))] if change.put or change.ended else []
 
@@ -139,6 +140,6 @@ class TimedMessages(Side):
         for queue, key in change.ended:
             self._timers.get(queue, {}).pop(key, None)
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         waiting = [timer for timers in self._timers.values() for timer in timers.values()]
         return self.record(TimedChange(waiting)), []

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
-from holtmq.broker.partitioned.groups.partition_leases import UNSET, Lease, PartitionLeases
+from holtmq.broker.partitioned.groups.partition_leases import UNSET, PartitionLease, PartitionLeases
 from holtmq.broker.partitioned.log.message_log import MessageLog, Partition
 from holtmq.broker.partitioned.queue_config import US, QueueConfig
 from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
@@ -29,7 +29,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     partition: int
     name: str
-    lease: Lease | None  # None: settled at delivery
+    lease: PartitionLease | None  # None: settled at delivery
     first: int  # position of the first message handed out
     offsets: "array[int]"  # queue-wide offset of each message, in order
     attempt: int
@@ -146,7 +146,7 @@ class Group:
     def claim(
         self, partition: int, lease_id: str, limit: int, now: float, ttl: float, config: QueueConfig
     ) -> Delivery | None:
-        """Lease the next visible messages of one partition; a blank ``lease_id`` leaves no lease."""
+        """PartitionLease the next visible messages of one partition; a blank ``lease_id`` leaves no lease."""
         span = self.visible(partition, now, config)
         if span is None or limit <= 0:
             return None
@@ -199,9 +199,9 @@ class Group:
         where = self._partitions[partition]
         if first is None or first >= where.end:
             return None
-        now_us, end, sure = micros(now), where.end, self._log.sure
-        if where.offsets[-1] >= sure:
-            end = where.position_of(sure)
+        now_us, end, durable_end = micros(now), where.end, self._log.durable_end
+        if where.offsets[-1] >= durable_end:
+            end = where.position_of(durable_end)
             if first >= end:
                 return None
         if where.holes is not None:

@@ -14,7 +14,7 @@ import msgspec
 UNSET: Final = (1 << 64) - 1  # no cursor yet: the group's start decides
 
 
-class Lease(msgspec.Struct, gc=False, eq=False):
+class PartitionLease(msgspec.Struct, gc=False, eq=False):
     """Positions ``first`` to ``end - 1`` of one partition in one worker's hands.
 
     ``ids`` are those of the messages delivered, in order, at ``positions``; none once one was deleted.
@@ -98,7 +98,7 @@ class PartitionLeases:
         self.retries: dict[int, int] = {}
         self.holds: dict[int, int] = {}  # partition -> µs until which a nacked head waits
         self.attempts: dict[int, int] = {}
-        self._live: dict[int, Lease] = {}
+        self._live: dict[int, PartitionLease] = {}
         self._by_id: dict[str, list[int]] = {}
 
     # -- durable ---------------------------------------------------------------------------------
@@ -147,22 +147,22 @@ class PartitionLeases:
 
     def lend(
         self, partition: int, lease_id: str, first: int, end: int, expires_at: float, now: float = 0.0
-    ) -> Lease:
+    ) -> PartitionLease:
         """Hand out positions; the caller has checked that nobody holds the partition."""
         self.end(partition)  # an expired lease nobody swept yet
         attempt = self.attempts.get(partition, 0) + 1
         self.attempts[partition] = attempt
-        lease = Lease(lease_id, partition, first, end, expires_at, attempt, lent_at=now)
+        lease = PartitionLease(lease_id, partition, first, end, expires_at, attempt, lent_at=now)
         self._live[partition] = lease
         self._by_id.setdefault(lease_id, []).append(partition)
         return lease
 
-    def lease(self, partition: int, now: float) -> Lease | None:
+    def lease(self, partition: int, now: float) -> PartitionLease | None:
         """The unexpired lease on a partition."""
         lease = self._live.get(partition)
         return lease if lease is not None and now < lease.expires_at else None
 
-    def held(self, partition: int) -> Lease | None:
+    def held(self, partition: int) -> PartitionLease | None:
         """The lease on a partition, though it may have expired."""
         return self._live.get(partition)
 
@@ -177,7 +177,7 @@ class PartitionLeases:
         lease.first = max(lease.first, cursor)
         return False
 
-    def end(self, partition: int) -> Lease | None:
+    def end(self, partition: int) -> PartitionLease | None:
         """End the lease, however it came: ack, release, expiry, seek."""
         lease = self._live.pop(partition, None)
         if lease is not None:
@@ -187,7 +187,7 @@ class PartitionLeases:
                 del self._by_id[lease.id]
         return lease
 
-    def extend(self, lease_id: str, until: float, now: float) -> tuple[list[Lease], bool]:
+    def extend(self, lease_id: str, until: float, now: float) -> tuple[list[PartitionLease], bool]:
         """Renew every unexpired lease of this id, never shortening one; (renewed, was the id known)."""
         held = self._by_id.get(lease_id, ())
         renewed = [self._live[partition] for partition in held if now < self._live[partition].expires_at]
@@ -202,7 +202,7 @@ class PartitionLeases:
         """Whether this partition is held under this id, expired or not."""
         return partition in self._by_id.get(lease_id, ())
 
-    def live(self, now: float) -> Iterator[Lease]:
+    def live(self, now: float) -> Iterator[PartitionLease]:
         return (lease for lease in self._live.values() if now < lease.expires_at)
 
     def drop_all(self) -> None:

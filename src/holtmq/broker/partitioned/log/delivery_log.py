@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holtmq.broker.partitioned.events import Acked
-from holtmq.broker.partitioned.groups.partition_leases import Lease
+from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
 
 RUNS_MAX: Final = 128 << 10  # about 6 MB for a queue that is busy
 _BLOCK: Final = 4096
 _US: Final = 1_000_000
 
 
-class Outcome(IntEnum):
+class DeliveryOutcome(IntEnum):
     """How a delivery ended. A lease that expired or was given back leaves no row: nothing came of it."""
 
     ACKED = 0
@@ -99,31 +99,39 @@ class DeliveryLog:
     def first_number(self) -> int:
         return self._blocks[0].first if self._blocks else self.next_number
 
-    def settled(self, event: Acked, old: int, retries: int, lease: Lease | None, next_letter: int) -> None:
+    def settled(
+        self, event: Acked, old: int, retries: int, lease: PartitionLease | None, next_letter: int
+    ) -> None:
         """An ack is about to be applied; ``old`` and ``retries`` are the cursor and retry count before it."""
         delivered_us = event.at_us if lease is None and not event.released else 0
         attempt = retries + 1
         if lease is not None:
             delivered_us, attempt = round(lease.lent_at * _US), lease.attempt
         if not event.dead_letters and event.retry_count <= retries:
-            self._add(event, old, event.cursor, attempt, delivered_us, Outcome.ACKED, None)
+            self._add(event, old, event.cursor, attempt, delivered_us, DeliveryOutcome.ACKED, None)
             if self._failing and event.cursor > old:
                 self._failing.pop((event.group, event.partition), None)
             return
         key = (event.group, event.partition)
         at = old
         for number, filed in enumerate(event.dead_letters, next_letter):
-            self._add(event, at, filed.position, attempt, delivered_us, Outcome.ACKED, None)
+            self._add(event, at, filed.position, attempt, delivered_us, DeliveryOutcome.ACKED, None)
             at = filed.position + 1
-            self._add(event, filed.position, at, attempt, delivered_us, Outcome.DEAD, filed.error)
+            self._add(event, filed.position, at, attempt, delivered_us, DeliveryOutcome.DEAD, filed.error)
             first_us = self._failing.pop(key, event.at_us) if retries else event.at_us
             if first_us != event.at_us:
                 self.first_failed[number] = first_us
-        self._add(event, at, event.cursor, attempt, delivered_us, Outcome.ACKED, None)
+        self._add(event, at, event.cursor, attempt, delivered_us, DeliveryOutcome.ACKED, None)
         if event.retry_count > retries:
             self._failing.setdefault(key, event.at_us)
             self._add(
-                event, event.cursor, event.cursor + 1, attempt, delivered_us, Outcome.FAILED, event.error
+                event,
+                event.cursor,
+                event.cursor + 1,
+                attempt,
+                delivered_us,
+                DeliveryOutcome.FAILED,
+                event.error,
             )
         elif event.cursor > old:
             self._failing.pop(key, None)

@@ -115,11 +115,11 @@ class MessageLog:
         "_chunks",
         "_dead",
         "_starts",
+        "durable_end",
         "first_offset",
         "last_created_us",
         "live",
         "next_offset",
-        "sure",
     )
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class MessageLog:
         self._chunks: list[Chunk | None] = []
         self._starts: list[int] = []  # creation time of each chunk's first row; outlives the chunk
         self._dead: set[int] = set()  # full chunks without a live row
-        self.sure = 0  # the first offset whose message a crash could still take back, or next_offset
+        self.durable_end = 0  # the first offset whose message a crash could still take back, or next_offset
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -310,6 +310,20 @@ class MessageLog:
             if chunk is not None:
                 yield number << CHUNK_SHIFT, chunk.partitions
 
+    def stored_positions(self) -> Iterator["array[int]"]:
+        """Journal positions of all stored messages, by whole chunks and in the order of the offsets.
+
+        That need not be the order of the journal: what several tasks staged is committed task by task.
+        """
+        for chunk in self._chunks:
+            if chunk is None or not chunk.live:
+                continue
+            if GONE in chunk.partitions:
+                rows = zip(chunk.positions, chunk.partitions, strict=True)
+                yield array("Q", [position for position, index in rows if index != GONE])
+            else:
+                yield chunk.positions[:]
+
     # -- checkpoints -----------------------------------------------------------------------------
 
     def dump(self) -> "LogState":
@@ -329,7 +343,7 @@ class MessageLog:
 
     def load(self, state: "LogState") -> None:
         self._base, self.next_offset, self.last_created_us, self._starts, columns = state
-        self.sure = self.next_offset
+        self.durable_end = self.next_offset
         self._chunks = []
         for number, column in enumerate(columns, self._base):
             if not column:

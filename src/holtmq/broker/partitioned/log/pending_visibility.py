@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.journal.interface import Journal, JournalFailed
 
 
-class Arrivals:
+class PendingVisibility:
     """See the module. ``show`` is called once for each push, in their order."""
 
     def __init__(self, journal: Journal, show: Callable[[PartitionedQueue, Pushed], None]) -> None:

@@ -21,7 +21,7 @@ from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, LogState
 from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.store import Extra, PartitionedStore, Side
+from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import ReadRuns, Run
 from holtmq.journal.run_reader import payloads, run_bytes
@@ -291,14 +291,14 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(_QueueDeliveries)
 
 
-class DeliveryCheckpoints(Side):
+class DeliveryCheckpoints(StatePart):
     """Carries every queue's delivery log over a checkpoint."""
 
     kinds = (int(Kind.DELIVERY_STATE),)
 
     def __init__(self, store: PartitionedStore) -> None:
         self._store = store
-        store.add_side(self)
+        store.add_state_part(self)
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         state = _decoder.decode(payload)
@@ -306,8 +306,8 @@ class DeliveryCheckpoints(Side):
         if queue is not None:
             queue.deliveries.load(state.log)
 
-    def dump(self) -> tuple[list[Extra], list[int]]:
-        records: list[Extra] = []
+    def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
+        records: list[StateRecord] = []
         for queue in self._store.by_number.values():
             log = queue.deliveries
             kept = {letter.number for letter in queue.dead_letters}
