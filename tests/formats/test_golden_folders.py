@@ -40,4 +40,5 @@ def test_nothing_in_it_counts_as_damage(version: str, tmp_path: Path) -> None:
 def test_it_holds_every_kind_of_record_that_its_version_wrote(version: str, tmp_path: Path) -> None:
     kinds = {record.kind for record in dump(OsDisk(_copy(version, tmp_path)))}
 
-    assert {kind for kind in Kind if kind <= Kind.DELIVERY_STATE} <= kinds
+    # Damage cannot be written on purpose; its record has a test of its own.
+    assert {kind for kind in Kind if kind != Kind.DAMAGED} <= kinds

@@ -100,6 +100,14 @@ class FileJournal:
         return self._failed
 
     @property
+    def stalled(self) -> str:
+        return "" if self._failed is not None else self._writing.stalled
+
+    @property
+    def last_segment(self) -> int | None:
+        return self._segments.last_base if len(self._segments) else None
+
+    @property
     def end(self) -> int:
         return self._end
 

@@ -138,6 +138,16 @@ class Journal(Protocol):
         ...
 
     @property
+    def stalled(self) -> str:
+        """Why nothing becomes durable just now, or "". It goes on by itself, and nothing is lost."""
+        ...
+
+    @property
+    def last_segment(self) -> int | None:
+        """Where the file begins that is being written; None when there are no files."""
+        ...
+
+    @property
     def end(self) -> int:
         """Every record so far lies below this position, every later one at it or above."""
         ...

@@ -7,8 +7,11 @@ thread of its own or inline, with the same code.
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +19,7 @@ from .checkpoint import Checkpoint
 from .disk import Disk, File
 from .manifest import Manifest
 from .records import encode_sync
-from .segment import HEADER_SIZE, SegmentHeader, create_segment
+from .segment import HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment, segment_name
 
 # Space that was reserved but never written makes a sync of new bytes a change of metadata as well, with a
 # commit of the file system's own journal. So small commits find zeros there, written in one go ahead of them:
@@ -24,6 +27,7 @@ from .segment import HEADER_SIZE, SegmentHeader, create_segment
 _AHEAD: Final = 512 << 10
 _SMALL: Final = 64 << 10
 _ZEROS: Final = bytes(_AHEAD)
+_RETRY_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,9 @@ class LogWriter:
         self._clock = clock
         self._manifest = manifest
         self._checkpoint = 0
+        self.waits = False  # for room on the disk; only in a thread of its own
+        self.stalled = ""
+        self.stop_waiting = threading.Event()
 
     def commit(self, groups: Sequence[Group]) -> Commit:
         """Write all groups and sync once (once more for each segment that is left)."""
@@ -153,8 +160,27 @@ class LogWriter:
         self._file.close()
         self._durable = self._synced = end
 
+    def _create(self, group: Group) -> tuple[File, SegmentHeader]:
+        """The next segment; where the disk is full, as soon as it is not.
+
+        Nothing of the group was written yet and no sync has failed, so waiting is safe: what was confirmed is
+        durable, what was not stays in memory. Any other error, and any later one, ends the writer for good.
+        """
+        while True:
+            try:
+                created = create_segment(self._disk, group.base, self._epoch, group.capacity)
+                self.stalled = ""
+                return created
+            except OSError as exc:
+                if exc.errno != errno.ENOSPC or not self.waits or self.stop_waiting.is_set():
+                    raise
+                self.stalled = f"there is no room for the next segment: {exc}"
+                with suppress(OSError):
+                    self._disk.remove(segment_name(group.base) + TEMPORARY)
+            self.stop_waiting.wait(_RETRY_SECONDS)
+
     def _enter_segment(self, group: Group) -> None:
-        self._file, header = create_segment(self._disk, group.base, self._epoch, group.capacity)
+        self._file, header = self._create(group)
         self._base = header.base
         self._marker = header.marker
         self._capacity = group.capacity

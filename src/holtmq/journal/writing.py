@@ -27,11 +27,17 @@ class Writing:
         self._writer: LogWriter | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def stalled(self) -> str:
+        """Why the writer waits, or ""."""
+        return "" if self._writer is None else self._writer.stalled
+
     def start(self, writer: LogWriter, notify: Defer | None, collect: Callable[[], None]) -> None:
         """With ``notify`` in a thread, which has ``collect`` called in the loop's when there are results."""
         self._writer = writer
         if notify is None:
             return
+        writer.waits = True
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed: close() collects what is left
@@ -65,6 +71,8 @@ class Writing:
     def finish(self, *, failed: bool) -> None:
         """Write what was handed over and, unless something has failed, mark a clean end."""
         if self._thread is not None:
+            if self._writer is not None:
+                self._writer.stop_waiting.set()
             self._handed.put(None)
             self._thread.join()
         elif not failed and self._writer is not None:

@@ -53,7 +53,7 @@ class Committed:
     repeated: bool  # the batch had been committed before; nothing happened now
 
 
-class _Header(msgspec.Struct, array_like=True):
+class _Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A part as recorded; names as a table, because rows repeat them."""
 
     writer: str
@@ -66,7 +66,7 @@ class _Header(msgspec.Struct, array_like=True):
     rows: list[tuple[int, int, str]]  # queue, partition (places in ``names``), transaction id
 
 
-class _Publication(msgspec.Struct, array_like=True):
+class _Publication(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     writer: str
     batch: int
     at_us: int
@@ -74,7 +74,7 @@ class _Publication(msgspec.Struct, array_like=True):
     positions: bytes
 
 
-class _State(msgspec.Struct, array_like=True):
+class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     committed: dict[str, tuple[int, int]]
     parts: list[tuple[str, int, int, int, int, int, int, bytes]]
 

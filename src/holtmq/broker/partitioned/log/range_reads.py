@@ -23,7 +23,7 @@ from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
-from holtmq.journal.interface import ReadRuns, Run
+from holtmq.journal.interface import ReadRuns, RecordUnreadable, Run
 from holtmq.journal.run_reader import payloads, run_bytes
 
 PIECE_ROWS: Final = CHUNK_ROWS
@@ -160,7 +160,13 @@ def pieces(
     at = first
     while at < end:
         until = min(end, at + step)
-        piece = _piece(queue, at, until, chosen.partition, read)
+        try:
+            piece = _piece(queue, at, until, chosen.partition, read)
+        except RecordUnreadable:
+            # Those that cannot be read become holes, which count as gone; without one there is no way on.
+            if not store.set_aside(_positions(queue, at, until)):
+                raise
+            continue
         yield piece
         at = piece.next
         if piece.runs:
@@ -171,6 +177,13 @@ def pieces(
     if end < stop or first >= stop:
         empty: array[int] = array("Q")
         yield Piece(empty, empty, empty, [], stop, 0)
+
+
+def _positions(queue: PartitionedQueue, first: int, stop: int) -> list[int]:
+    found: list[int] = []
+    for _, where, _, parts in queue.log.stretches(first, stop):
+        found += [at for at, part in zip(where, parts, strict=True) if part != GONE]
+    return found
 
 
 def _piece(queue: PartitionedQueue, at: int, until: int, partition: str, read: ReadRuns | None) -> Piece:
@@ -282,7 +295,7 @@ def decide_mirror(queue: PartitionedQueue, group: str, offset: int, now: float) 
     return (Sought(reader.number, offset),)
 
 
-class _QueueDeliveries(msgspec.Struct, array_like=True):
+class _QueueDeliveries(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     queue: int
     log: LogState
 
