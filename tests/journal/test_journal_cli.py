@@ -16,6 +16,7 @@ from holtmq.journal.segment import HEADER_SIZE
 
 OPTIONS = JournalOptions(segment_bytes=2048)
 BODY = b"0123456789" * 5
+KIND = 18  # PAGED: of these a broker takes any
 
 
 def holt(*arguments: object) -> Result:
@@ -33,13 +34,13 @@ def written(folder: Path, count: int = 60, live: int = 0, checkpoints: int = 1) 
     recovery.drain()
     positions: list[int] = []
     for number in range(count):
-        positions.append(journal.append(20, b"%04d" % number + BODY))
+        positions.append(journal.append(KIND, b"%04d" % number + BODY))
         if number % 5 == 0:
             journal.flush()
         if live and number == count // 2:
             for _ in range(checkpoints):
                 journal.flush()
-                assert journal.checkpoint([(40, b"state")], [array("Q", positions[::live])])
+                assert journal.checkpoint([(KIND, b"state")], [array("Q", positions[::live])])
             journal.flush()
     journal.close()
     return positions
@@ -59,7 +60,7 @@ def hurt(file: Path, offset: int) -> None:
 
 def numbers(folder: Path) -> list[int]:
     journal, recovery = open_journal(folder, OPTIONS)
-    found = [int(payload[:4]) for _, kind, payload in recovery.records if kind == 20]
+    found = [int(payload[:4]) for _, kind, payload in recovery.records if kind == KIND]
     journal.close()
     return found
 
@@ -103,7 +104,7 @@ def test_a_dump_lists_positions_kinds_and_sizes(folder: Path) -> None:
     lines = [json.loads(line) for line in holt("dump", folder, "--json", "--payload").output.splitlines()]
 
     assert [line["position"] for line in lines] == positions
-    assert {line["kind"] for line in lines} == {20}
+    assert {line["kind"] for line in lines} == {KIND}
     assert [bytes.fromhex(line["payload"])[:4] for line in lines] == [b"%04d" % i for i in range(60)]
     text = holt("dump", folder, "--from", positions[50]).output.splitlines()
     assert len(text) == 10
@@ -116,7 +117,7 @@ def test_a_dump_shows_checkpoints_and_compacted_segments(folder: Path) -> None:
     lines = [json.loads(line) for line in holt("dump", folder, "--json").output.splitlines()]
 
     assert lines[0]["position"] is None
-    assert lines[0]["kind"] == 40
+    assert lines[0]["kind"] == KIND
     assert {positions[0], positions[10], positions[59]} <= {line["position"] for line in lines}
 
 
@@ -163,9 +164,9 @@ def test_a_damaged_frame_costs_that_record_alone(folder: Path, number: int, byte
 def test_one_bad_byte_in_a_batch_costs_one_record_of_it_at_most(folder: Path, at: int) -> None:
     journal, recovery = open_journal(folder, OPTIONS)
     recovery.drain()
-    journal.append(20, b"0000 before")
-    inner = journal.append_batch([(20, b"%04d inner" % number) for number in range(1, 8)])
-    journal.append(20, b"0008 behind")
+    journal.append(KIND, b"0000 before")
+    inner = journal.append_batch([(KIND, b"%04d inner" % number) for number in range(1, 8)])
+    journal.append(KIND, b"0008 behind")
     journal.close()
     file, offset = segment_of(folder, inner[0] - 9)
     hurt(file, offset + at)
@@ -194,8 +195,8 @@ def test_a_damaged_body_of_a_waiting_message_costs_that_message_alone(folder: Pa
     assert holt("check", folder).exit_code == 0
     journal, recovery = open_journal(folder, OPTIONS)
     recovery.drain()
-    assert journal.read(positions[0]) == (20, b"0000" + BODY)
-    assert journal.read(positions[14]) == (20, b"0014" + BODY)
+    assert journal.read(positions[0]) == (KIND, b"0000" + BODY)
+    assert journal.read(positions[14]) == (KIND, b"0014" + BODY)
     with pytest.raises(RecordUnreadable) as gone:
         journal.read(positions[7])
     assert gone.value.dropped
@@ -223,7 +224,7 @@ def test_header_and_index_of_a_compacted_segment_are_kept_twice(folder: Path) ->
     hurt(segment, index_at + 3)
     journal, recovery = open_journal(folder, OPTIONS)
     recovery.drain()
-    assert journal.read(positions[10]) == (20, b"0010" + BODY)
+    assert journal.read(positions[10]) == (KIND, b"0010" + BODY)
     journal.close()
     segment.write_bytes(whole)
     hurt(segment, 20)
@@ -283,16 +284,16 @@ def test_a_log_that_lost_its_end_goes_on_behind_it(folder: Path, how: str) -> No
     assert numbers(folder) == list(range(57))
     journal, recovery = open_journal(folder, OPTIONS)
     recovery.drain()
-    assert journal.append(20, b"new") > positions[59]  # no position is given twice
+    assert journal.append(KIND, b"new") > positions[59]  # no position is given twice
     journal.close()
 
 
 def test_a_bad_checkpoint_over_a_whole_log_is_put_aside(folder: Path) -> None:
     journal, recovery = open_journal(folder, OPTIONS)
     recovery.drain()
-    journal.append(20, b"0000")
+    journal.append(KIND, b"0000")
     journal.flush()
-    journal.checkpoint([(40, b"state")], [])
+    journal.checkpoint([(KIND, b"state")], [])
     journal.close()
     (mark,) = folder.glob("*.ckpt")
     hurt(mark, 70)
