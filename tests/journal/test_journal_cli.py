@@ -316,3 +316,24 @@ def test_what_cannot_be_repaired_is_said_and_left_alone(folder: Path) -> None:
     assert result.exit_code == 1
     assert "Cannot repair" in result.output
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"} == before
+
+
+@pytest.mark.parametrize("suffix", ["seg", "ckpt"])
+def test_swapped_files_get_their_names_back(folder: Path, suffix: str) -> None:
+    positions = written(folder, live=3, checkpoints=3)
+    before = {path.name: path.read_bytes() for path in folder.glob("*.seg")}
+    one, other = sorted(folder.glob(f"*.{suffix}"))[-2:]
+    swapped = one.read_bytes(), other.read_bytes()
+    other.write_bytes(swapped[0])
+    one.write_bytes(swapped[1])
+    assert holt("check", folder).exit_code == 1
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert f"Rename {one.name} to {other.name}" in done.output
+    assert {path.name: path.read_bytes() for path in folder.glob("*.seg")} == before
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    assert journal.read(positions[3]) == (KIND, b"0003" + BODY)
+    journal.close()

@@ -17,7 +17,9 @@ from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.rehearsal import rehearse
 from holtmq.journal import JournalCorrupt, JournalError, JournalLocked
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.inspection import CheckReport, Fold, Listed, check, dump, view
+from holtmq.journal.inspection import CheckReport, Fold, Listed, Where, check, dump, view
+from holtmq.journal.interface import RecordUnreadable
+from holtmq.journal.names import put_names_right, wrong_names
 from holtmq.journal.records import KIND_NAMES
 from holtmq.journal.recovery import TailWalk, survey
 from holtmq.journal.repair import apply_repair, describe, plan_repair
@@ -69,10 +71,11 @@ def damaged_command(folder: Path, as_json: bool) -> None:
         broker, service = rehearse(view_of, view(disk, found, TailWalk(disk, found)))
     except JournalError as exc:
         raise click.ClickException(str(exc)) from None
-    for step in scrub(disk):
-        if isinstance(step, Rot):
-            service.store.note_rot(step.error())
-            broker.note_rot(step.error())
+    for problem in check(disk).problems:
+        error = RecordUnreadable(problem.text, problem.position, problem.text, problem.size)
+        if problem.where in (Where.RECORD, Where.SEGMENT):
+            service.store.note_rot(error)
+            broker.note_rot(error)
     rows = broker.flow.damage.rows
     for row in rows:
         if as_json:
@@ -145,6 +148,14 @@ def repair_command(folder: Path, yes: bool) -> None:
     except JournalLocked as exc:
         raise click.ClickException(f"{exc}; stop it first") from None
     try:
+        renames = wrong_names(disk)
+        for wrong, right in renames:
+            click.echo(f"Rename {wrong} to {right}: that is what its header says it is.")
+        if renames and yes:
+            put_names_right(disk, renames)
+        elif renames:
+            click.echo("Nothing was changed. Run again with --yes to do this; the rest is looked at then.")
+            sys.exit(_DAMAGED)
         plan = plan_repair(disk, _fold(disk))
         if plan.report.too_new or (plan.report.refusal and not plan.report.problems):
             raise click.ClickException(plan.report.refusal)

@@ -162,6 +162,15 @@ def _verify(file: File, position: int, name: str) -> Checkpoint:
     return Checkpoint(position, epoch, tuple(array("Q", bases)), size, writer)
 
 
+def written_as(file: File) -> int | None:
+    """The position that a whole header says, whatever the file is called; None without one."""
+    head = file.pread(_HEADER_SIZE, 0)
+    if len(head) < _HEADER_SIZE or _CHECKSUM.pack(crc32(head[: _HEADER.size])) != head[_HEADER.size :]:
+        return None
+    magic, _, _, _, position, _ = _HEADER.unpack_from(head)
+    return int(position) if magic == _MAGIC else None
+
+
 def read_checkpoint(disk: Disk, position: int) -> Iterator[tuple[int, bytes]]:
     """The records of a verified checkpoint, a megabyte at a time."""
     name = f"{disk.folder}/{checkpoint_name(position)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from .checkpoint import Checkpoint, verify_checkpoint
+from .checkpoint import Checkpoint, position_of, verify_checkpoint
 from .disk import Disk, File
 from .dropped import Dropped, read_dropped, write_dropped
 from .inspection import CheckReport, Fold, Problem, SegmentReport, Where, check
@@ -60,7 +60,21 @@ def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
     ]
     if not plan.hopeless:
         _close_gaps(plan, usable)
+    marks = [at for at in map(position_of, disk.list()) if at is not None]
+    for segment in plan.mended:
+        segment.damages = [piece for damage in segment.damages for piece in _split(damage, sorted(marks))]
     return plan
+
+
+def _split(damage: Damage, marks: list[int]) -> list[Damage]:
+    """A start reads from a checkpoint's position on: there, too, a record has to begin."""
+    cuts = [at for at in marks if damage.position < at < damage.position + damage.size]
+    firsts = [damage.position, *cuts]
+    stops = [*cuts, damage.position + damage.size]
+    return [
+        Damage(first, stop - first, damage.reason, damage.batch)
+        for first, stop in zip(firsts, stops, strict=True)
+    ]
 
 
 def _can_do_without(report: CheckReport, mark: Checkpoint | None) -> bool:

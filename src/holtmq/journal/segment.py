@@ -103,6 +103,15 @@ def read_header(file: File, base: int, folder: str, at: int = 0) -> SegmentHeade
     return SegmentHeader(base, epoch, marker, compacted, end, index_offset, count, version, writer)
 
 
+def own_base(file: File) -> int | None:
+    """The base that a whole header says, whatever the file is called; None without one."""
+    raw = file.pread(HEADER_SIZE, 0)
+    if len(raw) < HEADER_SIZE or _CHECKSUM.pack(crc32(raw[: _HEADER.size])) != raw[_HEADER.size :]:
+        return None
+    fields = _HEADER.unpack_from(raw)
+    return int(fields[4]) if fields[0] == _MAGIC else None
+
+
 def create_segment(disk: Disk, base: int, epoch: int, capacity: int) -> tuple[File, SegmentHeader]:
     """A new empty segment, durable with its name before the first record goes in.
 
