@@ -22,12 +22,13 @@ from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.damage import Damaged
+from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.records.checkpoint import snapshot
-from holtmq.broker.records.recovery import recover
+from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode, Tls, TlsVerify
 from holtmq.descriptors import affordable_sockets, raise_limit
@@ -45,7 +46,9 @@ from holtmq.journal import (
 )
 from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from holtmq.journal.disk import Disk, OsDisk
+from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
+from holtmq.replica_life import ReplicaLife
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,7 @@ _LOW_ON_DISK: Final = "low on disk"
 _LONG_REPLAY: Final = 20_000  # records: about 50 ms of a start
 _SCRUB_PAUSE_SECONDS: Final = 300.0
 _FILLED_UP: Final = 1024  # the log grows by a few bytes for a checkpoint of its own position
+_DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
 GUEST_HASH: Final = (
@@ -76,6 +80,7 @@ class Node:
         self.journal: Journal
         self.broker: Broker
         self.partitioned: PartitionedService
+        self.sampler: Sampler
         self.amqp: AmqpServer
         self.http: HttpServer
         self.amqp_port = 0
@@ -92,10 +97,13 @@ class Node:
         self._scrubber: asyncio.Task[None] | None = None
         self._stalled = False
         self._relieved_end = -1  # where the log ended when it was last shortened for room
+        self._handover: asyncio.Task[None] | None = None
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
         self._relieved_at = -math.inf  # when a checkpoint last looked for room
         self._stopping = False
+        self.replica: ReplicaLife | None = None
+        self.ended = asyncio.Event()  # this node has no more to do: it lost the log, or handed it over
 
     # -- starting and stopping -------------------------------------------------------------------
 
@@ -104,7 +112,12 @@ class Node:
         self._loop = asyncio.get_running_loop()
         began = self._loop.time()
         self.started_at = self.clock()
-        self._open_broker()
+        if self.config.journal.replica:
+            options = self._journal_options()
+            self.replica = ReplicaLife(self.config, options, self.disk, self._defer_commit)
+            await self._own_log(self.replica)
+        else:
+            self._open_broker()
         config = self.config.amqp
         sockets = affordable_sockets()
         most = min(config.max_connections, sockets * 3 // 4)
@@ -135,14 +148,16 @@ class Node:
         if self.config.queue.partition_cleanup_days:
             self._plan_cleanup(_CLEANUP_FIRST_MS)
         self.wake()
-        self.amqp_port = await self.amqp.listen(config.host, config.port)
+        self.amqp_port = await self.amqp.listen(config.host, self.amqp_port or config.port)
         if config.tls_cert is not None:
-            self.amqp_tls_port = await self.amqp.listen(config.host, config.tls_port, _tls_context(config))
+            port = self.amqp_tls_port or config.tls_port
+            self.amqp_tls_port = await self.amqp.listen(config.host, port, _tls_context(config))
         http = self.config.http
         self.http = HttpServer(self._http_context(), sockets - most)
-        self.http_port = await self.http.listen(http.host, http.port)
+        self.http_port = await self.http.listen(http.host, self.http_port or http.port)
         if http.tls_cert is not None:
-            self.http_tls_port = await self.http.listen(http.host, http.tls_port, _tls_context(http))
+            port = self.http_tls_port or http.tls_port
+            self.http_tls_port = await self.http.listen(http.host, port, _tls_context(http))
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
@@ -164,49 +179,65 @@ class Node:
         loop = self._loop
         config = self.config
         if config.data.memory:
-            self.journal = MemoryJournal(self._defer_commit)
-            recovery = None
+            self._build_broker(MemoryJournal(self._defer_commit))
         else:
             if self.disk is None:
                 config.data.dir.mkdir(parents=True, exist_ok=True)
-            options = JournalOptions(
-                segment_bytes=config.journal.segment_bytes, sync=config.journal.sync is SyncMode.ALWAYS
-            )
-            self.journal, recovery = open_journal(
+            journal, recovery = open_journal(
                 config.data.dir,
-                options,
+                self._journal_options(),
                 disk=self.disk,
                 defer=self._defer_commit,
                 notify=loop.call_soon_threadsafe,
                 later=loop.call_later,
             )
-        self.broker = Broker(
-            self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
-        )
-        self.partitioned = _partitioned(self.journal, config)
-        streams = self.broker.attach(self.partitioned)
-        self.refresh_clock()
-        self.broker.flow.damage.on_found = _log_damage
-        if recovery is not None:
+            self._build_broker(journal)
             try:
                 self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
             except BaseException:
                 self.journal.close()  # nothing was appended: it only gives up the folder
                 raise
-            self.broker.flow.damage.look_again()
-            if self.broker.flow.damage.dropped:
-                log.warning(
-                    "a repair had given up part of the journal",
-                    extra={"records": self.broker.flow.damage.dropped},
-                )
             if recovery.torn is not None:
                 log.warning(
                     "torn tail cut off",
                     extra={"bytes": recovery.torn.dropped_bytes, "where": recovery.torn.where},
                 )
+        self._complete_broker()
+
+    def _journal_options(self) -> JournalOptions:
+        journal = self.config.journal
+        return JournalOptions(segment_bytes=journal.segment_bytes, sync=journal.sync is SyncMode.ALWAYS)
+
+    def _build_broker(self, journal: Journal) -> None:
+        self.journal = journal
+        amqp = self.config.amqp
+        self.broker = Broker(journal, max_priority=amqp.max_priority, cancel_requeue=amqp.cancel_requeue)
+        self.partitioned = _partitioned(journal, self.config)
+        self.sampler = Sampler(int(self.clock()))
+        self._streams = self.broker.attach(self.partitioned)
+        self.broker.flow.damage.on_found = _log_damage
+        self.refresh_clock()
+
+    def _complete_broker(self) -> None:
+        damage = self.broker.flow.damage
+        damage.look_again()
+        if damage.dropped:
+            log.warning("a repair had given up part of the journal", extra={"records": damage.dropped})
         if not self.broker.vhosts:
             put_defaults(self.broker)
-        streams.follow()
+        self._streams.follow()
+
+    def _begin_fold(self, journal: Journal) -> Fold:
+        self._build_broker(journal)
+        return Fold(self.broker, self.partitioned.store)
+
+    async def _own_log(self, replica: ReplicaLife) -> None:
+        fold = await replica.own(self._begin_fold, _tls_context)
+        self.amqp_port, self.http_port = replica.ports["amqp"], replica.ports["http"]
+        self.amqp_tls_port, self.http_tls_port = replica.ports.get("amqps", 0), replica.ports.get("https", 0)
+        self.refresh_clock()
+        self.recovered_records = fold.finish()
+        self._complete_broker()
 
     def _http_context(self) -> Context:
         auth = self.config.auth
@@ -225,6 +256,7 @@ class Node:
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
             self._listeners,
+            self.sampler,
         )
 
     def _listeners(self) -> list[Listener]:
@@ -237,19 +269,25 @@ class Node:
         )
         return [Listener(name, host, port) for name, hosts, port in ports if port for host in hosts]
 
+    def stop_waiting(self) -> None:
+        """``start`` shall not wait for the log any longer: it raises StoppedWaiting."""
+        if self.replica is not None:
+            self.replica.stop_waiting()
+
     async def stop(self, grace: float = 3.0) -> None:
         """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
         if self._stopping:
             return
         self._stopping = True
         await asyncio.gather(self.amqp.stop(grace), self.http.stop(grace))
-        tasks = [task for task in (self._housekeeper, self._scrubber) if task is not None]
+        tasks = [task for task in (self._housekeeper, self._scrubber, self._handover) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         self.broker.flow.turn()
+        self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})
 
@@ -275,7 +313,7 @@ class Node:
                 self.amqp.flush()
                 self.partitioned.turn(self.clock())
             finally:
-                if self.partitioned.store.aging and not self._retention_planned:
+                if self.partitioned.has_retention and not self._retention_planned:
                     self._plan_retention()
                 self._arm_timer()
 
@@ -331,6 +369,9 @@ class Node:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            self.sample_figures()
+            if self.replica is not None:
+                self._watch_replica(self.replica)
             self.check_alarms()
             self.checkpoint_if_due()
             due = self.broker.flow.timers.next_due()
@@ -338,6 +379,29 @@ class Node:
                 self.tick()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
+                for _ in self.partitioned.staging.finish(self.clock()):
+                    await asyncio.sleep(0)
+
+    def sample_figures(self) -> None:
+        """Count what happened in this second."""
+        used, self.broker.flow.used = self.broker.flow.used, set()
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
+
+    def _watch_replica(self, replica: ReplicaLife) -> None:
+        """End when the log has another owner, or is asked for."""
+        if self.journal.failed is not None:
+            self.amqp.stop_listening()
+            self.ended.set()
+        elif replica.is_asked_for and self._handover is None:
+            log.warning("handing the log over", extra={"to": replica.is_asked_for})
+            self._handover = asyncio.create_task(self._hand_over(), name="handover")
+
+    async def _hand_over(self) -> None:
+        """Let consumers finish and confirm all that was read, so that clients need to send nothing twice."""
+        await self.amqp.drain(_DRAIN_SECONDS)
+        await self.settle()
+        self.amqp.flush()
+        self.ended.set()
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown, and when the disk needs the room of what is settled:
@@ -454,7 +518,8 @@ class Node:
             return False, f"{self.journal.stalled}; the node goes on by itself when there is room"
         if self._stopping:
             return False, "stopping"
-        return True, ""
+        trouble = self.replica.trouble() if self.replica is not None else ""
+        return not trouble, trouble
 
     def _warn_if_open(self) -> None:
         wide = [
@@ -524,12 +589,24 @@ async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    starting = asyncio.create_task(node.start(), name="start")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # a standby, or a long recovery
+        node.stop_waiting()
     try:
-        await node.start()
+        await starting
+    except StoppedWaiting:
+        log.info("stopped", extra={})
+        return 0
     except (JournalError, OSError) as error:
         log.error("cannot start", extra={"reason": str(error)})
+        stopped.cancel()
         return 1
-    await stop.wait()
+    ended = asyncio.create_task(node.ended.wait(), name="ended")
+    await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    stopped.cancel()
     await node.stop()
     return 1 if node.journal.failed else 0
 

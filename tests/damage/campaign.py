@@ -271,7 +271,7 @@ def _verdict(case: Case, promise: Promise, found: Found, log: list[str], said: s
 
 
 def _listed(found: Found, place: str) -> int:
-    """How many messages of a place the node says it cannot read; a dead letter's message is its queue's, too."""
+    """How many messages of a place the node says it cannot read. A dead letter's is one of its queue."""
     queue = "log" if place == "letters" else place
     return sum(row["queue"].endswith(queue) for row in found.damaged)
 

@@ -337,3 +337,22 @@ def test_swapped_files_get_their_names_back(folder: Path, suffix: str) -> None:
     recovery.drain()
     assert journal.read(positions[3]) == (KIND, b"0003" + BODY)
     journal.close()
+
+
+def test_ranges_do_not_hand_out_what_a_repair_gave_up_inside_a_batch(folder: Path) -> None:
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    inner = journal.append_batch([(KIND, b"%04d inner" % number) for number in range(8)])
+    journal.close()
+    file, offset = segment_of(folder, inner[3])
+    hurt(file, offset + 12)
+    assert holt("repair", folder, "--yes").exit_code == 0
+
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    with pytest.raises(RecordUnreadable) as gone:
+        journal.run_reader()(array("Q", inner))
+    journal.close()
+
+    assert gone.value.position == inner[3]
+    assert gone.value.dropped

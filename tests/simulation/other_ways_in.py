@@ -10,7 +10,7 @@ from typing import Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.admin import purge, replay
-from holtmq.broker.partitioned.commands.staging import Committed, StagedRow, Winner
+from holtmq.broker.partitioned.commands.staging_records import Committed, StagedRow, Winner
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.log.bodies import Body

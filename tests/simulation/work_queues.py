@@ -35,6 +35,7 @@ from simulation.world import World
 _WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short", "dead"
 _LATE, _EVENTS = "late", "log"
 _DELAYING: Final = "delaying"  # an exchange that lets messages for _LATE wait
+_SURE = "sure"
 _TTL_MS: Final = 1_000
 _QUEUES: Final[dict[str, dict[str, object]]] = {
     _WORK: {},
@@ -45,6 +46,7 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     _DEAD: {},
     _LATE: {},
     _EVENTS: {"x-queue-type": "stream"},
+    _SURE: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
 }
 _FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
 
@@ -99,7 +101,8 @@ class WorkQueues:
             self._clients.append(client)
             if self._world.random.random() < 0.7:
                 client.send(BasicQos(prefetch_count=self._world.random.randint(1, 5)))
-                client.send(BasicConsume(self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE)), "worker"))
+                queue = self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _SURE))
+                client.send(BasicConsume(queue, "worker"))
 
     def _mover_connects(self) -> None:
         # One transaction at a time, so that the record knows which one a crash left in doubt.
@@ -114,9 +117,9 @@ class WorkQueues:
         if client is None:
             return
         for _ in range(self._world.random.randint(1, 4)):
-            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT, _LATE, _EVENTS))
-            persistent = queue != _WORK or self._world.random.random() < 0.8
-            if persistent:
+            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT, _LATE, _EVENTS, _SURE))
+            persistent = queue not in (_WORK, _SURE) or self._world.random.random() < 0.8
+            if persistent or queue == _SURE:
                 name = self._record.next_name(queue, f"{queue}-{client.number}")
             else:
                 self._numbers += 1
@@ -157,7 +160,7 @@ class WorkQueues:
     def _gets(self) -> None:
         client = self._some_client()
         if client is not None:
-            client.send(BasicGet(self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE))))
+            client.send(BasicGet(self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _SURE))))
 
     def _cancels(self) -> None:
         client = self._some_client()

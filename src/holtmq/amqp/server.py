@@ -167,6 +167,20 @@ class AmqpServer:
         for server in self._servers:
             server.close()
 
+    async def drain(self, timeout: float) -> None:
+        """Deliver nothing more and let consumers finish what they hold; then read from nobody any more."""
+        self.stop_listening()
+        channels = [channel for each in self.connections for channel in each.connection.channels.values()]
+        for channel in channels:
+            channel.flowing = False
+        deadline = asyncio.get_running_loop().time() + timeout
+        while any(channel.consumer_leases() for channel in channels):
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(0.01)
+        for protocol in self.connections:
+            protocol.stop_reading()
+
     async def stop(self, timeout: float = 3.0) -> None:
         """Say goodbye to everybody; whoever does not answer is cut off."""
         self.stop_listening()
@@ -177,6 +191,7 @@ class AmqpServer:
                 )
             )
             protocol.flush()
+            protocol.read_goodbye()
         deadline = asyncio.get_running_loop().time() + timeout
         while self.connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
@@ -202,6 +217,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._reading = True
         self._ended = False
         self._parting = False  # all is said; the client closes the socket
+        self._closed_to_input = False
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
         self.peer = ""
@@ -330,9 +346,19 @@ class AmqpProtocol(asyncio.Protocol):
             self._reading = False
             self.transport.pause_reading()
 
+    def stop_reading(self) -> None:
+        """What the client sends from now on is neither stored nor confirmed."""
+        self._closed_to_input = True
+        self._pause_reading()
+
+    def read_goodbye(self) -> None:
+        """The close was sent: its answer may come in."""
+        self._closed_to_input = False
+        self.resume_reading()
+
     def resume_reading(self) -> None:
         """Read again, unless there is another reason not to."""
-        held = self._server.alarm and self.connection.has_published
+        held = self._closed_to_input or (self._server.alarm and self.connection.has_published)
         if not self._reading and not held and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()

@@ -15,13 +15,18 @@ from holtmq.config import Config
 
 @click.command()
 @with_settings
-def serve(config_file: Path | None, **options: object) -> None:
+@click.option(
+    "--standby", is_flag=True, help="With a replica: leave a log that is free to other nodes first."
+)
+def serve(config_file: Path | None, standby: bool, **options: object) -> None:
     """Run a broker in the foreground.
 
     Every option can also stand in the configuration file (--amqp-port is port in [amqp]) or in the
     environment (HOLT_AMQP_PORT). An option wins over the environment, and that over the file.
     SIGTERM and SIGINT stop the broker in good order.
     """
+    if standby:
+        options["journal__replica_standby"] = True
     config = load_or_exit(config_file, options).config
     logs.configure(config.log)
     click.echo(welcome(config))
@@ -34,6 +39,8 @@ def serve(config_file: Path | None, **options: object) -> None:
 def welcome(config: Config) -> str:
     """What to try once the broker is up. A port that is still to be chosen stands in the log alone."""
     place = "memory only" if config.data.memory else f"data in {config.data.dir}"
+    if config.journal.replica:
+        place += f", replicated as {config.journal.replica_name}"
     lines: list[str] = []
     if config.amqp.port:
         lines.append(f"  AMQP   amqp://guest:guest@{_address(config.amqp.host[0], config.amqp.port)}/")

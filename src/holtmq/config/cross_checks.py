@@ -19,6 +19,13 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
         if not hosts:
             yield f"{section}.host", f"{section}.host names no address to listen on"
     yield from _token_contradictions(config.auth)
+    if config.journal.replica and config.data.memory:
+        yield (
+            "journal.replica",
+            "journal.replica is set, and data.memory keeps nothing that could be replicated",
+        )
+    if config.journal.replica and not config.journal.replica_name:
+        yield "journal.replica_name", "journal.replica_name is empty: the log needs a name"
     key = config.queue.encryption_key
     if key and not re.fullmatch(r"[0-9a-fA-F]{64}", key):
         yield "queue.encryption_key", "queue.encryption_key must be 64 hexadecimal digits"

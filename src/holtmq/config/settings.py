@@ -103,6 +103,30 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
             "How fast stored data is read in the background, to find damage early; 0: never.", values.SIZE, 0
         ),
     ] = 1 * MIB
+    replica: Annotated[
+        Secret,
+        About(
+            "PostgreSQL that keeps the journal too and decides which node owns it: postgresql://user@host/db.",
+            values.SECRET,
+        ),
+    ] = Secret("")
+    replica_name: Annotated[
+        str, About("Name of this broker's log: several brokers can share a database.", values.TEXT)
+    ] = "holtmq"
+    replica_node: Annotated[
+        str, About("Name of this node in the cluster; when empty, its host name and AMQP port.", values.TEXT)
+    ] = ""
+    replica_standby: Annotated[
+        bool, About("Leave a log that has no owner to other nodes first (--standby).", values.BOOL)
+    ] = False
+    takeover_after: Annotated[
+        float,
+        About("How long the owner shows no sign of life before a standby takes over.", values.SECONDS, 0.5),
+    ] = 5.0
+    replica_min_standbys: Annotated[
+        int,
+        About("Confirm nothing while PostgreSQL has fewer synchronous standbys than this.", values.INT, 0, 9),
+    ] = 0
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from .disk import Disk
 from .dropped import Dropped
 from .interface import Defer
 from .live import LivePositions, live_bases
+from .mirror import Mirror
 
 _Value = TypeVar("_Value")
 
@@ -59,6 +60,7 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._results: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
+        self.mirror: Mirror | None = None
 
     @property
     def waits_for(self) -> int | None:
@@ -113,7 +115,9 @@ class Checkpointer:
         running.publishing = True
         state = Standing(running.position, running.live)
         keeping = Keeping(state, self._newest, self._dropped)
-        work = partial(_publish, self._disk, keeping, sealed, threshold, unsynced, self._stopping.is_set)
+        work = partial(
+            _publish, self._disk, keeping, sealed, threshold, unsynced, self._stopping.is_set, self.mirror
+        )
         self._background(work, self._finished)
 
     def stop(self) -> None:
@@ -183,6 +187,7 @@ def _publish(
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
+    mirror: Mirror | None,
 ) -> CheckpointOutcome:
     outcome = CheckpointOutcome(keeping.state.position)
     try:
@@ -195,9 +200,13 @@ def _publish(
         older = keeping.older
         publish(disk, keeping.state.position, None if older is None else older.position)
         outcome.published = True
+        if mirror is not None:
+            mirror.published(keeping.state.position)
         if older is not None:  # the first one's elder is the log from its very start
             outcome.reclaimed = reclaim(disk, sealed, keeping, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
+        if mirror is not None:
+            mirror.reclaimed()
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")
     return outcome

@@ -30,7 +30,7 @@ from .interface import (
 )
 from .reader import LogReader
 from .records import FILLER, FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
-from .run_reader import RunReader
+from .run_reader import RunReader, highest
 from .segment import HEADER_SIZE, segment_name
 from .segment_map import SegmentMap
 from .unwritten import Unwritten, tell
@@ -84,6 +84,7 @@ class FileJournal:
         self._idle_callbacks: list[DurableCallback] = []  # given when nothing was waiting
         self._turn_due = False
         self._idle_turn_due = False
+        self._overdue = False  # the open group has waited long enough
         self._unwritten = Unwritten()
         self._durable = SYNC_SIZE
         self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
@@ -225,6 +226,7 @@ class FileJournal:
             self._later is None
             or self._callbacks
             or self._idle_callbacks
+            or self._overdue
             or self._end - self._start > self._options.idle_bytes
         ):
             self._hand_over()
@@ -235,11 +237,14 @@ class FileJournal:
             self._later(self._options.idle_seconds, self._idle_turn)
 
     def _idle_turn(self) -> None:
+        # Through ``defer`` like every other turn: there the caller adds what belongs to the group, acks that
+        # came before a publish for instance. The timer may fire between that publish and its turn.
         self._idle_turn_due = False
-        self._hand_over()
+        self._overdue = True
+        self._schedule_turn()
 
     def _hand_over(self) -> None:
-        self._turn_due = False
+        self._turn_due = self._overdue = False
         self._run_idle()
         if self._failed is None:
             self._close_group()
@@ -326,7 +331,7 @@ class FileJournal:
         reader = RunReader(self._reader)
 
         def read(positions: array[int]) -> list[Run]:
-            if positions and max(positions) >= self._written:
+            if positions and highest(positions) >= self._written:
                 return [Loose([payload for _, payload in self.read_many(positions)])]
             return reader.read(positions)
 
@@ -401,6 +406,7 @@ class FileJournal:
         for base, _ in log.segments:
             self._reader.add(base)
         log.writer.syncs = self._options.sync
+        self._checkpointer.mirror = log.mirror
         self._state = ""
         self._writing.start(log.writer, self._notify, self._collect)
 
@@ -419,5 +425,7 @@ class FileJournal:
     def release(self) -> None:
         """Give up ownership without a word to the log."""
         self._state = "it is closed"
+        if self._checkpointer.mirror is not None:
+            self._checkpointer.mirror.close()
         self._reader.close()
         self._disk.unlock()

@@ -16,6 +16,7 @@ from .dropped import Dropped, read_dropped, write_dropped
 from .inspection import CheckReport, Fold, Problem, SegmentReport, Where, check
 from .manifest import Manifest
 from .mending import Damage, mend
+from .records import MARKER_SIZE
 from .segment import HEADER_SIZE, SegmentHeader, create_segment, segment_name
 
 REMOVED: Final = ".removed"
@@ -170,7 +171,8 @@ def apply_repair(disk: Disk, plan: RepairPlan) -> list[str]:
 
 def _begin_tail(disk: Disk, plan: RepairPlan, start: int) -> None:
     end = next((stop for first, stop in plan.dropped if first == start), start)
-    file, header = create_segment(disk, start, 0, end - start)
+    header = SegmentHeader(start, 0, disk.random_bytes(MARKER_SIZE))
+    file = create_segment(disk, header, end - start)
     try:
         if end > start:
             mend(file, header, [Damage(start, end - start, "the log that was here is missing")])

@@ -18,7 +18,6 @@ from typing import Final
 from .checksum import crc32
 from .disk import Disk, File
 from .interface import JournalCorrupt, JournalTooNew
-from .records import MARKER_SIZE
 from .versions import PROGRAM, WRITER, version_name
 
 HEADER_SIZE: Final = 64
@@ -112,14 +111,13 @@ def own_base(file: File) -> int | None:
     return int(fields[4]) if fields[0] == _MAGIC else None
 
 
-def create_segment(disk: Disk, base: int, epoch: int, capacity: int) -> tuple[File, SegmentHeader]:
+def create_segment(disk: Disk, header: SegmentHeader, capacity: int) -> File:
     """A new empty segment, durable with its name before the first record goes in.
 
     It is built under another name: a crash on the way leaves a temporary file, never a ``.seg`` with half a
     header that could not be told from damage.
     """
-    header = SegmentHeader(base, epoch, disk.random_bytes(MARKER_SIZE))
-    name = segment_name(base)
+    name = segment_name(header.base)
     file = disk.open(name + TEMPORARY, create=True)
     try:
         file.preallocate(HEADER_SIZE + capacity)
@@ -130,7 +128,7 @@ def create_segment(disk: Disk, base: int, epoch: int, capacity: int) -> tuple[Fi
     except BaseException:
         file.close()
         raise
-    return file, header
+    return file
 
 
 @dataclass(slots=True)

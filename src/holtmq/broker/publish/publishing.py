@@ -16,7 +16,7 @@ from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
-from holtmq.broker.publish.routes import Imprint, Route, durable_ids
+from holtmq.broker.publish.routes import Route
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import (
@@ -25,11 +25,13 @@ from holtmq.broker.records.message_records import (
 )
 from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.paging import JournalPager
 from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
+from holtmq.wire.property_walker import PropertyWalkers
 
 
 class PublishOutcome(IntEnum):
@@ -66,6 +68,7 @@ class Publishing:
         "timers",
         "traits",
         "vhosts",
+        "walkers",
     )
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
@@ -77,6 +80,7 @@ class Publishing:
         self.pager = JournalPager(journal)
         self.vhosts = vhosts
         self.traits = TraitsCache()
+        self.walkers = PropertyWalkers()
         self.timers: TimerWheel[Callable[[], None]] = TimerWheel()
         self.now_ms = 0
         self.seq = 0
@@ -92,6 +96,7 @@ class Publishing:
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
         now_ms = self.now_ms
+        persistent = traits.persistent or route.persists
         message = Message(
             seq,
             route.address,
@@ -100,12 +105,12 @@ class Publishing:
             now_ms,
             0 if ttl is None else now_ms + ttl,
             traits.priority,
-            traits.persistent,
+            persistent,
         )
         if not route.simple or not traits.plain or self._batch is not None:
             return self._publish_special(route, traits, message)
         outcome = _PLACED
-        if traits.persistent and route.durable_ids:
+        if persistent and route.durable_ids:
             if self.gathered:
                 self.write_gathered()
             message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
@@ -125,30 +130,6 @@ class Publishing:
         if not route.queues:
             return _UNROUTED
         self.place(message, route.queues)
-        return outcome
-
-    def publish_like(self, imprint: Imprint, body: bytes) -> PublishOutcome:
-        """Take another message in like one before: ``publish`` with all its questions answered.
-
-        For a single queue; other routes go the long way.
-        """
-        fifo, queue = imprint.fifo, imprint.queue
-        if fifo is None or queue is None:
-            return self.publish_in_read(imprint.route, imprint.traits, imprint.header, body)
-        self.seq = seq = self.seq + 1
-        message = Message(
-            seq, imprint.address, imprint.header, body, self.now_ms, 0, imprint.priority, imprint.persistent
-        )
-        outcome = _PLACED
-        if imprint.durable_ids:
-            if self.gathered:
-                self.write_gathered()
-            message.position = self.journal.append(_MESSAGE, encode_message(message, imprint.durable_ids))
-            outcome = _JOURNALLED
-        fifo.inbox.append(message)
-        queue.bytes += len(body)
-        if not queue.dirty:
-            self.touch(queue)
         return outcome
 
     def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
@@ -215,6 +196,8 @@ class Publishing:
             self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        if not message.persistent and any(queue.always_persists for queue in queues.values()):
+            message.persistent = True
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
@@ -273,6 +256,8 @@ class Publishing:
     ) -> bool:
         """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
         assert self._batch is not None
+        if not message.persistent and any(queue.always_persists for queue in queues):
+            message.persistent = True
         full: list[WorkQueue] = []
         accepted: list[WorkQueue] = []
         for queue in queues:
@@ -341,6 +326,12 @@ class Publishing:
 
     # -- delayed messages ------------------------------------------------------------------------
 
+    def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
+        """Take a persistent message in that goes to its exchange when the time has come."""
+        self.seq += 1
+        message = Message(self.seq, route.address, header, body, self.now_ms, 0, 0, True)
+        self._delay(message, route.vhost.name, route.exchange.name, self.now_ms + delay_ms)
+
     def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
         payload = encode_delayed(message, vhost, exchange, due_ms)
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
@@ -392,7 +383,8 @@ class Publishing:
                     exchange, key, traits.headers, traits.hash_properties(), delay_served=True
                 )
                 queues.update((queue.name, queue) for queue in result.queues)
-            message.header = _delay_served(message.header, traits)
+            if traits.delay_ms:
+                message.header = _delay_served(message.header, traits)
             self._place_unconfirmed(vhost, queues.values(), message)
         self.commit()
 

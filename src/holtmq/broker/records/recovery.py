@@ -59,6 +59,7 @@ _delay_decoder = msgspec.msgpack.Decoder(DelayState)
 _PARTITIONED = int(Kind.PARTITIONED)
 _MESSAGE: Final = int(Kind.MESSAGE)
 _KINDS: Final = frozenset(map(int, Kind))
+_TRIM: Final = 4096  # settled positions at the head of a queue that are worth a copy of the rest
 
 
 class _Holding:
@@ -126,6 +127,9 @@ class _Holding:
                     while gone and head < len(positions) and positions[head] in gone:
                         gone.remove(positions[head])
                         head += 1
+                    if head >= _TRIM and head * 2 >= len(positions):  # a standby folds for days
+                        del positions[:head]
+                        head = 0
                     self.heads[level] = head
                     break
             else:
@@ -164,10 +168,9 @@ def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | 
     what it says. Only behind a stretch that a repair gave up, records may refer to what is gone with it;
     those are passed over and counted.
     """
-    fold = _Fold(broker, recovery, partitioned)
-    fold.run()
-    fold.finish()
-    return fold.count
+    fold = Fold(broker, partitioned)
+    fold.read(recovery)
+    return fold.finish()
 
 
 # What decoding and applying a record raise when it is not what this version writes.
@@ -182,45 +185,50 @@ _NOT_UNDERSTOOD: Final = (
 )
 
 
-class _Fold:
-    """One pass over the journal."""
+class Fold:
+    """The fold in two steps: a standby reads for days, and finishes when it takes over.
 
-    def __init__(self, broker: Broker, recovery: Recovery, partitioned: PartitionedStore | None) -> None:
-        self.count = 0
+    ``read`` may run in another thread, as long as that thread alone touches the broker. ``finish`` appends
+    records and therefore belongs to the loop's.
+    """
+
+    def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
         self._broker = broker
-        self._recovery = recovery
         self._partitioned = partitioned
         self._holdings: dict[int, _Holding] = {}
         self._delayed: dict[int, int] = {}
         self._seq = 0  # highest in use; transient messages leave theirs only in marks and counts
+        self._count = 0
         self._mended = False  # a repair gave up part of the log: what follows may refer to it
         self._at = (0, 0)  # position and kind of the record that was not understood
 
-    def run(self) -> None:
-        records = _all_records(self._recovery)
+    def read(self, recovery: Recovery) -> None:
+        """Fold every record, to the end."""
+        records = _all_records(recovery)
         while True:
             try:
                 self._fold_all(records)
                 break
             except _NOT_UNDERSTOOD as error:
                 if not self._mended:
-                    raise self._refusal(error) from error
+                    raise self._refusal(error, recovery) from error
                 self._broker.flow.damage.dropped += 1
         if self._partitioned is not None and self._partitioned.loose and not self._mended:
-            raise self._refusal(ValueError("bodies of messages without the record that they belong to"))
+            left = ValueError("bodies of messages without the record that they belong to")
+            raise self._refusal(left, recovery)
 
-    def _refusal(self, error: Exception) -> JournalTooNew:
+    def _refusal(self, error: Exception, recovery: Recovery) -> JournalTooNew:
         position, kind = self._at
         name = f"{Kind(kind).name} (kind {kind})" if kind in _KINDS else f"of unknown kind {kind}"
         where = f"position {position}" if position else "the checkpoint"
         return JournalTooNew(
             f"the record {name} at {where} is not understood by this version ({PROGRAM}): {error}. "
-            f"HoltMQ {self._recovery.writer} wrote the journal: start that version, or a later one"
+            f"HoltMQ {recovery.writer} wrote the journal: start that version, or a later one"
         )
 
     def _fold_all(self, records: Iterator[tuple[int, int, bytes]]) -> None:
         holdings, partitioned = self._holdings, self._partitioned
-        seq, count = self._seq, self.count
+        seq, count = self._seq, self._count
         position = kind = 0
         try:
             for position, kind, payload in records:
@@ -244,7 +252,7 @@ class _Fold:
             self._at = position, kind
             raise
         finally:
-            self._seq, self.count = max(seq, self._seq), count
+            self._seq, self._count = max(seq, self._seq), count
 
     def _fold_one(self, position: int, kind: int, payload: bytes) -> None:
         broker, holdings = self._broker, self._holdings
@@ -300,17 +308,19 @@ class _Fold:
             case _:
                 raise ValueError("no such kind")
 
-    def finish(self) -> None:
-        """Make what was folded the state of the queues."""
-        flow = self._broker.flow
-        flow.seq = self._seq
+    def finish(self) -> int:
+        """Hand the queues what they hold, and plan what was delayed; how many records there were."""
+        broker = self._broker
+        broker.flow.seq = self._seq
         for holding in self._holdings.values():
             holding.finish()
-            flow.touch(holding.queue)
+            broker.flow.touch(holding.queue)
             if holding.queue.limited:  # the crash may have come between a message and the one it pushed out
-                holding.queue.shed_excess(flow.pager)
+                holding.queue.shed_excess(broker.flow.pager)
+            holding.queue.figures.recovered(holding.queue)
         for position, due_ms in self._delayed.items():
-            flow.schedule_delayed(position, True, due_ms)
+            broker.flow.schedule_delayed(position, True, due_ms)
+        return self._count
 
 
 def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:

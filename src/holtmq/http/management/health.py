@@ -96,7 +96,8 @@ async def aliveness(call: ManagementCall) -> object:
     broker.declare_queue(vhost, _ALIVENESS)
     body = b"test_message"
     flow = broker.flow
-    traits, header = flow.traits.shared(encode_header(len(body), encode_properties(Properties())))
+    header = encode_header(len(body), encode_properties(Properties()))
+    traits = flow.traits.of(header)
     route = broker.resolve(vhost, "", _ALIVENESS, make_address("", _ALIVENESS))
     flow.publish(route, traits, header, body)
     queue = vhost.queue(_ALIVENESS)

@@ -93,7 +93,7 @@ async def publish(call: ManagementCall) -> object:
     body = _body(given, call.context.config.amqp.max_message_bytes)
     header = encode_header(len(body), encode_properties(_properties(given.properties)))
     flow = call.broker.flow
-    traits, header = flow.traits.shared(header)
+    traits = flow.traits.of(header)
     user = call.user
     if traits.user_id not in (None, user.name) and _IMPERSONATOR not in user.tags:
         raise Refusal(
@@ -161,7 +161,7 @@ async def get(call: ManagementCall) -> object:
                 break
             ledger.grant(queue, message, holder)
             size += len(message.body)
-            rows.append(_message_row(queue, message, given))
+            rows.append(message_row(queue, message, given.encoding, given.truncate))
     except BaseException:
         flow.release(ledger.end_all())  # nobody else knows of these leases
         raise
@@ -176,10 +176,16 @@ async def get(call: ManagementCall) -> object:
     return rows
 
 
-def _message_row(queue: WorkQueue, message: Message, given: GetIn) -> dict[str, object]:
-    shown = message.body if given.truncate is None else message.body[: given.truncate]
+def message_row(
+    queue: WorkQueue,
+    message: Message,
+    wanted: GetEncoding = GetEncoding.AUTO,
+    truncate: int | None = None,
+) -> dict[str, object]:
+    """A message as JSON; ``truncate``: show so many bytes of its body."""
+    shown = message.body if truncate is None else message.body[:truncate]
     payload, encoding = base64.b64encode(shown).decode(), Encoding.BASE64
-    if given.encoding is GetEncoding.AUTO:
+    if wanted is GetEncoding.AUTO:
         with suppress(UnicodeDecodeError):
             payload, encoding = shown.decode(), Encoding.STRING
     properties = Properties()

@@ -41,6 +41,12 @@ async def health(call: Call) -> object:
     return Reply(200 if usable else 503, body)
 
 
+async def ready(call: Call) -> object:
+    """For load balancers: whether clients shall be sent here. With a replica, only the owner is ready."""
+    usable, reason = call.context.health()
+    return Reply(200, {"ready": True}) if usable else Reply(503, {"ready": False, "reason": reason})
+
+
 def resident_bytes() -> int:
     """Memory this process occupies."""
     with open("/proc/self/statm", encoding="ascii") as statm:
@@ -184,6 +190,7 @@ async def buffers(call: Call) -> object:
 _MAINTENANCE: Final = "/api/v1/system/maintenance"
 ENDPOINTS: Final = (
     Endpoint("GET", "/health", None, "system", "Whether the node is usable", health, statuses=(200, 503)),
+    Endpoint("GET", "/ready", None, "system", "Whether clients shall come", ready, statuses=(200, 503)),
     Endpoint("GET", "/metrics", None, "system", "Figures as JSON", metrics),
     Endpoint("GET", _MAINTENANCE, ADMIN, "system", "The switches and the spool", show_maintenance),
     Endpoint(

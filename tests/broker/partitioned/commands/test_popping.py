@@ -6,13 +6,13 @@ import pytest
 
 from holtmq.broker.partitioned.commands import popping
 from holtmq.broker.partitioned.commands.admin import configure
-from holtmq.broker.partitioned.commands.staging import StagedRow, Winner
+from holtmq.broker.partitioned.commands.staging_records import StagedRow, Winner
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
-from holtmq.journal import JournalCorrupt, MemoryJournal
+from holtmq.journal import JournalCorrupt, JournalFailed, MemoryJournal
 
 
 @pytest.fixture
@@ -75,14 +75,14 @@ def test_a_partition_looked_at_too_early_is_offered_again_when_its_messages_show
     assert ids(service.pop(PopRequest("l3", "q", limit=9), 0.0)) == ["c"]
 
 
-def test_what_a_failing_disk_took_back_never_shows(service: PartitionedService) -> None:
+def test_after_a_failure_of_the_disk_nothing_is_handed_out(service: PartitionedService) -> None:
     push(service, "p2", "c")
     assert isinstance(service.journal, MemoryJournal)
 
     service.journal.fail("the disk is gone")
 
-    assert service.pop(PopRequest("l1", "q", partition="p2"), 0.0) is None
-    assert ids(service.pop(PopRequest("l2", "q", limit=9), 0.0)) == ["a", "b"]
+    with pytest.raises(JournalFailed):  # "c" was taken back, and of the others no ack could be kept
+        service.pop(PopRequest("l2", "q", limit=9), 0.0)
 
 
 def test_staged_rows_show_when_their_commit_is_durable(service: PartitionedService) -> None:
@@ -157,8 +157,11 @@ def test_a_pop_that_fails_leaves_its_partition_to_the_next(
 
 
 def test_a_timed_message_that_cannot_be_written_does_not_keep_others_from_being_served(
-    service: PartitionedService,
+    service: PartitionedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(_: object) -> list[int]:
+        raise JournalFailed("there is no room for this one")
+
     timer = Timed("q", "key", "p", "timed", b"1", 5_000_000, "id")
     service.store.commit((), state_records=service.timed.record(TimedChange([timer])))
     service.journal.flush()
@@ -168,8 +171,7 @@ def test_a_timed_message_that_cannot_be_written_does_not_keep_others_from_being_
     service.plan_timed()
     service.pop(PopRequest("l1", "q", limit=9, lease_seconds=5), 0.0)
     service.wait(Waiter(PopRequest("l2", "q", limit=9), lambda popped: served.extend(ids(popped))), 0.0)
-    assert isinstance(service.journal, MemoryJournal)
-    service.journal.fail("the disk is gone")
+    monkeypatch.setattr(service.journal, "append_batch", refuse)
 
     for action in due:
         action()

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from holtmq.broker.partitioned.commands.delivery_marks import DeliveryMarks
 from holtmq.broker.partitioned.counters import QueueCounters
 from holtmq.broker.partitioned.events import NO_QUEUE
 from holtmq.broker.partitioned.groups.group import Delivery, micros
@@ -45,6 +46,7 @@ class Popping:
         self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
         self._sweep_at = _SWEEP
         self._lookback = lookback
+        self.marks = DeliveryMarks(store, line)
         self.most_bytes = 64 << 20  # in one pop over all its queues, and the message that goes beyond
         self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
 
@@ -174,6 +176,7 @@ class Popping:
             raise
         if not request.auto_ack:
             self._note_home(request.lease_id, queue.number)
+            self.marks.note(queue, request.group, runs, now)
         self._line.plan(queue, request.group)
         return runs
 
