@@ -12,7 +12,6 @@ from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
 from holtmq.broker.partitioned.service import PartitionedService, Settings
-from holtmq.broker.records.changes import Kind
 from holtmq.journal import JournalCorrupt, JournalFailed, MemoryJournal
 
 
@@ -157,16 +156,9 @@ def test_a_pop_that_fails_leaves_its_partition_to_the_next(
     assert again.runs[0].delivery.attempt == 1
 
 
-def test_a_timed_message_that_cannot_be_written_does_not_keep_others_from_being_served(
-    service: PartitionedService, monkeypatch: pytest.MonkeyPatch
+def test_after_a_failure_of_the_disk_a_due_timer_and_a_waiting_pop_raise_nothing_and_get_nothing(
+    service: PartitionedService,
 ) -> None:
-    append_batch = service.journal.append_batch
-
-    def refuse_timers(records: Sequence[tuple[int, bytes]]) -> list[int]:
-        if any(kind == Kind.TIMED for kind, _ in records):
-            raise JournalFailed("there is no room for this one")
-        return append_batch(records)
-
     timer = Timed("q", "key", "p", "timed", b"1", 5_000_000, "id")
     service.store.commit((), state_records=service.timed.record(TimedChange([timer])))
     service.journal.flush()
@@ -176,13 +168,14 @@ def test_a_timed_message_that_cannot_be_written_does_not_keep_others_from_being_
     service.plan_timed()
     service.pop(PopRequest("l1", "q", limit=9, lease_seconds=5), 0.0)
     service.wait(Waiter(PopRequest("l2", "q", limit=9), lambda popped: served.extend(ids(popped))), 0.0)
-    monkeypatch.setattr(service.journal, "append_batch", refuse_timers)
+    assert isinstance(service.journal, MemoryJournal)
+    service.journal.fail("the disk is gone")
 
     for action in due:
         action()
     service.turn(5.0)
 
-    assert served == ["a", "b"]
+    assert served == []
 
 
 @pytest.mark.parametrize("wide", [False, True])
