@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 from lake_support import FORMATS, LEAVE, ids, keep, outside_view
 from spark_processes import until
 from spark_support import Shop
@@ -322,6 +324,9 @@ def test_wrong_formats_and_engines_are_refused(shop: Shop, tmp_path: Path) -> No
 
     with pytest.raises(UnfitTable, match="is kept as parquet, not as delta"):
         keep(shop, "q", tmp_path, format="delta")
+    DeltaTable.create(tmp_path / "strange", Schema([Field("id", PrimitiveType("long"))]))
+    with pytest.raises(UnfitTable, match="is partitioned by nothing, and this job writes one by queue, date"):
+        keep(shop, "q", tmp_path / "strange")
     with pytest.raises(InvalidOption, match="no table format 'orc'"):
         keep(shop, "q", tmp_path / "other", format="orc")
     with pytest.raises(InvalidOption, match="no engine 'duck'"):

@@ -18,7 +18,15 @@ from typing import Final
 import pyarrow as pa
 
 from holtmq.spark.errors import InvalidOption
-from holtmq.spark.lake.model import Bounds, Change, DataFile, LakeMoved, Position, UnfitTable
+from holtmq.spark.lake.model import (
+    Bounds,
+    Change,
+    DataFile,
+    LakeMoved,
+    Position,
+    UnfitTable,
+    check_partitions,
+)
 from holtmq.spark.lake.storage import Storage
 
 try:
@@ -70,7 +78,6 @@ class IcebergTable:
         catalog: Mapping[str, str] | None = None,
     ) -> None:
         self._storage = storage
-        self.in_file = tuple(partitioned)
         if catalog:
             self._table = _of_catalog(catalog, storage, schema, partitioned, create)
         else:
@@ -79,7 +86,10 @@ class IcebergTable:
                 self._table = folder.create(*_shape(schema, partitioned), _PROPERTIES)
             else:
                 self._table = folder.load_table(())
-        self._partitioned = tuple(partitioned)
+        # The columns are in the files too: Iceberg takes a file's partition from them.
+        self.in_file = tuple(one.name for one in self._table.spec().fields)
+        if create:
+            check_partitions(storage.root, self.in_file, partitioned)
 
     @property
     def version(self) -> int:
