@@ -75,6 +75,8 @@ def answer_for(error: Exception) -> tuple[int, bytes]:
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):
                 return status, error_body(str(error), code)
+    if isinstance(error, UnicodeError):  # how msgspec refuses a string that is none
+        return 400, error_body(f"Invalid JSON: {error}", "bad_request")
     if isinstance(error, RecursionError):
         return 400, error_body("Invalid JSON: nested too deeply", "bad_request")
     log.error("request failed", exc_info=error)
