@@ -57,7 +57,9 @@ class ReplicaLife:
         listeners = StandbyListeners(self.view, self.name, time.monotonic())
         await listeners.open(config.amqp, config.http, tls_context)
         self.ports = listeners.ports
-        host, amqp, http = socket.gethostname(), self.ports["amqp"], self.ports["http"]
+        host, ports = socket.gethostname(), self.ports
+        amqp = ports.get("amqp") or ports.get("amqp/ssl", 0)
+        http = ports.get("http") or ports.get("https", 0)
         self.name = listeners.node = self.name or f"{host}:{amqp}"
         log.info("standby listening", extra={"node": self.name, "standby_amqp": amqp, "standby_http": http})
         try:
