@@ -108,12 +108,13 @@ def routes() -> list[tuple[str, str, str]]:
     return [(route, *need) for need, listed in EXPECTED.items() for route in listed]
 
 
-def ask(http: httpx.Client, route: str, **options: object) -> int:
+def ask(http: httpx.Client, route: str) -> int:
     method, path = route.split()
     path = re.sub(r"\{(\w+)(:path)?\}", lambda found: SAMPLES.get(found[1], f"no-{found[1]}"), path)
     if route == "DELETE /api/vhosts/{vhost}":
         path = "/api/vhosts/no-vhost"
-    return http.request(method, path, **options).status_code  # type: ignore[arg-type]
+    with http.stream(method, path) as answer:  # some never end
+        return answer.status_code
 
 
 def test_the_tables_say_what_is_expected_of_them() -> None:

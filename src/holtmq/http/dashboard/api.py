@@ -252,12 +252,8 @@ _BASE: Final = "/api/v1/dashboard"
 _QUEUE: Final = f"{_BASE}/queues/{{vhost}}/{{queue}}"
 ENDPOINTS: Final = (
     Endpoint("GET", f"{_BASE}/overview", MONITOR, "dashboard", "The node at a glance", overview),
-    Endpoint(
-        "GET", f"{_BASE}/series", MONITOR, "dashboard", "Rates of the last hours", node_series
-    ),
-    Endpoint(
-        "GET", f"{_BASE}/attention", MONITOR, "dashboard", "What needs attention", attention
-    ),
+    Endpoint("GET", f"{_BASE}/series", MONITOR, "dashboard", "Rates of the last hours", node_series),
+    Endpoint("GET", f"{_BASE}/attention", MONITOR, "dashboard", "What needs attention", attention),
     Endpoint(
         "PUT",
         f"{_BASE}/thresholds",
