@@ -167,7 +167,6 @@ _MAINTENANCE: Final = "/api/v1/system/maintenance"
 ENDPOINTS: Final = (
     Endpoint("GET", "/health", PUBLIC, "system", "Whether the node is usable", health, statuses=(200, 503)),
     Endpoint("GET", "/ready", PUBLIC, "system", "Whether clients shall come", ready, statuses=(200, 503)),
-    Endpoint("GET", "/metrics", PUBLIC, "system", "Figures as JSON", metrics),
     Endpoint("GET", _MAINTENANCE, ADMINISTER, "system", "The switches and the spool", show_maintenance),
     Endpoint(
         "POST",

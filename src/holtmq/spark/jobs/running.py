@@ -44,7 +44,12 @@ class Setting:
 
     def session(self, name: str) -> "SparkSession":
         spark = open_session(f"holt {name}", self.master, self.conf)
-        return register(spark.newSession()) if self.shared else spark
+        if not self.shared:
+            return spark
+        own = register(spark.newSession())
+        # Spark looks a Python sink up in the session that is active in this thread; this call makes ours it.
+        own.createDataFrame([], "none INT")
+        return own
 
     @property
     def source(self) -> dict[str, str]:
