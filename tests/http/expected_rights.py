@@ -92,6 +92,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
     ("tag monitoring", "read-only"): (
         "GET /api/v1/traces/names",
         "GET /api/v1/status/buffers",
+        "GET /metrics/per-object",
         "GET /api/v1/resources/overview",
         "GET /api/v1/status",
         "GET /api/v1/status/analytics",
@@ -128,8 +129,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "DELETE /api/v1/session",
         "GET /health",
         "GET /ready",
-        "GET /metrics",
         "GET /metrics/prometheus",
+        "GET /metrics",
         "GET /",
         "GET /ui/{file}",
         "GET /ui/{folder}/{file}",
