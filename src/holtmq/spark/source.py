@@ -286,7 +286,12 @@ def _bounds(broker: BrokerClient, options: SourceOptions, heads: Sequence[Head],
     times: dict[str, int] = {}
     if bound.timestamp_us is not None and heads:
         times = broker.offsets_at([head.name for head in heads], bound.timestamp_us)
-    return offsets.resolve(bound, heads, times, f"{side}Offsets")
+    names = {head.name for head in heads}
+    for name, at_us in bound.timestamps_us:
+        if name in names:
+            times |= broker.offsets_at([name], at_us)
+    option = f"{side}OffsetsByTimestamp" if bound.timestamps_us else f"{side}Offsets"
+    return offsets.resolve(bound, heads, times, option)
 
 
 def _first_marks(

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from holtmq.spark.ddl import split_ddl
 from holtmq.spark.errors import HoltSparkError, InvalidOption
 from holtmq.spark.jobs.running import Progress, Setting
 from holtmq.spark.lake import Lake
 from holtmq.spark.options import source_options
-from holtmq.spark.schema import split_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
