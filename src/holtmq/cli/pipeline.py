@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from holtmq.cli.pipeline_list import list_pipelines
+
 if TYPE_CHECKING:
     from holtmq.spark.jobs.running import Setting
 
@@ -463,3 +465,6 @@ def doctor(url: str, token: str, tls_ca: str, spark: bool, as_json: bool) -> Non
         click.echo(examination.as_json(findings))
     if not all(finding.good for finding in findings):
         raise SystemExit(1)
+
+
+pipeline.add_command(list_pipelines)

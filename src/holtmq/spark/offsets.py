@@ -13,11 +13,12 @@ retention overtook the query.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from holtmq.spark.errors import DataLoss, InvalidOption
 from holtmq.spark.options import EARLIEST, LATEST, Bound
 
+GROUP: Final = "#group:"  # in what is reported, not in checkpoints: the group that mirrors the query
 OffsetJson: TypeAlias = "dict[str, int | list[int]]"
 
 

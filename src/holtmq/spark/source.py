@@ -278,7 +278,9 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> OffsetJson:  # noqa: N802
         with BrokerClient(self._options.connection) as broker:
-            return {head.key: head.next for head in broker.heads(self._options.selection)}
+            found: OffsetJson = {head.key: head.next for head in broker.heads(self._options.selection)}
+        # A listener learns from it which group to keep current (``listening``).
+        return found | ({f"{offsets.GROUP}{group}": 0} if (group := self._options.consumer_group) else {})
 
 
 def _bounds(broker: BrokerClient, options: SourceOptions, heads: Sequence[Head], side: str) -> dict[str, int]:

@@ -17,6 +17,7 @@ from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
+from holtmq.http.engine.pipeline_reports import PipelineReports
 from holtmq.journal.interface import Journal
 
 
@@ -46,6 +47,7 @@ class Context:
     clients: Clients  # who is connected over AMQP
     alarm: Callable[[], str]  # why publishers must wait; empty: they need not
     listeners: Callable[[], list[Listener]]
+    pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:

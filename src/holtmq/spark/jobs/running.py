@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
+from holtmq.spark import report_to
 from holtmq.spark.spark_session import open_session
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Setting:
     retry_timeout: str = ""  # how long the broker may be away: option retryTimeout; empty: its default
 
     def session(self, name: str) -> "SparkSession":
-        return open_session(f"holt {name}", self.master, self.conf)
+        spark = open_session(f"holt {name}", self.master, self.conf)
+        report_to(spark, **self.source)
+        return spark
 
     @property
     def source(self) -> dict[str, str]:
