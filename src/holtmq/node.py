@@ -249,7 +249,7 @@ class Node:
                 self.amqp.flush()
                 self.partitioned.turn(self.clock())
             finally:
-                if self.partitioned.store.aging and not self._retention_planned:
+                if self.partitioned.has_retention and not self._retention_planned:
                     self._plan_retention()
                 self._arm_timer()
 

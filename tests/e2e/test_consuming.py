@@ -141,6 +141,22 @@ def test_global_prefetch_is_shared_by_the_channel(channel: BlockingChannel, name
     assert depth(channel, name) + depth(channel, name + ".2") == 4
 
 
+def test_a_prefetch_per_consumer_takes_the_place_of_the_channels(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, exclusive=True)
+    channel.basic_qos(prefetch_count=3, global_qos=True)
+    first = Consuming(channel, name)
+    publish(channel, name, *(str(n) for n in range(10)))
+    first.wait(3)
+
+    channel.basic_qos(prefetch_count=2)  # from here on the first consumer has no limit at all
+
+    first.wait(10)
+    second = Consuming(channel, name)
+    channel.basic_cancel(first.tag)
+    publish(channel, name, "more", "and", "more")
+    second.wait(2)
+
+
 def test_a_no_ack_consumer_has_no_prefetch(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name, exclusive=True)
     channel.basic_qos(prefetch_count=1)

@@ -12,7 +12,12 @@ import pika
 import pytest
 from e2e_support import DEADLINE
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker, NackError
+from pika.exceptions import (
+    AMQPConnectionError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    NackError,
+)
 
 from holtmq.testing import TestBroker
 
@@ -163,6 +168,27 @@ def test_two_members_of_a_group_never_hold_the_same_message(stream_broker: TestB
     connection.close()
 
 
+@pytest.mark.parametrize("refuse", ["nack", "nack and requeue", "reject"])
+def test_a_reader_that_is_in_no_group_cannot_refuse_a_message(stream_broker: TestBroker, refuse: str) -> None:
+    _, channel = bound_stream(stream_broker)
+    channel.basic_publish("events", "k", b"1")
+    channel.basic_qos(prefetch_count=1)
+
+    method, _, _ = next(channel.consume("s", arguments={"x-stream-offset": "first"}))
+    if refuse == "reject":
+        channel.basic_reject(method.delivery_tag, requeue=False)
+    else:
+        channel.basic_nack(method.delivery_tag, requeue=refuse == "nack and requeue")
+    with pytest.raises(ConnectionClosedByBroker) as refusal:
+        channel.queue_declare("s", passive=True)
+
+    assert refusal.value.reply_code == 540
+    assert refusal.value.reply_text == (
+        "NOT_IMPLEMENTED - basic.nack and basic.reject not supported by stream queues queue 's' in vhost '/'"
+    )
+    assert stream_broker.call(lambda node: node.broker.vhost("/").queues["s"].unacked) == 0
+
+
 @pytest.mark.parametrize("offset", ["soon", -1, True, "10 hours"])
 def test_a_start_that_makes_no_sense_is_refused_with_the_choices(
     stream_broker: TestBroker, offset: object
@@ -305,4 +331,23 @@ def test_a_stream_is_read_without_acknowledgments_and_without_a_prefetch(
         connection.process_data_events(0.02)
 
     assert got == [b"1", b"2", b"3"]
+    connection.close()
+
+
+def test_a_running_node_lets_go_of_what_is_beyond_a_streams_limits(stream_broker: TestBroker) -> None:
+    connection, channel = connect(stream_broker)
+    channel.confirm_delivery()
+    channel.queue_declare("aged", durable=True, arguments={**STREAM, "x-max-age": "1m"})
+    channel.queue_declare("short", durable=True, arguments={**STREAM, "x-max-length-bytes": 25})
+    for n in range(5):
+        channel.basic_publish("", "aged", b"%d" % (10**9 + n))
+        channel.basic_publish("", "short", b"%d" % (10**9 + n))
+
+    stream_broker.clock.advance(30)
+    assert len(stream_broker.messages("aged")) == 5
+    assert [message.body for message in stream_broker.messages("short")] == [b"1000000003", b"1000000004"]
+    stream_broker.clock.advance(40)
+
+    assert stream_broker.messages("aged") == []
+    assert channel.queue_declare("aged", passive=True).method.message_count == 0
     connection.close()

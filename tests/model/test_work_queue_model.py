@@ -46,9 +46,13 @@ traits = st.one_of(
     st.fixed_dictionaries({"dead_letters": st.just(True)}),
     st.fixed_dictionaries({"delivery_limit": st.sampled_from([0, 1, 2])}),
     st.fixed_dictionaries({"retry_delay_ms": st.just(20)}),
+    # All that such a queue must be or have; the limit is the one it has when it names none.
+    st.just({"quorum": True, "durable": True, "top": 0, "delivery_limit": 20}),
 )
 shapes = st.lists(traits, max_size=3).map(
-    lambda some: Shape(**{key: value for one in some for key, value in one.items()})
+    lambda some: Shape(
+        **{key: value for one in sorted(some, key=lambda one: "quorum" in one) for key, value in one.items()}
+    )
 )
 picks = st.integers(0, 1000)
 turns = st.sampled_from([True, True, False])  # whether the operation ends its turn
@@ -339,6 +343,7 @@ class Machine(RuleBasedStateMachine):
         bytes_ahead: Counter[str] | None = None,
     ) -> tuple[list[ModelQueue], PublishOutcome]:
         queues = list(self.model.route(exchange, keys))
+        persistent = self.lasts(persistent, queues)
         ahead, bytes_ahead = ahead or Counter(), bytes_ahead or Counter()
         accepted = []
         for queue in queues:
@@ -356,6 +361,11 @@ class Machine(RuleBasedStateMachine):
             return accepted, PublishOutcome.UNROUTED
         lasts = persistent and any(queue.shape.durable for queue in accepted)
         return accepted, PublishOutcome.JOURNALLED if lasts else PublishOutcome.PLACED
+
+    @staticmethod
+    def lasts(persistent: bool, queues: list[ModelQueue]) -> bool:
+        """What reaches a quorum queue is persistent in all its queues, whatever its publisher said."""
+        return persistent or any(queue.shape.quorum for queue in queues)
 
     def send(
         self,
@@ -578,7 +588,8 @@ class Machine(RuleBasedStateMachine):
                 bytes_ahead[queue.name] += len(body)
             for queue in queues:
                 if queue not in accepted and queue.shape.overflow == "reject-publish-dlx":
-                    queue.outcasts.append(("maxlen", self.model.item(body, persistent)))
+                    refused = self.model.item(body, self.lasts(persistent, queues))
+                    queue.outcasts.append(("maxlen", refused))
             placed.append((accepted, body))
         leases: list[Lease] = []
         chosen = self.some_leases(who, multiple=True) if verdict != "none" else None
@@ -588,7 +599,7 @@ class Machine(RuleBasedStateMachine):
             (self.follow_ack if verdict == "ack" else self.follow_reject)(*chosen)
         for accepted, body in placed:
             for queue in accepted:
-                queue.waiting.append(self.model.item(body, persistent))
+                queue.waiting.append(self.model.item(body, self.lasts(persistent, accepted)))
         self.note()
         flow.commit({id(x.queue): x.queue for x in leases if not x.queue.deleted}.values())
         self.overtaken = []

@@ -29,6 +29,7 @@ class Shape:
     dead_letters: bool = False
     delivery_limit: int | None = None
     retry_delay_ms: int = 0
+    quorum: bool = False  # every message of such a queue is persistent
 
     @property
     def refuses(self) -> bool:
@@ -45,6 +46,7 @@ class Shape:
             "x-dead-letter-routing-key": DEAD if self.dead_letters else None,
             "x-delivery-limit": self.delivery_limit,
             "x-retry-delay": self.retry_delay_ms or None,
+            "x-queue-type": "quorum" if self.quorum else None,
         }
         return {key: value for key, value in named.items() if value is not None}
 

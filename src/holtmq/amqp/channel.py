@@ -45,6 +45,7 @@ from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Imprint, Route
+from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalFailed
@@ -277,9 +278,9 @@ class Channel:
             case BasicAck(tag, multiple):
                 self.ack(tag, multiple)
             case BasicNack(tag, multiple, requeue):
-                self._settle(self._requeue if requeue else self.flow.reject, self._leases(tag, multiple))
+                self._refuse(self._leases(tag, multiple), requeue)
             case BasicReject(tag, requeue):
-                self._settle(self._requeue if requeue else self.flow.reject, self._leases(tag, False))
+                self._refuse(self._leases(tag, False), requeue)
             case BasicQos():
                 self._qos(method)
             case BasicConsume():
@@ -319,6 +320,18 @@ class Channel:
             case _:
                 self.topology.handle(method)
 
+    def _refuse(self, leases: list[Lease], requeue: bool) -> None:
+        for lease in leases:
+            if lease.queue.is_stream and isinstance(lease.holder, Consumer) and not lease.holder.joins_group:
+                self._requeue(leases)  # as with the end of the connection, which this is
+                queue = lease.queue
+                raise ConnectionFault(
+                    ReplyCode.NOT_IMPLEMENTED,
+                    "basic.nack and basic.reject not supported by stream queues "
+                    + queue_text(queue.name, queue.vhost),
+                )
+        self._settle(self._requeue if requeue else self.flow.reject, leases)
+
     def _requeue(self, leases: list[Lease]) -> None:
         self.flow.release([lease for lease in leases if lease.holder is not None])
 
@@ -327,9 +340,10 @@ class Channel:
             raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.global_prefetch = method.prefetch_count
-            self.wake_consumers()
         else:
             self.prefetch = method.prefetch_count
+            self.global_prefetch = 0  # as in RabbitMQ, a limit per consumer takes the place of the channel's
+        self.wake_consumers()
         self.send(BasicQosOk())
 
     def _confirm_select(self, no_wait: bool) -> None:

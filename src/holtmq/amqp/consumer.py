@@ -73,6 +73,11 @@ class Consumer(Holder):
         self._heads: dict[bytes, _Head] = {}
         self._timeout = AckTimeout(channel, self, queue)
 
+    @property
+    def joins_group(self) -> bool:
+        """Whether it shares a stream with others, which then count what fails; else it reads for itself."""
+        return "x-consumer-group" in self.arguments
+
     def room(self) -> int:
         """How many messages may be on their way to the client now."""
         channel = self.channel

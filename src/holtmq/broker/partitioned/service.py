@@ -19,6 +19,7 @@ from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
 from holtmq.broker.partitioned.commands.retention import decide_retention
 from holtmq.broker.partitioned.commands.spool import Spool
 from holtmq.broker.partitioned.commands.staging import Staging
+from holtmq.broker.partitioned.commands.stream_limits import StreamLimits
 from holtmq.broker.partitioned.counters import QueueCounters
 from holtmq.broker.partitioned.events import Acked, QueueEvent, Trimmed
 from holtmq.broker.partitioned.extras.ephemeral import EphemeralQueue
@@ -74,6 +75,7 @@ class PartitionedService:
         self.staging = Staging(self.store, self.spool)
         DeliveryCheckpoints(self.store)
         self.counters = QueueCounters()
+        self.stream_limits = StreamLimits(self.store.weigh)
         wide = WideLines(self.store.by_number)
         self.line = WaitingLine(self.store.queues, wide, self.pop)
         self.store.on_event = self.line.hear
@@ -323,18 +325,30 @@ class PartitionedService:
         """Have the node call when the next timed message is due; after a change and after a restart."""
         self._firing.plan()
 
-    def retain(self, now: float, *, eviction: bool = True, retention: bool = True) -> int:
-        """One bounded step of retention and eviction over all queues; how many events it took."""
-        done = 0
-        for queue in list(self.store.aging.values()):
+    @property
+    def has_retention(self) -> bool:
+        """Whether any queue lets go of messages by itself."""
+        return bool(self.store.aging) or len(self.stream_limits) > 0
+
+    def retain(self, now: float, *, eviction: bool = True, retention: bool = True) -> bool:
+        """One bounded step of retention and eviction over all queues; whether there may be more to do."""
+        queues = dict(self.store.aging)
+        if retention and self.stream_limits:
+            named = (self.store.queues.get(name) for name in self.stream_limits.names())
+            queues |= {queue.number: queue for queue in named if queue is not None}
+            self.stream_limits.drop_scales(self.store.by_number.__contains__)
+        more = False
+        for queue in queues.values():
             config = queue.config
-            if (eviction and config.max_wait_seconds) or (retention and config.retention_enabled):
-                events = decide_retention(queue, now)
+            floor, busy = self.stream_limits.floor(queue, now) if retention else (0, False)
+            if floor or (eviction and config.max_wait_seconds) or (retention and config.retention_enabled):
+                events = decide_retention(queue, now, floor=floor)
                 if events:
                     self._count_aged(queue, events)
                     self.store.commit([(queue.number, event) for event in events])
-                    done += len(events)
-        return done
+                    more = True
+            more = more or busy
+        return more
 
     def _count_aged(self, queue: PartitionedQueue, events: Sequence[QueueEvent]) -> None:
         counters = self.counters.of(queue.name)

@@ -36,6 +36,7 @@ from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import Journal
 
 CACHE_BYTES: Final = 64 << 20
+_WEIGHED_BYTES: Final = 1 << 20
 
 Change = tuple[int, Event]  # a queue's number (NO_QUEUE for what belongs to none) and what happens
 StateRecord = tuple[int, bytes]  # kind and payload of a record that another part of the node folds
@@ -215,6 +216,19 @@ class PartitionedStore:
 
     def body(self, position: int) -> Body:
         return self.bodies((position,))[0]
+
+    def weigh(self, positions: Sequence[int]) -> list[int]:
+        """Payload sizes of the messages at the first of these positions, until the disk gave a mebibyte."""
+        sizes: list[int] = []
+        read = 0
+        for position, known in zip(positions, self.cache.get_all(positions), strict=True):
+            body = known or decode_body(self.journal.read(position)[1], self.cipher)
+            sizes.append(len(body.payload))
+            if known is None:
+                read += len(body.payload)
+                if read > _WEIGHED_BYTES:
+                    break
+        return sizes
 
     def read_transaction_id(self, _offset: int, position: int) -> str | None:
         body = self.cache.get(position)

@@ -89,6 +89,7 @@ class Publishing:
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
         now_ms = self.now_ms
+        persistent = traits.persistent or route.persists
         message = Message(
             seq,
             route.address,
@@ -97,12 +98,12 @@ class Publishing:
             now_ms,
             0 if ttl is None else now_ms + ttl,
             traits.priority,
-            traits.persistent,
+            persistent,
         )
         if not route.simple or not traits.plain or self._batch is not None:
             return self._publish_special(route, traits, message)
         outcome = _PLACED
-        if traits.persistent and route.durable_ids:
+        if persistent and route.durable_ids:
             if self.gathered:
                 self.write_gathered()
             message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
@@ -212,6 +213,8 @@ class Publishing:
             self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        if not message.persistent and any(queue.always_persists for queue in queues.values()):
+            message.persistent = True
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
@@ -270,6 +273,8 @@ class Publishing:
     ) -> bool:
         """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
         assert self._batch is not None
+        if not message.persistent and any(queue.always_persists for queue in queues):
+            message.persistent = True
         full: list[WorkQueue] = []
         accepted: list[WorkQueue] = []
         for queue in queues:
@@ -338,6 +343,12 @@ class Publishing:
 
     # -- delayed messages ------------------------------------------------------------------------
 
+    def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
+        """Take a persistent message in that goes to its exchange when the time has come."""
+        self.seq += 1
+        message = Message(self.seq, route.address, header, body, self.now_ms, 0, 0, True)
+        self._delay(message, route.vhost.name, route.exchange.name, self.now_ms + delay_ms)
+
     def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
         payload = encode_delayed(message, vhost, exchange, due_ms)
         kind = Kind.DELAYED if message.persistent else Kind.PAGED
@@ -383,7 +394,8 @@ class Publishing:
                     exchange, key, traits.headers, traits.hash_properties(), delay_served=True
                 )
                 queues.update((queue.name, queue) for queue in result.queues)
-            message.header = _delay_served(message.header, traits)
+            if traits.delay_ms:
+                message.header = _delay_served(message.header, traits)
             self._place_unconfirmed(vhost, queues.values(), message)
         self.commit()
 

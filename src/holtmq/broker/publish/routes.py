@@ -27,6 +27,7 @@ class Route:
         "envelopes",
         "exchange",
         "only_queue",
+        "persists",
         "queues",
         "routing_key",
         "simple",
@@ -42,6 +43,7 @@ class Route:
         result = vhost.route(exchange, routing_key)
         self.queues = result.queues
         self.durable_ids = durable_ids(result.queues)
+        self.persists = any(queue.always_persists for queue in result.queues)
         # One queue without limits: the common case, placed without a loop.
         self.only_queue = (
             result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
@@ -78,8 +80,8 @@ class Imprint:
         self.address = route.address
         self.header = header
         self.priority = traits.priority
-        self.persistent = traits.persistent
-        self.durable_ids = route.durable_ids if traits.persistent else b""
+        self.persistent = traits.persistent or route.persists
+        self.durable_ids = route.durable_ids if self.persistent else b""
         self.fifo: SpillingFifo | None = None
         self.queue = route.only_queue
         if self.queue is not None and route.simple and traits.plain and traits.ttl_ms is None:

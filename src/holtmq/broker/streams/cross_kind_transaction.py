@@ -45,8 +45,11 @@ class CrossKindTransactions:
     def _write(
         self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck], streams: Streams
     ) -> None:
-        for queue, transaction_id, payload in pushes:
-            (taken,) = self._door.push(queue, [(transaction_id, payload)])
+        for push in pushes:
+            if push.delay_ms:
+                self._door.push_later(push)
+                continue
+            (taken,) = self._door.push(push.queue, [(push.transaction_id, push.payload)])
             assert taken, "a queue that had room a moment ago is full"
         settled = {}
         for ack in acks:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.pushing import has_room
+from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -77,11 +78,11 @@ class StreamQueue(WorkQueue):
         touch: Callable[[WorkQueue], None],
         arguments: dict[str, object] | None = None,
     ) -> None:
-        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
         self.stored_as = stored_name(vhost, name)
+        self._service = service
+        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
         self.fifo = None
         self.store = _Store(self._count)
-        self._service = service
         self._now = now
         self._new_id = new_id
         self.settle_log = settle_log  # now, or with the batch that is open; and whether the claim is over
@@ -93,6 +94,12 @@ class StreamQueue(WorkQueue):
     def log(self) -> PartitionedQueue | None:
         """The queue behind this name; None before its first message."""
         return self._service.store.queues.get(self.stored_as)
+
+    def reconfigure(self, options: QueueOptions) -> None:
+        """Follow changed options; limits are the business of retention, which looks at them now and then."""
+        super().reconfigure(options)
+        self.limited = False
+        self._service.stream_limits.put(self.stored_as, Limits(options.max_age, options.max_length_bytes))
 
     # -- arriving --------------------------------------------------------------------------------
 

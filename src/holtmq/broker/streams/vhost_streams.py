@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
+from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     QueueConfigured,
@@ -79,6 +80,7 @@ class Streams:
     def delete(self, queue: StreamQueue) -> None:
         """The name is gone from its vhost: so is the log behind it."""
         self._by_stored_name.pop(queue.stored_as, None)
+        self._service.stream_limits.put(queue.stored_as, Limits())
         queue.end()
         log = queue.log
         if log is not None:

@@ -26,8 +26,10 @@ ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 # Every queue argument can come from a policy, but for the type: it cannot change under a living queue.
 _QUEUE_KEYS: Final = {key.removeprefix("x-"): rule for key, rule in RULES.items() if key != "x-queue-type"}
 _KEYS: Final = (*_QUEUE_KEYS, ALTERNATE_EXCHANGE)
-# Limits: whoever is stricter wins, the queue, the policy or the operator. Only these may be the operator's.
-_LIMITS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
+# Only these may be the operator's.
+_OPERATORS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
+# Limits: the strictest of the queue's own, the policy's and the operator's holds.
+_LIMITS: Final = _OPERATORS | {"max-age"}
 
 
 class ApplyTo(Enum):
@@ -182,7 +184,7 @@ def stricter(left: object, right: object) -> object:
 
 
 def _read(key: str, value: object, thing: str, operator: bool) -> object:
-    allowed = tuple(sorted(_LIMITS)) if operator else _KEYS
+    allowed = tuple(sorted(_OPERATORS)) if operator else _KEYS
     if key not in allowed:
         nearest = get_close_matches(key.removeprefix("x-"), allowed, n=1, cutoff=0)
         raise Conflict(f"unknown key '{key}' for {thing}: the nearest right one is '{nearest[0]}'")

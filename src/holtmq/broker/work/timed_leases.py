@@ -54,6 +54,7 @@ class WorkPush(NamedTuple):
     queue: WorkQueue
     transaction_id: str
     payload: bytes
+    delay_ms: int = 0  # it comes to its queue when so much time has passed
 
 
 class WorkAck(NamedTuple):
@@ -106,14 +107,15 @@ class TimedLeases:
         route = self._route(queue)
         taken = []
         for transaction_id, payload in items:
-            short = len(transaction_id.encode()) <= _ID_MAX
-            properties = Properties(
-                content_type=_JSON, delivery_mode=2, message_id=transaction_id if short else None
-            )
-            header = encode_header(len(payload), encode_properties(properties))
+            header = _header(transaction_id, payload)
             outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
             taken.append(outcome in (PublishOutcome.PLACED, PublishOutcome.JOURNALLED))
         return taken
+
+    def push_later(self, push: WorkPush) -> None:
+        """Publish when its time has come; a queue that is full or gone then does not get it."""
+        header = _header(push.transaction_id, push.payload)
+        self._flow.publish_later(self._route(push.queue), header, push.payload, push.delay_ms)
 
     def pop(
         self, queue: WorkQueue, lease_id: str, limit: int, seconds: float, auto_ack: bool
@@ -203,7 +205,9 @@ class TimedLeases:
         """Raise what stands in the way of these, all together; nothing happens."""
         self._flow.turn()  # consumers first: they may make room
         ahead: dict[int, tuple[int, int]] = {}
-        for queue, _, payload in pushes:
+        for queue, _, payload, delay_ms in pushes:
+            if delay_ms:
+                continue
             count, size = ahead.get(queue.id, (0, 0))
             if queue.refuses_when_full and queue.is_full(len(payload), count, size):
                 raise LimitReached(f"queue {queue.name} is full and refuses publishers")
@@ -296,6 +300,12 @@ class TimedLeases:
                 self._routes.clear()
             known = self._routes[queue.name] = (vhost.version, route)
         return known[1]
+
+
+def _header(transaction_id: str, payload: bytes) -> bytes:
+    short = len(transaction_id.encode()) <= _ID_MAX
+    properties = Properties(content_type=_JSON, delivery_mode=2, message_id=transaction_id if short else None)
+    return encode_header(len(payload), encode_properties(properties))
 
 
 class WaitingPop:

@@ -55,6 +55,7 @@ class WorkQueue:
     __slots__ = (
         "_next_turn",
         "active",
+        "always_persists",
         "arguments",
         "auto_delete",
         "bytes",
@@ -112,6 +113,8 @@ class WorkQueue:
         self.durable = durable
         # An exclusive queue dies with its connection, so there is nothing to keep for a restart.
         self.persisted = durable and owner is None
+        # What reaches a quorum queue is journalled, whatever delivery mode its publisher gave it.
+        self.always_persists = self.persisted and options.queue_type is QueueType.QUORUM
         self.auto_delete = auto_delete
         self.owner = owner  # the connection it is exclusive to
         self.arguments = arguments or {}

@@ -120,6 +120,8 @@ async def cycle(call: Call) -> object:
     check_text(call.body)
     query_id, partition = _need(asked.query_id, "query_id"), _need(asked.partition_id, "partition_id")
     where = partition_of(partition) or (0, 0)
+    if any(item.delay_seconds for item in asked.push_items or ()):
+        raise Refusal(400, "delaySeconds is not possible in a cycle: push such messages by themselves")
     items = [read_item(item, call.subject) for item in asked.push_items or ()]
     if items:
         call.context.check_alarm()

@@ -9,16 +9,18 @@ from typing import Final
 
 import msgspec
 
-from holtmq.broker.partitioned.commands.atomic_commit import Part
+from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.log.bodies import ID_MAX, Body
 from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.work.timed_leases import WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.engine.protocol import Exchange
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
+from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
 from holtmq.http.queues.rendering import buffered_elements, buffered_results, push_elements, push_results
 from holtmq.http.queues.work import WorkApi
 
@@ -27,13 +29,23 @@ NAME_MAX: Final = 1024  # characters of a queue's, partition's or group's name
 
 
 class PushItemIn(msgspec.Struct, rename="camel", gc=False):
-    """One item as it comes. A ``producerSub`` in it is a stranger and ignored, always."""
+    """One item as it comes. A ``producerSub`` in it is a stranger and ignored, always.
+
+    ``data`` stands for a ``payload`` that is not there.
+    """
 
     queue: str
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: _NULL)
     partition: str | None = None
     transaction_id: str | None = None
     trace_id: str | None = None
+    data: msgspec.Raw = msgspec.field(default_factory=lambda: _NULL)
+    delay_seconds: float | None = None
+
+    @property
+    def content(self) -> bytes:
+        """The message itself."""
+        return bytes(self.data if self.payload is _NULL else self.payload)
 
 
 class PushIn(msgspec.Struct):
@@ -71,7 +83,7 @@ def read_item(item: PushItemIn, subject: str | None) -> PushItem:
     trace_id = item.trace_id
     if trace_id is not None and not is_uuid(trace_id):
         trace_id = None
-    return PushItem(queue, partition, Body(transaction_id, bytes(item.payload), trace_id, subject))
+    return PushItem(queue, partition, Body(transaction_id, item.content, trace_id, subject))
 
 
 def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[PushItem]:
@@ -83,8 +95,8 @@ def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[Push
         if not id_:
             id_ = item.transaction_id = new_uuid()
         partition = item.partition or DEFAULT_PARTITION
-        plain = item.trace_id is None and item.queue == queue and len(partition) <= NAME_MAX
-        if plain and queue and len(id_) < 256:
+        plain = item.trace_id is None and item.data is _NULL and item.queue == queue
+        if plain and queue and len(id_) < 256 and len(partition) <= NAME_MAX:
             items.append(PushItem(queue, partition, Body(id_, bytes(item.payload), None, subject)))
         else:
             items.append(read_item(item, subject))
@@ -105,6 +117,9 @@ def explain_items(items: object) -> Refusal | None:
             value = item.get(name)
             if not isinstance(value, str) and (value is not None or name == "queue"):
                 return Refusal(400, text)
+        delay = item.get("delaySeconds")
+        if delay is not None and (isinstance(delay, bool) or not isinstance(delay, int | float)):
+            return Refusal(400, "DelaySeconds must be a number")
     return None
 
 
@@ -146,6 +161,9 @@ class PushApi:
         self._check_alarm()
         subject = exchange.subject
         items = read_items(incoming, subject)
+        if any(item.delay_seconds for item in incoming):
+            self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
+            return
         known = self._service.store.queues
         if items[0].queue not in known or not all(item[0] in known for item in items):
             found = {name: self._work.find(name) for name in {item.queue for item in items}}
@@ -158,6 +176,37 @@ class PushApi:
             answer = buffered_results(items)
         else:
             answer = push_results(items, results, self._service.store.by_number)
+        exchange.answer_when_durable(self._journal, 201, answer)
+
+    def _push_delayed(self, exchange: Exchange, items: list[PushItem], delays: list[float]) -> None:
+        """Some are to wait: all are written in one record, or a full queue of either kind refuses all."""
+        now = self._clock()
+        delayed = DelayedPushes(self._service, now)
+        found = {name: self._work.find(name) for name in {item.queue for item in items}}
+        elements: dict[int, bytes] = {}
+        pushes: list[WorkPush] = []
+        others: list[int] = []
+        for place, (item, seconds) in enumerate(zip(items, delays, strict=True)):
+            queue = found[item.queue]
+            if queue is not None:
+                pushes.append(self._work.later(queue, item, seconds))
+                elements[place] = self._work.element(place, queue, item)
+            elif seconds:
+                elements[place] = delayed.element(place, item, seconds)
+            else:
+                others.append(place)
+        part = Part([items[place] for place in others], (), now, delayed.records, is_push=True)
+        if pushes:
+            self._work.transact(part, pushes, ())
+        else:
+            transact(self._service, part)
+        self._service.plan_timed()
+        if part.results is None:
+            answers = buffered_elements(others, part.items)
+        else:
+            answers = push_elements(others, part.items, part.results, self._service.store.by_number)
+        elements.update(zip(others, answers, strict=True))
+        answer = b"[%b]" % b",".join([elements[place] for place in range(len(items))])
         exchange.answer_when_durable(self._journal, 201, answer)
 
     def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:

@@ -23,11 +23,12 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal, invalid_json
 from holtmq.http.engine.protocol import Exchange
-from holtmq.http.engine.wire import quoted
+from holtmq.http.engine.wire import quoted, quoted_or_null
 from holtmq.http.extras.keyed import KvRefused, check_answer, lost_out, read_operation, result_out, stores
 from holtmq.http.extras.keyed import OperationIn as KeyOperationIn
 from holtmq.http.extras.timers import TimerOperations
 from holtmq.http.queues.ack import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
+from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
 from holtmq.http.queues.push import PushItemIn, check_text, explain_items, read_item
 from holtmq.http.queues.rendering import ack_verdict
 from holtmq.http.queues.work import WorkApi
@@ -42,6 +43,7 @@ class OperationIn(msgspec.Struct, rename="camel"):
     partition: str | None = None
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    delay_seconds: float | None = None
     transaction_id: str | None = None
     trace_id: str | None = None
     partition_id: str | None = None
@@ -94,8 +96,8 @@ class TransactionApi:
         asked = _Asked()
         for operation in operations:
             if operation.type == "push":
-                for item in _pushed_by(operation, exchange.subject):
-                    asked.push(item, self._work.find(item.queue))
+                for item, seconds in _pushed_by(operation, exchange.subject):
+                    asked.push(item, self._work.find(item.queue), seconds)
             elif operation.type == "ack":
                 asked.ack(_ack_of(operation, fallback, self._work))
             else:
@@ -113,7 +115,7 @@ class TransactionApi:
         except KvRefused as refused:
             code = "kv_bad_request" if incoming.kv else "timers_bad_request"
             raise Refusal(refused.status, str(refused), code) from None
-        if asked.items or asked.work_pushes or timer_operations.queues or stores(ops):
+        if asked.items or asked.delayed or asked.work_pushes or timer_operations.queues or stores(ops):
             self._check_alarm()
         for name in timer_operations.queues:
             self._check_partitioned(name)
@@ -127,7 +129,9 @@ class TransactionApi:
         except KvRefused as refused:
             raise Refusal(refused.status, str(refused)) from None
         state_records = [*keyed.state_records, *self._service.timed.record(timer_operations.change)]
-        part = Part(asked.items, asked.acks, now, state_records)
+        delayed = DelayedPushes(self._service, now)
+        later = [delayed.add(*push) for push in asked.delayed]
+        part = Part(asked.items, asked.acks, now, [*state_records, *delayed.records])
         try:
             if asked.work_pushes or asked.work_acks:
                 self._work.transact(part, asked.work_pushes, asked.work_acks)
@@ -141,14 +145,22 @@ class TransactionApi:
                 text += "; transaction rolled back"  # what newer clients look for
             exchange.answer(200, _failure(own_id, text))
             return
-        parts = [self._result(index, asked, part, *which) for index, which in enumerate(order)]
+        parts = [self._result(index, asked, part, later, *which) for index, which in enumerate(order)]
         parts += _operation_results(len(order), ops, keyed, timer_operations.results)
-        if timer_operations.results:
+        if timer_operations.results or later:
             self._service.plan_timed()
         answer = f'{{"transactionId":"{own_id}","success":true,"results":[{",".join(parts)}]}}'
         exchange.answer_when_durable(self._journal, 200, answer.encode())
 
-    def _result(self, index: int, asked: "_Asked", part: Part, kind: "_Kind", place: int) -> str:
+    def _result(
+        self,
+        index: int,
+        asked: "_Asked",
+        part: Part,
+        later: Sequence[tuple[str, bool, str | None]],
+        kind: "_Kind",
+        place: int,
+    ) -> str:
         head = f'{{"index":{index},"type":"{"push" if kind in _PUSHES else "ack"}",'
         if kind is _Kind.WORK_PUSH:
             push = asked.work_pushes[place]
@@ -163,6 +175,14 @@ class TransactionApi:
             return (
                 f'{head}"transactionId":{quoted(ack.transaction_id)},"success":true,"error":null,'
                 f'"leaseReleased":true,"dlq":{filed},"noop":false}}'
+            )
+        if kind is _Kind.DELAYED:
+            (item, _), (message_id, duplicate, where) = asked.delayed[place], later[place]
+            return (
+                f'{head}"success":{"false" if duplicate else "true"},'
+                f'"duplicate":{"true" if duplicate else "false"},'
+                f'"transactionId":{quoted(item.body.transaction_id)},"messageId":"{message_id}",'
+                f'"partitionId":{quoted_or_null(where)},"queueName":{quoted(item.queue)}}}'
             )
         if kind is _Kind.ACK:
             verdict = ack_verdict(part.answers[place].outcome, None)
@@ -189,9 +209,10 @@ class _Kind(Enum):
     ACK = 1
     WORK_PUSH = 2
     WORK_ACK = 3
+    DELAYED = 4
 
 
-_PUSHES: Final = (_Kind.PUSH, _Kind.WORK_PUSH)
+_PUSHES: Final = (_Kind.PUSH, _Kind.WORK_PUSH, _Kind.DELAYED)
 
 
 class _Asked:
@@ -199,18 +220,23 @@ class _Asked:
 
     def __init__(self) -> None:
         self.items: list[PushItem] = []
+        self.delayed: list[tuple[PushItem, float]] = []  # and for how many seconds
         self.acks: list[AckRequest] = []
         self.work_pushes: list[WorkPush] = []
         self.work_acks: list[WorkAck] = []
         self.order: list[tuple[_Kind, int]] = []  # the kind, and its place among its kind
 
-    def push(self, item: PushItem, queue: WorkQueue | None) -> None:
-        if queue is None:
+    def push(self, item: PushItem, queue: WorkQueue | None, seconds: float) -> None:
+        if queue is None and seconds:
+            self.order.append((_Kind.DELAYED, len(self.delayed)))
+            self.delayed.append((item, seconds))
+        elif queue is None:
             self.order.append((_Kind.PUSH, len(self.items)))
             self.items.append(item)
         else:
             self.order.append((_Kind.WORK_PUSH, len(self.work_pushes)))
-            self.work_pushes.append(WorkPush(queue, item.body.transaction_id, item.body.payload))
+            delay_ms = int(seconds * 1000)
+            self.work_pushes.append(WorkPush(queue, item.body.transaction_id, item.body.payload, delay_ms))
 
     def ack(self, request: AckRequest | WorkAck) -> None:
         if isinstance(request, AckRequest):
@@ -251,9 +277,10 @@ def _failure(own_id: str, text: str) -> bytes:
     return f'{{"transactionId":"{own_id}","success":false,"error":{quoted(text)},"results":[]}}'.encode()
 
 
-def _pushed_by(operation: OperationIn, subject: str | None) -> list[PushItem]:
+def _pushed_by(operation: OperationIn, subject: str | None) -> list[tuple[PushItem, float]]:
+    """What to push, and after how many seconds."""
     if operation.items is not None:
-        return [read_item(item, subject) for item in operation.items]
+        return [(read_item(item, subject), delay_of(item.delay_seconds)) for item in operation.items]
     if operation.queue is None:
         raise Refusal(400, "items array is required")
     flat = PushItemIn(operation.queue)
@@ -263,7 +290,7 @@ def _pushed_by(operation: OperationIn, subject: str | None) -> list[PushItem]:
             break
     flat.partition, flat.trace_id = operation.partition, operation.trace_id
     flat.transaction_id = operation.transaction_id
-    return [read_item(flat, subject)]
+    return [(read_item(flat, subject), delay_of(operation.delay_seconds))]
 
 
 def _ack_of(operation: OperationIn, fallback_lease: str, work: WorkApi) -> AckRequest | WorkAck:

@@ -67,6 +67,14 @@ class WorkApi:
             for (index, item), accepted in zip(items, taken, strict=True)
         ]
 
+    def later(self, queue: WorkQueue, item: PushItem, seconds: float) -> WorkPush:
+        """A push that waits for its time first, for ``transact``."""
+        return WorkPush(queue, item.body.transaction_id, item.body.payload, int(seconds * 1000))
+
+    def element(self, index: int, queue: WorkQueue, item: PushItem) -> bytes:
+        """The result element of a push that was taken."""
+        return _pushed(index, queue, item, accepted=True)
+
     def push_to_both(
         self, part: Part, items: Sequence[tuple[int, PushItem, WorkQueue]]
     ) -> list[tuple[int, bytes]]:

@@ -36,9 +36,17 @@ class _Step:
 
 
 def decide_retention(
-    queue: PartitionedQueue, now: float, most_partitions: int = STEP_PARTITIONS, most: int = STEP_MESSAGES
+    queue: PartitionedQueue,
+    now: float,
+    most_partitions: int = STEP_PARTITIONS,
+    most: int = STEP_MESSAGES,
+    *,
+    floor: int = 0,
 ) -> tuple[QueueEvent, ...]:
-    """The next step of retention and eviction; empty when there is nothing to do."""
+    """The next step of retention and eviction; empty when there is nothing to do.
+
+    What lies below ``floor``, an offset of the queue, goes whatever the options say.
+    """
     config, log = queue.config, queue.log
     kept = config.retention_enabled
 
@@ -51,7 +59,7 @@ def decide_retention(
     step = _Step(
         queue,
         now,
-        below(config.retention_seconds, kept),
+        max(floor, below(config.retention_seconds, kept)),
         below(config.completed_retention_seconds, kept),
         below(config.max_wait_seconds, True),
         most,

@@ -233,6 +233,13 @@ class Staging(StatePart):
             rows[writer] = rows.get(writer, 0) + sum(attempt.rows for attempt in attempts.values())
         return rows
 
+    def parts(self) -> Iterator[tuple[tuple[str, int], Place, Part]]:
+        """Everything staged and not committed: (writer, batch), (task, attempt, part) and where it is."""
+        for key, attempts in self._batches.items():
+            for (task, attempt), staged in attempts.items():
+                for number, part in staged.parts.items():
+                    yield key, (task, attempt, number), part
+
     # -- deciding --------------------------------------------------------------------------------
 
     def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> dict[Place, Part]:
@@ -363,13 +370,11 @@ class Staging(StatePart):
         parts: list[tuple[str, int, int, int, int, int, int, bytes]] = []
         headers: array[int] = array("Q")
         kept = [headers]
-        for (writer, batch), attempts in self._batches.items():
-            for (task, attempt), staged in attempts.items():
-                for number, part in staged.parts.items():
-                    packed = to_bytes(part.positions)
-                    parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
-                    headers.append(part.header)
-                    kept.append(part.positions)
+        for (writer, batch), (task, attempt, number), part in self.parts():
+            packed = to_bytes(part.positions)
+            parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
+            headers.append(part.header)
+            kept.append(part.positions)
         return [(int(Kind.STAGING_STATE), encode_record(State(self._committed, parts, self._begun)))], kept
 
 

@@ -111,7 +111,7 @@ class Firing:
             PushItem(
                 timer.queue,
                 timer.partition,
-                Body(timer.transaction_id, self._timed.payload(timer), producer=timer.producer),
+                Body(timer.transaction_id, self._timed.payload(timer), timer.trace_id, timer.producer),
             )
             for timer in timers
         ]

@@ -29,6 +29,7 @@ class Timed(msgspec.Struct, array_like=True, frozen=True):
     message_id: str
     producer: str | None = None
     sealed: bool = False  # the payload, because the queue is to be encrypted
+    trace_id: str | None = None
 
 
 class TimedChange(msgspec.Struct, array_like=True, frozen=True):
