@@ -6,7 +6,7 @@ Owns: the order. Must not touch: what endpoints do.
 from typing import Final
 
 from holtmq.http import hot_routes
-from holtmq.http.arrow import ranges, staging
+from holtmq.http.arrow import exchange_rows, ranges, staging
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
@@ -39,6 +39,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *pipelines.ENDPOINTS,
     *ranges.ENDPOINTS,
     *staging.ENDPOINTS,
+    *exchange_rows.ENDPOINTS,
     *reads.ENDPOINTS,
     *keyed.ENDPOINTS,
     *locks.ENDPOINTS,

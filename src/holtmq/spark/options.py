@@ -131,6 +131,22 @@ class SinkOptions:
     part_bytes: int = 1 << 20  # how much one request stages: the broker does nothing else meanwhile
     write_id: str = ""  # a batch write of this name happens once, however often it is run
     write_batch: int = 0  # the number of the write under its name: they must rise
+    exchange: str | None = None  # publish through it instead of into a queue
+    routing_key: str = ""
+    mandatory: bool = True  # a message that no queue gets is an error
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOptions:
+    """A stream over a work queue, as the user asked for it."""
+
+    connection: Connection
+    queue: str
+    max_messages: int = 10_000
+    max_bytes: int = 32 << 20
+    min_partitions: int = 1
+    lease_seconds: float = 60.0
+    payload: PayloadOptions = field(default_factory=lambda: PayloadOptions())
 
 
 _CONNECTION: Final = (
@@ -174,7 +190,29 @@ SOURCE_OPTIONS: Final = (
     "partition",
 )
 _KAFKA_NAMES: Final = {"subscribe": "queue", "subscribePattern": "queuePattern"}
-SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes", "writeId", "writeBatch")
+SINK_OPTIONS: Final = (
+    *_CONNECTION,
+    "queue",
+    "partition",
+    "exchange",
+    "routingKey",
+    "mandatory",
+    "stageBytes",
+    "writeId",
+    "writeBatch",
+)
+WORK_OPTIONS: Final = (
+    *_CONNECTION,
+    "workQueue",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "leaseTime",
+    "payloadSchema",
+    "payloadFormat",
+    "payloadSchemaFile",
+    "payloadMessage",
+)
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -218,12 +256,44 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None) -> Sourc
     )
 
 
+def work_options(given: Mapping[str, str]) -> WorkOptions:
+    """Parse and check the options of a stream over a work queue."""
+    options = _Options(given, WORK_OPTIONS)
+    for name in SOURCE_OPTIONS:
+        if name not in WORK_OPTIONS:
+            options.absent(name, "a work queue has no offsets, groups or history: it hands out what waits")
+    lease = options.seconds("leaseTime", 60.0)
+    if lease < 1:
+        options.refuse("leaseTime", "it must be at least a second")
+    return WorkOptions(
+        _connection(options),
+        options.text("workQueue"),
+        options.count("maxOffsetsPerTrigger") or 10_000,
+        options.size("maxBytesPerTrigger") or 32 << 20,
+        options.count("minPartitions") or 1,
+        lease,
+        _payload(options),
+    )
+
+
+def is_work(given: Mapping[str, str]) -> bool:
+    """Whether the options are about a work queue."""
+    return any(name.lower() == "workqueue" and value for name, value in given.items())
+
+
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse and check the options of a write."""
     options = _Options(given, SINK_OPTIONS)
     queue = options.text("queue")
     if split_relation(queue)[1] is not Relation.MESSAGES:
         options.refuse("queue", "it can be read, not written")
+    exchange = options.text("exchange") or None
+    if exchange is not None:
+        for name in ("queue", "partition", "writeId"):
+            options.absent(name, "an exchange decides by the routing key which queues get a message")
+    for name in ("routingKey", "mandatory"):
+        if exchange is None:
+            options.absent(name, "it goes with the option exchange")
     return SinkOptions(
         _connection(options),
         queue,
@@ -231,6 +301,9 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         options.size("stageBytes") or 1 << 20,
         options.text("writeId"),
         options.parse("writeBatch", _parse_number) if options.text("writeBatch") else 0,
+        exchange,
+        options.text("routingKey"),
+        options.flag("mandatory", True),
     )
 
 

@@ -30,13 +30,15 @@ from pyspark.sql.types import StructType
 from holtmq.spark import FORMAT, offsets, tables
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import DataLoss, InvalidOption
+from holtmq.spark.exchange_sink import ExchangeBatchWriter, ExchangeStreamWriter
 from holtmq.spark.offsets import Head, Mark, OffsetJson
-from holtmq.spark.options import SourceOptions, sink_options, source_options
+from holtmq.spark.options import SourceOptions, is_work, sink_options, source_options, work_options
 from holtmq.spark.planning import Span, hold_back, plan_end, plan_end_by_bytes, plan_slices
 from holtmq.spark.relations import Relation
 from holtmq.spark.rows import RowReader, Slice
 from holtmq.spark.schema import Layout, layout, source_ddl
 from holtmq.spark.sink import HoltBatchWriter, HoltStreamWriter
+from holtmq.spark.work_source import WorkStreamReader, work_ddl
 
 
 class HoltDataSource(DataSource):
@@ -48,6 +50,8 @@ class HoltDataSource(DataSource):
 
     def schema(self) -> str:
         table = tables.table_options(self.options)
+        if is_work(self.options if table is None else table):
+            return work_ddl(work_options(self.options if table is None else table))
         if table is None:
             return source_ddl(source_options(self.options, streaming=None))
         return tables.with_comment(
@@ -55,17 +59,30 @@ class HoltDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if is_work(self._given(schema)):
+            raise InvalidOption(
+                "option workQueue: a batch read takes messages and has no moment to acknowledge them; "
+                "use readStream, with trigger(availableNow=True) for what is there now"
+            )
         return HoltReader(source_options(self._given(schema), streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if is_work(self._given(schema)):
+            return WorkStreamReader(work_options(self._given(schema)), schema)
         return HoltStreamReader(source_options(self._given(schema), streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         table = bool(tables.options_of(schema))
-        return HoltBatchWriter(sink_options(self._given(schema)), schema, overwrite, table)
+        options = sink_options(self._given(schema))
+        if options.exchange is not None:
+            return ExchangeBatchWriter(options, schema, overwrite)
+        return HoltBatchWriter(options, schema, overwrite, table)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return HoltStreamWriter(sink_options(self._given(schema)), schema)
+        options = sink_options(self._given(schema))
+        if options.exchange is not None:
+            return ExchangeStreamWriter(options, schema)
+        return HoltStreamWriter(options, schema)
 
     def _given(self, schema: StructType) -> Mapping[str, str]:
         """The options of this query over those of its table."""
