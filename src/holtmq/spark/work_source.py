@@ -4,8 +4,8 @@ Owns: the leases of the query and when they end. Must not touch: offsets of part
 a message is acknowledged only when its batch is over, and comes back when it was not.
 
 The driver leases, and hands the messages to the tasks inside their partitions: a task that is tried again
-gets the same ones. Spark asks for the next batch only when the last one is over, so that is when the last one is
-acknowledged; Spark's own ``commit`` comes later still. A batch that a new driver repeats is empty: its
+gets the same ones. Spark asks for the next batch only when the last one is over, so that is when the last one
+is acknowledged; Spark's own ``commit`` comes later still. A batch that a new driver repeats is empty: its
 messages are in the queue again, or will be when their lease ends, and come with a later batch.
 """
 
