@@ -1,8 +1,7 @@
 """Protobuf payloads: one message each.
 
-Owns: Protobuf's types as Spark's, and the decoding. Must not touch: the broker, Spark. Needs ``protobuf``
-(``holtmq[protobuf]``). The schema file is a descriptor set, which ``protoc --include_imports
---descriptor_set_out=orders.desc orders.proto`` writes.
+Owns: Protobuf's types as Spark's, and the decoding. Must not touch: the broker, Spark. The schema file is a
+descriptor set: ``protoc --include_imports --descriptor_set_out=orders.desc orders.proto`` writes one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,11 +61,9 @@ class ProtobufDecoder:
         return rows_as_columns(payloads, schema, one, (DecodeError, ValueError))
 
     def _descriptor(self) -> "Descriptor":
-        try:
-            from google.protobuf import descriptor_pb2, descriptor_pool
-            from google.protobuf.message import DecodeError
-        except ImportError:
-            raise InvalidOption("payloadFormat protobuf: pip install 'holtmq[protobuf]'") from None
+        from google.protobuf import descriptor_pb2, descriptor_pool
+        from google.protobuf.message import DecodeError
+
         pool = descriptor_pool.DescriptorPool()
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(self._definition).file

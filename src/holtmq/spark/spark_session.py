@@ -45,6 +45,10 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "true",
+        # What ``transformWithState`` needs; a query that exists keeps the one it began with.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
         # The second of the two limits on the start of a Python process; the first one is in ``python_start``.
         "spark.python.authenticate.socketTimeout": "120s",
     }
