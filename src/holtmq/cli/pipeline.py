@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from holtmq.cli.pipeline_init import init_project
 from holtmq.cli.pipeline_list import list_pipelines
 
 if TYPE_CHECKING:
@@ -468,3 +469,4 @@ def doctor(url: str, token: str, tls_ca: str, spark: bool, as_json: bool) -> Non
 
 
 pipeline.add_command(list_pipelines)
+pipeline.add_command(init_project)
