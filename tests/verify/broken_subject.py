@@ -17,7 +17,7 @@ from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
 from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Journal, JournalFailed
 from holtmq.journal.writer import LogWriter

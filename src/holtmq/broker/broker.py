@@ -102,7 +102,7 @@ class Broker(Administration):
             self.flow.touch(queue)
             if queue.limited:
                 queue.shed_excess(self.flow.pager)
-        vhost.version += 1
+        vhost.rules_changed()
 
     def _apply_policy(self, queue: WorkQueue) -> None:
         own = queue.declared

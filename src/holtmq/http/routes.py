@@ -7,6 +7,7 @@ from typing import Final
 
 from holtmq.http import hot_routes
 from holtmq.http.arrow import exchange_rows, ranges, staging
+from holtmq.http.dashboard import api, clients, events, pages
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
@@ -18,6 +19,7 @@ from holtmq.http.operator import (
     metrics,
     pipelines,
     resources,
+    session,
     status,
     system,
 )
@@ -30,6 +32,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *groups.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
+    *session.ENDPOINTS,
     *system.ENDPOINTS,
     *metrics.ENDPOINTS,
     *resources.ENDPOINTS,
@@ -45,6 +48,10 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *locks.ENDPOINTS,
     *timers.ENDPOINTS,
     *ephemeral.ENDPOINTS,
+    *api.ENDPOINTS,
+    *clients.ENDPOINTS,
+    *events.ENDPOINTS,
+    *pages.ENDPOINTS,
 )
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (*_DESCRIBED, *api_docs.endpoints_for(_DESCRIBED))

@@ -188,6 +188,8 @@ SOURCE_OPTIONS: Final = (
     "payloadMessage",
     "columns",
     "partition",
+    "lake",
+    "lakeCatalog",
 )
 _KAFKA_NAMES: Final = {"subscribe": "queue", "subscribePattern": "queuePattern"}
 SINK_OPTIONS: Final = (

@@ -59,17 +59,27 @@ class HoltDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if is_work(self._given(schema)):
+        given = self._given(schema)
+        if any(name.lower() == "lake" for name in given):
+            from holtmq.spark.lake.relation import batch_reader
+
+            return batch_reader(given, schema)
+        if is_work(given):
             raise InvalidOption(
                 "option workQueue: a batch read takes messages and has no moment to acknowledge them; "
                 "use readStream, with trigger(availableNow=True) for what is there now"
             )
-        return HoltReader(source_options(self._given(schema), streaming=False), schema)
+        return HoltReader(source_options(given, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        if is_work(self._given(schema)):
-            return WorkStreamReader(work_options(self._given(schema)), schema)
-        return HoltStreamReader(source_options(self._given(schema), streaming=True), schema)
+        given = self._given(schema)
+        if any(name.lower() == "lake" for name in given):
+            from holtmq.spark.lake.relation import stream_reader
+
+            return stream_reader(given, schema)
+        if is_work(given):
+            return WorkStreamReader(work_options(given), schema)
+        return HoltStreamReader(source_options(given, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         table = bool(tables.options_of(schema))

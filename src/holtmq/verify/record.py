@@ -29,6 +29,7 @@ class Entry:
     fate: Fate = Fate.SENT
     known: bool = False  # it has been durable: confirmed, seen after a recovery, or acked for good
     settled: bool = False  # an ack was sent, at least
+    behind_fence: bool = False  # sent to an owner that was replaced
 
 
 @dataclass(slots=True)
@@ -63,6 +64,8 @@ class Record:
         # The one transaction without an answer: what it acks, and what it publishes.
         self._transaction: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         self._numbers: dict[str, int] = {}
+        self.fenced = False  # the owner that the clients talk to was replaced
+        self.confirmed_behind_fence: list[str] = []
         self.confirmed = 0
         self.acked = 0
         self.committed = 0
@@ -73,13 +76,15 @@ class Record:
         """Note that a message is about to be sent; its name."""
         number = self._numbers[publisher] = self._numbers.get(publisher, 0) + 1
         name = f"{publisher}.{number}"
-        self._entries[name] = Entry(queue, publisher, number)
+        self._entries[name] = Entry(queue, publisher, number, behind_fence=self.fenced)
         return name
 
     def confirm(self, name: str) -> None:
         """The broker has confirmed it."""
         entry = self._entries[name]
         entry.known = True
+        if entry.behind_fence and self.fenced:
+            self.confirmed_behind_fence.append(name)
         if entry.fate is Fate.SENT:  # a consumer may have been faster than the confirm
             entry.fate = Fate.KEPT
         self.confirmed += 1

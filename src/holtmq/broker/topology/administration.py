@@ -87,13 +87,13 @@ class Administration:
         permissions.check()
         if self.users.user(user) is None:
             raise NotFound(f"no user '{user}'")
-        self.vhost(vhost).version += 1  # cached routes hold the answer to "may this user write here"
+        self.vhost(vhost).rules_changed()  # publishers remember the answer to "may this user write here"
         self.users.set_permissions(Grant(user, vhost, permissions))
         self.record(PermissionPut(user, vhost, permissions.configure, permissions.write, permissions.read))
 
     def clear_permissions(self, user: str, vhost: str) -> None:
         """Take a user's permissions in a vhost away."""
-        self.vhost(vhost).version += 1
+        self.vhost(vhost).rules_changed()
         if self.users.clear_permissions(user, vhost):
             self.record(PermissionDeleted(user, vhost))
 

@@ -107,6 +107,7 @@ class Exchange(Generic[Q]):
         "name",
         "needs_headers",
         "needs_properties",
+        "version",
     )
 
     def __init__(
@@ -127,6 +128,7 @@ class Exchange(Generic[Q]):
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
         self._next_sequence = 0
+        self.version = 0  # changes with the bindings
 
     def __repr__(self) -> str:
         return f"Exchange({self.name!r}, {self.kind.value})"
@@ -161,6 +163,7 @@ class Exchange(Generic[Q]):
             return False
         self._index.add(binding)  # refuses before anything is changed
         self._next_sequence += 1
+        self.version += 1
         self._bindings[identity] = binding
         self._by_destination.setdefault(identity[:2], {})[identity] = binding
         return True
@@ -207,7 +210,13 @@ class Exchange(Generic[Q]):
             once.setdefault((isinstance(destination, Exchange), destination.name), destination)
         return list(once.values())
 
+    @property
+    def topics(self) -> TopicTrie[Binding[Q]] | None:
+        """The patterns of a topic exchange."""
+        return self._index.trie if isinstance(self._index, _TopicIndex) else None
+
     def _forget(self, identity: Identity, binding: Binding[Q]) -> None:
+        self.version += 1
         self._index.remove(binding)
         del self._bindings[identity]
         siblings = self._by_destination[identity[:2]]
@@ -289,17 +298,17 @@ class _FanoutIndex(Generic[Q]):
 
 class _TopicIndex(Generic[Q]):
     def __init__(self) -> None:
-        self._trie: TopicTrie[Binding[Q]] = TopicTrie()
+        self.trie: TopicTrie[Binding[Q]] = TopicTrie()
 
     def add(self, binding: Binding[Q]) -> None:
-        self._trie.add(binding.routing_key, binding.identity, binding)
+        self.trie.add(binding.routing_key, binding.identity, binding)
 
     def remove(self, binding: Binding[Q]) -> None:
-        self._trie.remove(binding.routing_key, binding.identity)
+        self.trie.remove(binding.routing_key, binding.identity)
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
         # The trie answers by shape; sorted, so that the order says only who was bound first.
-        return sorted(self._trie.match(routing_key), key=_bound_at)
+        return sorted(self.trie.match(routing_key), key=_bound_at)
 
 
 class _HeadersIndex(Generic[Q]):

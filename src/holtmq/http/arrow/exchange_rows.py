@@ -6,6 +6,7 @@ known to be wrong with a request is refused before its first message is placed.
 
 from typing import Final
 
+from holtmq.auth.permissions import Action
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.errors import Conflict
 from holtmq.broker.flow import PublishOutcome
@@ -26,6 +27,7 @@ async def publish(call: Call) -> object:
     broker = call.context.broker
     vhost = broker.vhost(DEFAULT_VHOST)
     name = call.path["exchange"]
+    call.require(Action.WRITE, name)
     exchange = "" if name == DEFAULT_EXCHANGE else name
     vhost.exchange(exchange)  # 404 when there is none
     try:
@@ -57,7 +59,7 @@ async def publish(call: Call) -> object:
                 )
             ),
         )
-        traits, header = flow.traits.shared(header)
+        traits = flow.traits.of(header)
         outcome = flow.publish(routes[row.key], traits, header, row.payload)
         if outcome is PublishOutcome.UNROUTED:
             lost.append(row.key)

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import MONITOR, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.pipeline_reports import Kept, QueryState, Report
 from holtmq.http.engine.wire import iso_ms
@@ -106,7 +106,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/pipelines",
-        READ,
+        MONITOR,
         "pipelines",
         "Streaming queries that report here, with their last batch",
         list_pipelines,
