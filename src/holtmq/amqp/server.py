@@ -60,6 +60,7 @@ class AmqpServer:
         broker.on_expelled = self.expel
         self.alarm = ""  # why publishers must wait; empty: they need not
         self._waiting_for_journal: set[AmqpProtocol] = set()
+        self._refusal = ""  # why nobody is let in
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,6 +104,13 @@ class AmqpServer:
             connection = protocol.connection
             if connection.is_running and is_meant(connection.vhost.name, connection.user_name):
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+
+    def refuse(self, reason: str) -> None:
+        """Close every connection and let no new one in, until ``reason`` is empty."""
+        self._refusal = reason
+        if reason:
+            self.expel(reason, lambda vhost, user: True)
+            self.wake()
 
     def raise_alarm(self, reason: str) -> None:
         """Publishers wait from now on."""
@@ -152,7 +160,10 @@ class AmqpServer:
         except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
         if connection.phase is Phase.HANDSHAKE:
-            connection.handshake.checked(user)
+            if self._refusal:
+                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self._refusal))
+            else:
+                connection.handshake.checked(user)
             self.wake()
 
     async def _sweep(self) -> None:
