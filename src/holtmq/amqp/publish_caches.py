@@ -123,14 +123,14 @@ class PublishCaches:
         self._routes[method] = route, mandatory
 
 
-# Kept by the connections that use them. A dictionary weak by its keys would keep both for ever: what is
-# remembered leads to queues, and they to their vhost.
-_OF_VHOST: Final[WeakValueDictionary[VHost, PublishCaches]] = WeakValueDictionary()
+# By the vhost's identity, and kept by the connections that use them. With the vhosts themselves in it the
+# dictionary would keep all of it for ever: what is remembered leads to queues, and they to their vhost.
+_OF_VHOST: Final[WeakValueDictionary[int, PublishCaches]] = WeakValueDictionary()
 
 
 def publish_caches(vhost: VHost) -> PublishCaches:
     """Those that all connections of a vhost share."""
-    found = _OF_VHOST.get(vhost)
+    found = _OF_VHOST.get(id(vhost))
     if found is None:
-        found = _OF_VHOST[vhost] = PublishCaches(vhost)
+        found = _OF_VHOST[id(vhost)] = PublishCaches(vhost)
     return found
