@@ -245,12 +245,12 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 name, kind, True, auto_delete, internal, unpack_table(arguments)
             )
         case ExchangeDeleted(vhost_name, name):
-            broker.vhosts[vhost_name].delete_exchange(name)
+            broker.long_changes.add(broker.vhosts[vhost_name].delete_exchange(name).steps)
         case QueuePut():
             holdings[change.id] = _Holding(_restore_queue(broker, change))
         case QueueDeleted(queue_id):
             queue = broker.queues_by_id.pop(queue_id)
-            broker.vhosts[queue.vhost].remove_queue(queue)
+            broker.long_changes.add(broker.vhosts[queue.vhost].remove_queue(queue).steps)
             holdings.pop(queue_id, None)
         case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
             vhost = broker.vhosts[vhost_name]
@@ -265,10 +265,10 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 vhost_name, name, pattern, unpack_table(definition), apply_to, priority, operator=operator
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
-            broker.apply_policies(broker.vhosts[vhost_name])
+            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
         case PolicyDeleted(vhost_name, name, operator):
             (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
-            broker.apply_policies(broker.vhosts[vhost_name])
+            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
         case UserPut(name, password_hash, tags):
             broker.users.put_user(User(name, password_hash, tuple(tags)))
         case UserDeleted(name):
@@ -279,6 +279,11 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             broker.users.clear_permissions(user, vhost_name)
         case _:
             assert_never(change)
+
+
+def _complete(steps: Iterator[object]) -> None:
+    for _ in steps:
+        pass
 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:

@@ -24,8 +24,9 @@ from holtmq.broker.records.changes import (
     encode_change,
     pack_table,
 )
+from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.policies import PolicyBook, alternate_exchange
-from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost, refuse_default
+from holtmq.broker.topology.vhost import QueueExchange, VHost, refuse_default
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
@@ -39,6 +40,7 @@ class Administration:
         self.vhosts: dict[str, VHost] = {}
         self.users = UserStore()
         self.policies = PolicyBook()
+        self.long_changes = LongChanges()
         # Told when clients must go: why, and whether one of this vhost and user is among them.
         self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
 
@@ -121,11 +123,12 @@ class Administration:
     def delete_exchange(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
         """Delete an exchange and the bindings around it. True if something was journalled."""
         exchange = vhost.exchanges.get(name)
-        removed = vhost.delete_exchange(name, if_unused)
+        removal = vhost.delete_exchange(name, if_unused)
         durable = exchange is not None and exchange.durable
         if durable:
             self.record(ExchangeDeleted(vhost.name, name))
-        self._delete_unused_sources(vhost, removed)
+        self.long_changes.add(removal.steps)
+        self._delete_unused_sources(vhost, removal.sources)
         return durable
 
     def bind(
@@ -183,8 +186,8 @@ class Administration:
             self.delete_exchange(vhost, source)
         return lasting
 
-    def _delete_unused_sources(self, vhost: VHost, removed: Iterable[QueueBinding]) -> None:
-        for name in {binding.source for binding in removed}:
+    def _delete_unused_sources(self, vhost: VHost, names: Iterable[str]) -> None:
+        for name in names:
             exchange = vhost.exchanges.get(name)
             if exchange is not None and exchange.auto_delete and exchange.is_unused:
                 self.delete_exchange(vhost, name)

@@ -5,7 +5,7 @@ Must not touch: queues (anything with a ``name`` will do), messages, permissions
 exchanges is ``routing.py``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, Union
@@ -96,6 +96,8 @@ class Exchange(Generic[Q]):
     __slots__ = (
         "_bindings",
         "_by_destination",
+        "_detached",
+        "_detached_count",
         "_index",
         "_next_sequence",
         "arguments",
@@ -126,6 +128,8 @@ class Exchange(Generic[Q]):
         self._index: _Index[Q] = _make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
+        self._detached: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id of a destination that is gone
+        self._detached_count = 0
         self._next_sequence = 0
 
     def __repr__(self) -> str:
@@ -143,7 +147,7 @@ class Exchange(Generic[Q]):
     @property
     def is_unused(self) -> bool:
         """Nothing is bound to it (as the source); an auto-delete exchange goes when this comes true."""
-        return not self._bindings
+        return len(self._bindings) == self._detached_count
 
     @property
     def alternate_name(self) -> str | None:
@@ -157,8 +161,12 @@ class Exchange(Generic[Q]):
         """Add a binding; False when it was there already. Conflict when its kind cannot use it."""
         binding = Binding(self.name, destination, routing_key, dict(arguments or {}), self._next_sequence)
         identity = binding.identity
-        if identity in self._bindings:
-            return False
+        known = self._bindings.get(identity)
+        if known is not None:
+            if id(known.destination) not in self._detached:
+                return False
+            del self._detached[id(known.destination)][identity]
+            self._drop_detached(identity, known)  # of the queue that had this name before
         self._index.add(binding)  # refuses before anything is changed
         self._next_sequence += 1
         self._bindings[identity] = binding
@@ -171,22 +179,67 @@ class Exchange(Generic[Q]):
         """Remove a binding; False when there was none."""
         identity = Binding(self.name, destination, routing_key, arguments or {}).identity
         binding = self._bindings.get(identity)
-        if binding is None:
+        if binding is None or id(binding.destination) in self._detached:
             return False
         self._forget(identity, binding)
         return True
 
-    def unbind_all(self, destination: Union[Q, "Exchange[Q]"]) -> list[Binding[Q]]:
-        """Remove what leads to one destination, which is about to go; proportional to its own bindings."""
+    def detach(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
+        """Cut one destination off, which is about to go: from now on nothing is routed to it.
+
+        What it returns removes its bindings, one with each step, and must be run to its end at some time.
+        """
         key = (isinstance(destination, Exchange), destination.name)
-        removed = dict(self._by_destination.get(key, {}))
-        for identity, binding in removed.items():
-            self._forget(identity, binding)
-        return list(removed.values())
+        gone = self._by_destination.pop(key, {})
+        if not gone:
+            return iter(())
+        if self.inner_kind is Kind.CONSISTENT_HASH:  # a ring knows its members, not who is gone; it is small
+            for identity, binding in gone.items():
+                self._index.remove(binding)
+                del self._bindings[identity]
+            return iter(())
+        self._detached[id(destination)] = gone
+        self._detached_count += len(gone)
+        return self._dispose(destination)
+
+    def _dispose(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
+        bindings = self._detached[id(destination)]  # the id is its own as long as this holds the destination
+        while bindings:
+            self._drop_detached(*bindings.popitem())
+            yield
+        del self._detached[id(destination)]
+
+    def _drop_detached(self, identity: Identity, binding: Binding[Q]) -> None:
+        if self._bindings.pop(identity, None) is not None:  # else the exchange is being dismantled, too
+            self._index.remove(binding)
+            self._detached_count -= 1
+
+    def dismantle(self) -> Iterator[None]:
+        """Let go of every binding of an exchange that is gone, one with each step."""
+        while self._bindings:
+            _, binding = self._bindings.popitem()
+            self._index.remove(binding)
+            yield
+        while self._by_destination:
+            _, bindings = self._by_destination.popitem()
+            while bindings:
+                bindings.popitem()
+                yield
+
+    def destinations(self) -> list[tuple[bool, str]]:
+        """Where its bindings lead to: whether that is an exchange, and its name."""
+        return list(self._by_destination)
+
+    def leads_to(self, to_exchange: bool, destination: str) -> bool:
+        """Whether any binding leads there."""
+        return (to_exchange, destination) in self._by_destination
 
     def bindings(self) -> Iterable[Binding[Q]]:
         """Every binding, oldest first."""
-        return self._bindings.values()
+        if not self._detached:
+            return self._bindings.values()
+        gone = self._detached
+        return [binding for binding in self._bindings.values() if id(binding.destination) not in gone]
 
     def bindings_to(self, destination: Union[Q, "Exchange[Q]"]) -> list[Binding[Q]]:
         key = (isinstance(destination, Exchange), destination.name)
@@ -202,8 +255,11 @@ class Exchange(Generic[Q]):
         found = self._index.match(routing_key, headers or {}, properties or {})
         # By kind and name, not by the object: a queue type may define equality as it likes.
         once: dict[tuple[bool, str], Q | Exchange[Q]] = {}
+        detached = self._detached
         for binding in found:
             destination = binding.destination
+            if detached and id(destination) in detached:
+                continue
             once.setdefault((isinstance(destination, Exchange), destination.name), destination)
         return list(once.values())
 

@@ -26,8 +26,9 @@ from holtmq.http.management import topology as management_topology
 from holtmq.http.management import users as management_users
 from holtmq.http.management.access import log_in
 from holtmq.http.management.call import Answer, ManagementCall, Row
-from holtmq.http.management.paging import one_page
-from holtmq.http.management.wire import encode, error_answer, ordered, pick
+from holtmq.http.management.listing import View, encoded
+from holtmq.http.management.paging import read_page
+from holtmq.http.management.wire import encode, error_answer
 from holtmq.journal.interface import Journal, JournalFailed
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -90,7 +91,7 @@ def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awai
             path = {name: segment(value) for name, value in request.path_params.items()}
             reason = request.headers.get("x-reason", "")
             call = ManagementCall(context, user, path, Query(request.scope["query_string"]), body, reason)
-            return _answer(await _run(row, call), row, call)
+            return await _answer(await _run(row, call), row, call)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
@@ -130,23 +131,16 @@ async def _durable(journal: Journal) -> None:
     await done
 
 
-def _answer(result: object, row: Row, call: ManagementCall) -> Response:
+async def _answer(result: object, row: Row, call: ManagementCall) -> Response:
     if isinstance(result, Answer):
         headers = {"location": result.location} if result.location else None
         if result.body is None:
             return Response(None, result.status, headers)
         return Response(encode(result.body), result.status, headers, "application/json")
     query = call.query
-    columns = query.text("columns")
-    rows = ordered(result, query.text("sort"), query.text("sort_reverse") == "true")
-    if row.paged and query.has("page") and isinstance(rows, list):
-        page = one_page(rows, query, call.user)
-        return _json({**page, "items": pick(page["items"], columns)})
-    return _json(pick(rows, columns))
-
-
-def _json(value: object) -> Response:
-    return Response(encode(value), 200, media_type="application/json")
+    page = read_page(query, call.user) if row.paged and query.has("page") else None
+    view = View(query.text("sort"), query.text("sort_reverse") == "true", query.text("columns"), page)
+    return Response(await encoded(result, view), 200, media_type="application/json")
 
 
 async def _read(request: Request, limit: int) -> bytes:

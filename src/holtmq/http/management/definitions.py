@@ -12,10 +12,13 @@ import msgspec
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.exchanges import Exchange
+from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
+from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
-from holtmq.http.management.topology import exchange_row, listed_queues
+from holtmq.http.management.listing import Rows
+from holtmq.http.management.topology import listed_queues
 from holtmq.http.management.users import permission_row, policy_row, set_policy, user_from, user_row
 from holtmq.http.management.wire import (
     BindingIn,
@@ -70,10 +73,13 @@ async def export(call: ManagementCall) -> object:
 async def export_vhost(call: ManagementCall) -> object:
     """What is inside one vhost; it does not say which, so that it can be loaded into another."""
     parts = _inside(call, [call.vhost])
-    for rows in parts.values():
-        for row in rows:
-            del row["vhost"]
-    return {**_versions(call), **parts}
+    nowhere = {name: Rows(map(_without_vhost, part.rows)) for name, part in parts.items()}
+    return {**_versions(call), **nowhere}
+
+
+def _without_vhost(row: object) -> object:
+    assert isinstance(row, dict)
+    return {key: value for key, value in row.items() if key != "vhost"}
 
 
 def _versions(call: ManagementCall) -> dict[str, object]:
@@ -86,30 +92,64 @@ def _versions(call: ManagementCall) -> dict[str, object]:
     }
 
 
-def _inside(call: ManagementCall, vhosts: list[VHost]) -> dict[str, list[dict[str, object]]]:
+def _inside(call: ManagementCall, vhosts: list[VHost]) -> dict[str, Rows]:
     broker = call.broker
+    queues = [queue for vhost in vhosts for queue in listed_queues(vhost) if queue.owner is None]
+    exchanges = [
+        (vhost, exchange)
+        for vhost in vhosts
+        for name, exchange in sorted(vhost.exchanges.items())
+        if name and not name.startswith("amq.")
+    ]
+    bindings = [
+        (vhost, list(exchange.bindings()))
+        for vhost in vhosts
+        for _, exchange in sorted(vhost.exchanges.items())
+    ]
     return {
-        "parameters": [_parameter(row) for row in _policies(broker, vhosts, operator=True)],
-        "policies": _policies(broker, vhosts, operator=False),
-        "queues": [
-            {
-                "name": queue.name,
-                "vhost": vhost.name,
-                "durable": queue.durable,
-                "auto_delete": queue.auto_delete,
-                "arguments": plain(dict(queue.arguments)),
-            }
-            for vhost in vhosts
-            for queue in listed_queues(vhost)
-            if queue.owner is None
-        ],
-        "exchanges": [
-            {key: value for key, value in exchange_row(call, vhost, exchange).items() if key != "policy"}
-            for vhost in vhosts
-            for name, exchange in sorted(vhost.exchanges.items())
-            if name and not name.startswith("amq.")
-        ],
-        "bindings": _bindings(vhosts),
+        "parameters": Rows([_parameter(row) for row in _policies(broker, vhosts, operator=True)]),
+        "policies": Rows(_policies(broker, vhosts, operator=False)),
+        "queues": Rows(map(_queue_definition, queues)),
+        "exchanges": Rows(_exchange_definition(*one) for one in exchanges),
+        "bindings": Rows(
+            _binding_definition(vhost, binding)
+            for vhost, found in bindings
+            for binding in found
+            if isinstance(binding.destination, Exchange) or binding.destination.owner is None
+        ),
+    }
+
+
+def _queue_definition(queue: WorkQueue) -> dict[str, object]:
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "arguments": plain(dict(queue.arguments)),
+    }
+
+
+def _exchange_definition(vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
+    return {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.kind.value,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": plain(dict(exchange.arguments)),
+    }
+
+
+def _binding_definition(vhost: VHost, binding: QueueBinding) -> dict[str, object]:
+    return {
+        "source": binding.source,
+        "vhost": vhost.name,
+        "destination": binding.destination.name,
+        "destination_type": "exchange" if binding.to_exchange else "queue",
+        "routing_key": binding.routing_key,
+        "arguments": plain(dict(binding.arguments)),
     }
 
 
@@ -126,27 +166,6 @@ def _parameter(policy: dict[str, object]) -> dict[str, object]:
         "name": policy["name"],
         "value": value,
     }
-
-
-def _bindings(vhosts: list[VHost]) -> list[dict[str, object]]:
-    """Those between two ends that are in the document, or in every broker."""
-    rows: list[dict[str, object]] = []
-    for vhost in vhosts:
-        for name, exchange in sorted(vhost.exchanges.items()):
-            for binding in exchange.bindings():
-                to = binding.destination.name
-                if binding.to_exchange or vhost.queues[to].owner is None:
-                    rows.append(
-                        {
-                            "source": name,
-                            "vhost": vhost.name,
-                            "destination": to,
-                            "destination_type": "exchange" if binding.to_exchange else "queue",
-                            "routing_key": binding.routing_key,
-                            "arguments": plain(dict(binding.arguments)),
-                        }
-                    )
-    return rows
 
 
 async def load_vhost(call: ManagementCall) -> Answer:

@@ -10,11 +10,12 @@ from typing import Final
 
 from holtmq import __version__
 from holtmq.broker.topology.exchanges import Kind
-from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
+from holtmq.http.engine.clients import ConnectionRow
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
 from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
-from holtmq.http.management.topology import listed_queues
+from holtmq.http.management.listing import Rows, collected
+from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.operator.system import resident_bytes, total_memory
 
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
@@ -23,8 +24,9 @@ _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep
 async def overview(call: ManagementCall) -> object:
     broker, config = call.broker, call.context.config
     clients = call.context.clients
+    connected, channel_count = clients.counts()
     queues = [queue for vhost in broker.vhosts.values() for queue in listed_queues(vhost)]
-    ready, unacked = sum(map(len, queues)), sum(queue.unacked for queue in queues)
+    ready, unacked, consumer_count = await queue_totals(queues)
     return {
         "management_version": __version__,
         "product_name": config.amqp.product,
@@ -41,9 +43,9 @@ async def overview(call: ManagementCall) -> object:
             "messages_unacknowledged": unacked,
         },
         "object_totals": {
-            "connections": len(clients.connections()),
-            "channels": len(clients.channels()),
-            "consumers": sum(len(queue.consumers) for queue in queues),
+            "connections": connected,
+            "channels": channel_count,
+            "consumers": consumer_count,
             "exchanges": sum(len(vhost.exchanges) for vhost in broker.vhosts.values()),
             "queues": len(queues),
         },
@@ -87,7 +89,7 @@ def _node(call: ManagementCall) -> dict[str, object]:
         "exchange_types": _exchange_types(),
         "fd_used": len(os.listdir("/proc/self/fd")),
         "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "sockets_used": len(context.clients.connections()),
+        "sockets_used": context.clients.counts()[0],
         "mem_used": resident_bytes(),
         "mem_limit": limits.memory_bytes(total_memory()),
         "mem_alarm": "memory" in alarm,
@@ -111,17 +113,16 @@ async def nothing(call: ManagementCall) -> list[object]:
     return []
 
 
-async def connections(call: ManagementCall) -> list[ConnectionRow]:
-    vhost = _vhost(call)
-    return [row for row in call.context.clients.connections() if vhost in (None, row.vhost)]
+async def connections(call: ManagementCall) -> Rows:
+    return Rows(call.context.clients.connections(_vhost(call)))
 
 
 async def connection(call: ManagementCall) -> ConnectionRow:
     name = call.path["connection"]
-    found = next((row for row in call.context.clients.connections() if row.name == name), None)
-    if found is None:
-        raise Refusal(404, f"no connection '{name}'")
-    return found
+    for row in await collected(call.context.clients.connections()):
+        if row.name == name:
+            return row
+    raise Refusal(404, f"no connection '{name}'")
 
 
 async def close_connection(call: ManagementCall) -> Answer:
@@ -131,14 +132,12 @@ async def close_connection(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-async def channels(call: ManagementCall) -> list[ChannelRow]:
-    vhost = _vhost(call)
-    return [row for row in call.context.clients.channels() if vhost in (None, row.vhost)]
+async def channels(call: ManagementCall) -> Rows:
+    return Rows(call.context.clients.channels(_vhost(call)))
 
 
-async def consumers(call: ManagementCall) -> list[ConsumerRow]:
-    vhost = _vhost(call)
-    return [row for row in call.context.clients.consumers() if vhost in (None, row.queue.vhost)]
+async def consumers(call: ManagementCall) -> Rows:
+    return Rows(call.context.clients.consumers(_vhost(call)))
 
 
 def _vhost(call: ManagementCall) -> str | None:

@@ -17,7 +17,7 @@ from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
 from holtmq.http.management.call import CHANGED, CREATED, Answer, ManagementCall, Row
-from holtmq.http.management.topology import listed_queues
+from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.management.wire import (
     PermissionIn,
     PolicyIn,
@@ -35,9 +35,8 @@ _ARGON2: Final = "$argon2id$"
 # -- vhosts ------------------------------------------------------------------------------------------
 
 
-def vhost_row(vhost: VHost) -> dict[str, object]:
-    queues = listed_queues(vhost)
-    ready, unacked = sum(map(len, queues)), sum(queue.unacked for queue in queues)
+async def vhost_row(vhost: VHost) -> dict[str, object]:
+    ready, unacked, _ = await queue_totals(listed_queues(vhost))
     return {
         "name": vhost.name,
         "description": "",
@@ -51,11 +50,12 @@ def vhost_row(vhost: VHost) -> dict[str, object]:
 
 
 async def list_vhosts(call: ManagementCall) -> object:
-    return [vhost_row(call.broker.vhosts[name]) for name in sorted(call.broker.vhosts)]
+    found = [call.broker.vhosts[name] for name in sorted(call.broker.vhosts)]
+    return [await vhost_row(vhost) for vhost in found]
 
 
 async def show_vhost(call: ManagementCall) -> object:
-    return vhost_row(call.vhost)
+    return await vhost_row(call.vhost)
 
 
 async def put_vhost(call: ManagementCall) -> Answer:
