@@ -41,7 +41,7 @@ test: setup-test ## Install what the tests need, then run all of them
 e2e: setup-test ## Run only the tests with real clients against a real broker
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup tests/e2e $(ARGS)
 
-soak: setup ## Run the simulation for MINUTES (10), from a new seed on: make soak MINUTES=60
+soak: setup ## Simulated histories on all cores for MINUTES (10), from a new seed on: make soak MINUTES=480
 	@PYTHONPATH=tests $(BIN)/python -m simulation --first $$(date +%s) --minutes $${MINUTES:-10} $(ARGS)
 
 bench: setup-test ## Measure: prints ratios, writes to bench/results

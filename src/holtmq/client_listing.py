@@ -126,6 +126,8 @@ def _consumer_rows(protocol: AmqpProtocol, channel: Channel) -> Iterator[Consume
             active=not queue.options.single_active_consumer or queue.active is consumer,
             prefetch_count=consumer.prefetch,
             arguments=dict(consumer.arguments),
+            messages_unacknowledged=len(consumer.held),
+            held_since=consumer.held_since_ms(),
         )
 
 

@@ -21,6 +21,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
+from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
@@ -70,6 +71,7 @@ class Node:
         self.journal: Journal
         self.broker: Broker
         self.partitioned: PartitionedService
+        self.sampler: Sampler
         self.amqp: AmqpServer
         self.http: HttpServer
         self.amqp_port = 0
@@ -170,6 +172,7 @@ class Node:
             self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
         )
         self.partitioned = _partitioned(self.journal, config)
+        self.sampler = Sampler(int(self.clock()))
         streams = self.broker.attach(self.partitioned)
         self.refresh_clock()
         if recovery is not None:
@@ -200,6 +203,7 @@ class Node:
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
             self._listeners,
+            self.sampler,
         )
 
     def _listeners(self) -> list[Listener]:
@@ -305,6 +309,7 @@ class Node:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+            self.sample_figures()
             self.check_alarms()
             self.checkpoint_if_due()
             due = self.broker.flow.timers.next_due()
@@ -312,6 +317,13 @@ class Node:
                 self.tick()
             if self.journal.failed is None:
                 self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
+                for _ in self.partitioned.staging.finish(self.clock()):
+                    await asyncio.sleep(0)
+
+    def sample_figures(self) -> None:
+        """Count what happened in this second."""
+        used, self.broker.flow.used = self.broker.flow.used, set()
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown, and when the disk needs the room of what is settled:

@@ -144,8 +144,65 @@ def test_connections_are_listed_as_a_table(broker: TestBroker, holt: Holt) -> No
     head, line = done(holt("connection", "list")).splitlines()
     connection.close()
 
-    assert head.split() == ["name", "user_provided_name", "user", "vhost", "channels", "state"]
-    assert line.endswith("running")
+    columns = ["name", "client", "user", "vhost", "product", "channels", "state", "unacked", "held_since"]
+    assert head.split() == columns
+    assert "running" in line
+
+
+def test_a_connection_is_closed_by_its_name_with_a_reason(broker: TestBroker, holt: Holt) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    (row,) = rows(holt("connection", "list", "--json"))
+
+    done(holt("connection", "close", str(row["name"]), "--reason", "stuck since noon"))
+
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="stuck since noon"):
+        connection.process_data_events(10)
+    assert "no connection 'nobody'" in holt("connection", "close", "nobody").output
+
+
+def test_stuck_names_the_consumer_and_ends_with_status_1(broker: TestBroker, holt: Holt) -> None:
+    assert holt("stuck").output == "Nothing needs attention.\n"
+    parameters = pika.URLParameters(broker.amqp_url)
+    parameters.client_properties = {"connection_name": "billing"}
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.queue_declare("orders")
+    channel.basic_publish("", "orders", b"x")
+    channel.basic_consume("orders", lambda *_: None, consumer_tag="worker")
+    connection.process_data_events(0.2)
+    broker.clock.advance(600)
+
+    found = holt("stuck")
+    listed = rows(holt("consumer", "list", "--json"))
+    connection.close()
+
+    assert found.exit_code == 1
+    assert "orders: billing at 127.0.0.1:" in found.output
+    assert "consumer worker, 1 unacked since" in found.output
+    assert (listed[0]["consumer"], listed[0]["unacked"]) == ("worker", 1)
+
+
+def test_peek_top_and_route_test_show_without_changing(broker: TestBroker, holt: Holt) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare("orders")
+    for n in range(3):
+        channel.basic_publish("", "orders", b"body-%d" % n)
+    channel.queue_declare("orders", passive=True)
+
+    peeked = done(holt("queue", "peek", "orders", "--count", "2"))
+    listed = rows(holt("top", "--json"))
+
+    assert "body-0" in peeked
+    assert "2 of 3 messages." in peeked
+    assert [row["name"] for row in listed] == ["orders"]
+    assert "orders" in done(holt("top", "--once"))
+    assert done(holt("exchange", "route-test", "", "orders")).split() == ["orders"]
+    assert holt("exchange", "route-test", "", "nowhere").exit_code == 1
+    assert "no queue 'nothing'" in holt("queue", "peek", "nothing").output
+    _, _, body = channel.basic_get("orders", auto_ack=True)
+    assert body == b"body-0"
+    connection.close()
 
 
 def test_a_wrong_login_and_a_missing_broker_are_told_apart(holt: Holt) -> None:

@@ -1,15 +1,17 @@
-"""``PYTHONPATH=tests python -m simulation``: simulated histories, one seed after the other, until stopped.
+"""``PYTHONPATH=tests python -m simulation``: simulated histories on all cores, until stopped.
 
-Owns: the command line. Must not touch: what a history is; ``simulation`` knows that.
+Owns: the command line. Must not touch: what a history is (``schedule``), how many are run at once (``soak``).
 """
 
 import itertools
 import logging
-import time
+import os
+import sys
 
 import click
 
-from simulation import STEPS, BrokenPromise, History, simulate
+from simulation import STEPS, BrokenPromise, simulate
+from simulation.soak import soak
 
 
 @click.command()
@@ -18,33 +20,22 @@ from simulation import STEPS, BrokenPromise, History, simulate
 @click.option("--seeds", type=int, default=None, help="How many seeds; without end if not given.")
 @click.option("--minutes", type=float, default=None, help="Stop after so long.")
 @click.option("--steps", default=STEPS, show_default=True, help="Length of a history.")
-def main(seed: int | None, first: int, seeds: int | None, minutes: float | None, steps: int) -> None:
-    """Run simulated histories; the first broken promise ends it with status 1 and its seed."""
-    logging.disable(logging.CRITICAL)  # the journal reports every fault that was asked for
-    try:
-        if seed is not None:
+@click.option("--workers", default=os.cpu_count() or 1, help="Processes; all cores if not given.")
+def main(
+    seed: int | None, first: int, seeds: int | None, minutes: float | None, steps: int, workers: int
+) -> None:
+    """Run simulated histories and count; every broken promise is named with its seed, and the status is 1."""
+    if seed is not None:
+        logging.disable(logging.CRITICAL)  # the journal reports every fault that was asked for
+        try:
             click.echo(str(simulate(seed, steps, click.echo)))
-            return
-        click.echo(_soak(first, seeds, minutes, steps))
-    except BrokenPromise as broken:
-        raise click.ClickException(str(broken)) from broken
-
-
-def _soak(first: int, seeds: int | None, minutes: float | None, steps: int) -> str:
-    began = time.monotonic()
-    histories: list[History] = []
-    numbers = itertools.count(first) if seeds is None else range(first, first + seeds)
-    for number in numbers:
-        histories.append(simulate(number, steps))
-        if minutes is not None and time.monotonic() - began > 60 * minutes:
-            break
-    per_minute = 60 * len(histories) / (time.monotonic() - began)
-    crashes = sum(history.crashes for history in histories)
-    confirmed = sum(history.confirmed for history in histories)
-    return (
-        f"seeds {first} to {first + len(histories) - 1}: every promise kept; {crashes:,} crashes, "
-        f"{confirmed:,} confirmed messages, {per_minute:,.0f} histories a minute"
-    )
+        except BrokenPromise as broken:
+            raise click.ClickException(str(broken)) from broken
+        return
+    numbers = itertools.count(first) if seeds is None else iter(range(first, first + seeds))
+    total = soak(numbers, steps, minutes, workers, click.echo)
+    click.echo(total.report(first))
+    sys.exit(1 if total.findings else 0)
 
 
 if __name__ == "__main__":

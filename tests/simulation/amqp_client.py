@@ -4,7 +4,7 @@ Owns: what the client has sent, holds and waits for. Must not touch: the broker'
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -32,6 +32,7 @@ from holtmq.amqp.methods import (
 from holtmq.broker.broker import Broker
 from holtmq.verify.record import name_of
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
+from holtmq.wire.tables import FieldTable
 from simulation.promises import BrokenRule
 
 _SETTINGS: Final = Settings("HoltMQ", "simulated", heartbeat=0)
@@ -61,10 +62,10 @@ class SimClient:
         random: Random,
         number: int,
         on_confirm: Callable[[str], None],
-        unordered: str,
+        unordered: Container[str],
     ) -> None:
         self.number = number
-        self._unordered = unordered  # a queue whose order says nothing: messages come there as they die
+        self._unordered = unordered  # queues whose order says nothing: messages come as they die, or are due
         self._random = random
         self._on_confirm = on_confirm
         self._frames = FrameReader()
@@ -96,13 +97,19 @@ class SimClient:
         """One method on the channel."""
         self._send_on(_CHANNEL, method)
 
-    def publish(self, queue: str, name: str, body: bytes, persistent: bool, exchange: str = "") -> None:
+    def publish(
+        self, queue: str, name: str, body: bytes, persistent: bool, exchange: str = "", delay_ms: int = 0
+    ) -> None:
         """A message, in one piece or torn apart anywhere."""
+        properties = _PROPERTIES[persistent]
+        if delay_ms:
+            headers: FieldTable = {"x-delay": delay_ms}
+            properties = encode_properties(Properties(delivery_mode=2 if persistent else 1, headers=headers))
         self._published += 1
         self.unconfirmed.append((self._published, name))
         self._feed(
             encode_frame(FRAME_METHOD, _CHANNEL, encode_method(BasicPublish(exchange, queue)))
-            + encode_frame(FRAME_HEADER, _CHANNEL, encode_header(len(body), _PROPERTIES[persistent]))
+            + encode_frame(FRAME_HEADER, _CHANNEL, encode_header(len(body), properties))
             + encode_frame(FRAME_BODY, _CHANNEL, body)
         )
 
@@ -168,7 +175,7 @@ class SimClient:
         self.held.append(Held(method.delivery_tag, name, method.routing_key, fetched))
         publisher, _, number = name.partition(">")[0].rpartition(".")
         source = f"{method.routing_key} {publisher}"
-        if not method.redelivered and method.routing_key != self._unordered:
+        if not method.redelivered and method.routing_key not in self._unordered:
             if int(number) <= self._last_first_delivery.get(source, 0):
                 raise BrokenRule(f"{name} was delivered after a later message of the same publisher")
             self._last_first_delivery[source] = int(number)

@@ -16,10 +16,18 @@ from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
 from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue_config import OptionValue
-from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, PushItem, Waiter
+from holtmq.broker.partitioned.requests import (
+    AckRequest,
+    Popped,
+    PopRequest,
+    PushItem,
+    PushResult,
+    Waiter,
+)
+from simulation.other_ways_in import OtherWaysIn
 from simulation.partitioned_model import Lease, Options, Queue, State
 from simulation.partitioned_promises import LATE, PartitionedPromises
-from simulation.partitioned_view import observed, payload_of
+from simulation.partitioned_view import payload_of
 from simulation.promises import Action, BrokenRule
 from simulation.world import World
 
@@ -35,7 +43,7 @@ _STATUSES: Final = tuple(AckStatus)
 
 
 class PartitionedQueues:
-    """See the module. A ``StatePart`` of the history."""
+    """See the module. A ``ClientSide`` of the history."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -43,11 +51,17 @@ class PartitionedQueues:
         self._promises = PartitionedPromises(world, model)
         self._waiters: list[Waiter] = []
         self._numbers = 0
+        self._others = OtherWaysIn(world, self._promises, _PARTITIONS)
 
     @property
     def confirmed(self) -> int:
         """Commands that were answered."""
         return self._promises.kept
+
+    @property
+    def read_back(self) -> int:
+        """Messages read from the disk."""
+        return self._promises.read_back
 
     @property
     def actions(self) -> Mapping[Action, int]:
@@ -60,6 +74,7 @@ class PartitionedQueues:
             self._renews: 2,
             self._gives_up_waiting: 2,
             self._retains: 3,
+            **self._others.actions,
         }
 
     # -- what workers do -------------------------------------------------------------------------
@@ -68,12 +83,11 @@ class PartitionedQueues:
         queue, items = self._some_items(4)
         with_bodies = [_item(queue, *item) for item in items]
         after = self._promises.state.copy()
-        duplicates = after.push(queue, items, self._now_us)
+        duplicates = after.take_in(queue, items, self._now_us, spooled=self._promises.spool_holds)
 
-        answer = self._promises.command(lambda: self._world.partitioned.push(with_bodies, self._world.now))
+        answer = self._promises.command(lambda: (self._world.partitioned.push(with_bodies, self._world.now),))
         if answer is not None:
-            if [result.duplicate for result in answer] != duplicates:
-                raise BrokenRule(f"push {items}: duplicates {answer}, expected {duplicates}")
+            _check_duplicates(answer[0], duplicates, f"push {items}")
             self._promises.becomes(after)
 
     def _pops(self) -> None:
@@ -141,6 +155,7 @@ class PartitionedQueues:
         """Say something about what one lease covers: all done, all failed, or a mixture."""
         lease = self._some_lease()
         if lease is None:
+            self._pops()
             return
         dice = self._world.random
         positions = [p for p in range(lease.first, lease.end) if self._promises.is_named(lease, p)]
@@ -182,7 +197,10 @@ class PartitionedQueues:
     def _transacts(self) -> None:
         """Ack the whole of a lease and push somewhere, together; sometimes with a part that is refused."""
         lease = self._some_lease()
-        if lease is None or not self._promises.is_named(lease, lease.end - 1):
+        if lease is None:
+            self._pops()
+            return
+        if not self._promises.is_named(lease, lease.end - 1):
             return
         queue, items = self._some_items(3)
         source = self._world.partitioned.store.queues[lease.queue]
@@ -204,8 +222,8 @@ class PartitionedQueues:
         after, first = self._promises.state.copy(), lease.first
         if good:
             after.ack(lease, {lease.end - 1: AckStatus.COMPLETED}, lease, self._now_us)
-        duplicates = after.push(queue, items, self._now_us)
-        before = observed(self._world.partitioned, _QUEUES)
+        duplicates = after.take_in(queue, items, self._now_us, spooled=self._promises.spool_holds)
+        before = self._promises.observed()
         part = Part([_item(queue, *item) for item in items], acks, self._world.now)
         try:
             done = self._promises.command(lambda: transact(self._world.partitioned, part))
@@ -220,8 +238,7 @@ class PartitionedQueues:
             return
         if not good:
             raise BrokenRule(f"a transaction under {lease} should have been refused")
-        if [result.duplicate for result in part.results or ()] != duplicates:
-            raise BrokenRule(f"transaction pushed {items}: {part.results}, expected {duplicates}")
+        _check_duplicates(part.results, duplicates, f"transaction pushed {items}")
         self._promises.becomes(after)
 
     def _renews(self) -> None:
@@ -251,7 +268,8 @@ class PartitionedQueues:
                 configure(self._world.partitioned, name, None, None, _config(options), self._world.now)
 
     def turned(self) -> None:
-        """Nobody waits for what is there."""
+        """Timers that were due have fired, and nobody waits for what is there."""
+        self._others.turned()
         for waiter in self._waiters:
             claimable = self._promises.claimable(waiter.request, self._world.now - LATE)
             if claimable and not self._world.failed:
@@ -264,6 +282,7 @@ class PartitionedQueues:
         """Leases and waiting are over."""
         self._promises.leases.clear()
         self._waiters.clear()
+        self._others.died()
 
     def recovered(self) -> str:
         """Find the command after which the world stopped."""
@@ -272,6 +291,10 @@ class PartitionedQueues:
     def check(self) -> None:
         """The broker holds what the model says."""
         self._promises.check()
+
+    def read_all_back(self) -> None:
+        """Every message is on the disk as it was pushed."""
+        self._promises.read_all_back()
 
     # -- small things ----------------------------------------------------------------------------
 
@@ -284,7 +307,7 @@ class PartitionedQueues:
         dice = self._world.random
         items: list[tuple[str, str]] = []
         for _ in range(dice.randint(1, most)):
-            if not self._numbers or dice.random() < 0.8:
+            if not self._numbers or dice.random() < 0.7:
                 self._numbers += 1
             items.append((dice.choice(_PARTITIONS), f"t{self._numbers - dice.choice((0, 0, 0, 1))}"))
         return dice.choice(list(_QUEUES)), items
@@ -298,6 +321,13 @@ class PartitionedQueues:
 
 def _item(queue: str, partition: str, name: str) -> PushItem:
     return PushItem(queue, partition, Body(name, payload_of(name)))
+
+
+def _check_duplicates(results: list[PushResult] | None, expected: list[bool] | None, what: str) -> None:
+    """``None``: in the spool, where nobody knows yet."""
+    found = None if results is None else [result.duplicate for result in results]
+    if found != expected:
+        raise BrokenRule(f"{what}: duplicates {found}, expected {expected}")
 
 
 def _config(options: Options) -> dict[str, OptionValue]:

@@ -4,6 +4,7 @@ Owns: the expected state and the rules as the API's contract words them, positio
 the broker's code for the same rules; a shared mistake would be invisible.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,6 +14,8 @@ from holtmq.broker.partitioned.groups.subscriptions import StartMode
 
 US: Final = 1_000_000
 Letter = tuple[str, str, int, int, str]  # group, partition, position, retries spent, error
+Row = tuple[str, str, str]  # queue, partition, transaction id
+PartKey = tuple[str, int, int, int, int]  # writer, batch, task, attempt, part
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,16 @@ class Lease:
     ended: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A message that waits for its time."""
+
+    partition: str
+    id: str
+    due_us: int
+    message_id: str
+
+
 @dataclass(slots=True)
 class State:
     """All that is durable. Copies share what does not change."""
@@ -93,17 +106,42 @@ class State:
     queues: dict[str, Queue]
     # What a group asked for first, by (group, queue): a start, or None for the very beginning.
     subscriptions: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    staged: dict[PartKey, tuple[Row, ...]] = field(default_factory=dict)
+    committed: dict[str, int] = field(default_factory=dict)  # writer -> last batch
+    timers: dict[tuple[str, str], Timer] = field(default_factory=dict)  # by queue and key
+    spool: tuple[Row, ...] = ()
+    spooling: bool = False
 
     def copy(self) -> "State":
-        return State({name: q.copy() for name, q in self.queues.items()}, dict(self.subscriptions))
+        return replace(
+            self,
+            queues={name: q.copy() for name, q in self.queues.items()},
+            subscriptions=dict(self.subscriptions),
+            staged=dict(self.staged),
+            committed=dict(self.committed),
+            timers=dict(self.timers),
+        )
 
     # -- push ------------------------------------------------------------------------------------
 
-    def push(self, queue: str, items: list[tuple[str, str]], now_us: int) -> list[bool]:
-        """Store what is new; which of the items were duplicates."""
+    def take_in(
+        self, queue: str, items: list[tuple[str, str]], now_us: int, *, spooled: bool
+    ) -> list[bool] | None:
+        """A push from outside: which were duplicates, or None when it went to the spool."""
+        if spooled:
+            self.spool += tuple((queue, *item) for item in items)
+            return None
+        return self.push(queue, items, now_us)
+
+    def push(
+        self, queue: str, items: list[tuple[str, str]], now_us: int, *, apart: bool = False
+    ) -> list[bool]:
+        """Store what is new; which of the items were duplicates. ``apart``: from a full millisecond on."""
         q = self.queues[queue]
         oldest_us = now_us - q.options.dedup_window * US
         next_us = max(now_us, q.last_us + 1)
+        if apart:
+            next_us += -next_us % 1000
         duplicates: list[bool] = []
         for name, one in items:
             part = q.partitions.get(name, Partition())
@@ -117,6 +155,45 @@ class State:
         for name, _ in items:
             q.partitions.setdefault(name, Partition())
         return duplicates
+
+    def push_rows(self, rows: Iterable[Row], now_us: int, *, apart: bool = False) -> int:
+        """Store rows of any queues, those of each queue in their order; how many were duplicates."""
+        by_queue: dict[str, list[tuple[str, str]]] = {}
+        for queue, partition, one in rows:
+            by_queue.setdefault(queue, []).append((partition, one))
+        return sum(sum(self.push(queue, items, now_us, apart=apart)) for queue, items in by_queue.items())
+
+    # -- the other ways in -----------------------------------------------------------------------
+
+    def commit(
+        self, writer: str, batch: int, winners: Iterable[tuple[int, int]], now_us: int
+    ) -> tuple[int, int]:
+        """Publish what the winning (task, attempt) staged, task by task; rows stored, and duplicates."""
+        rows: list[Row] = []
+        for task, attempt in sorted(winners):
+            parts = [key for key in self.staged if key[:4] == (writer, batch, task, attempt)]
+            rows += [row for key in sorted(parts) for row in self.staged[key]]
+        duplicates = self.push_rows(rows, now_us)
+        self.committed[writer] = batch
+        self.staged = {k: rows for k, rows in self.staged.items() if k[0] != writer or k[1] > batch}
+        return len(rows) - duplicates, duplicates
+
+    def drain(self, now_us: int) -> None:
+        """Maintenance is over: everything that waits reaches its queue, in order."""
+        rows, self.spool = self.spool, ()
+        self.push_rows(rows, now_us)
+
+    def fire(self, keys: Iterable[tuple[str, str]], now_us: int) -> None:
+        """These timers are due, and become messages in the order of their ids."""
+        due = sorted(((key, self.timers.pop(key)) for key in keys), key=lambda one: one[1].message_id)
+        self.push_rows([(key[0], timer.partition, timer.id) for key, timer in due], now_us, apart=True)
+
+    def replay(self, queue: str, place: int, one: str, now_us: int) -> bool:
+        """A dead letter becomes a message again, under the id ``one``; whether that id was known."""
+        q = self.queues[queue]
+        letter = q.letters[place]
+        q.letters = q.letters[:place] + q.letters[place + 1 :]
+        return self.push(queue, [(letter[1], one)], now_us)[0]
 
     # -- pop -------------------------------------------------------------------------------------
 

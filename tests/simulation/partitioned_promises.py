@@ -17,7 +17,7 @@ from holtmq.journal import JournalFailed
 from simulation.partitioned_model import Lease, State
 from simulation.partitioned_view import (
     View,
-    damaged_bodies,
+    bodies_on_disk,
     difference,
     expected,
     observed,
@@ -40,6 +40,13 @@ class PartitionedPromises:
         self.state = state
         self.leases: list[Lease] = []  # the newest, ended ones too
         self.kept = 0  # promises received
+        self.read_back = 0
+        self.aborted: set[tuple[str, int]] = (
+            set()
+        )  # (writer, batch): their rows may come back, and count no more
+        self.originals: dict[
+            str, str
+        ] = {}  # a replayed message has an id of its own, and its letter's payload
         self._version = 0
         self._durable = 0  # newest version that somebody was told is durable
         self._versions = {0: state.copy()}
@@ -57,7 +64,7 @@ class PartitionedPromises:
             ids = self.state.queues[request.queue].partitions[delivery.name].ids
             if span is None or names != ids[span[0] : min(span[1], span[0] + left)]:
                 raise BrokenRule(f"{request} got {names} of {delivery.name}, claimable was {claimable}")
-            if any(body.payload != payload_of(body.transaction_id) for body in run.bodies):
+            if any(body.payload != self.payload_of(body.transaction_id) for body in run.bodies):
                 raise BrokenRule(f"{request} got a body that was not pushed: {names}")
             left -= len(names)
             end = span[0] + len(names)
@@ -102,7 +109,7 @@ class PartitionedPromises:
 
     def command(self, run: Callable[[], T]) -> T | None:
         """The answer; None when the journal refused, and then nothing may have happened."""
-        before = observed(self._world.partitioned, self.state.queues) if self._world.failed else None
+        before = self.observed() if self._world.failed else None
         try:
             return run()
         except JournalFailed:
@@ -112,7 +119,7 @@ class PartitionedPromises:
             return None
 
     def is_unchanged(self, before: View, what: str) -> None:
-        if observed(self._world.partitioned, self.state.queues) != before:
+        if self.observed() != before:
             raise BrokenRule(f"{what} changed the partitioned queues")
 
     def becomes(self, state: State, *, answered: bool = True) -> None:
@@ -132,24 +139,53 @@ class PartitionedPromises:
 
     def recovered(self) -> str:
         """Find the command after which the world stopped."""
-        found = observed(self._world.partitioned, self.state.queues)
+        found = self.observed()
         self._world.digest.update(repr(found).encode())
         for version in sorted(self._versions, reverse=True):
-            if expected(self._versions[version]) == found:
+            if self._expected(self._versions[version]) == found:
                 # Recovery makes durable what it brings back, so from now on this has to stay.
                 self.state = self._versions[version].copy()
                 self._version = self._durable = version
                 self._versions = {version: self.state.copy()}
-                damaged = damaged_bodies(self._world.partitioned, self.state.queues)
-                return f"bodies are not what was pushed: {damaged}" if damaged else ""
-        promised = expected(self._versions[self._durable])
+                return self._damage()
+        promised = self._expected(self._versions[self._durable])
         return f"the partitioned queues are not as promised: {difference(promised, found)}"
 
     def check(self) -> None:
         """The broker holds what the model says."""
-        found, wanted = observed(self._world.partitioned, self.state.queues), expected(self.state)
+        found, wanted = self.observed(), self._expected(self.state)
         if found != wanted:
             raise BrokenRule(f"partitioned queues: {difference(wanted, found)}")
+
+    def read_all_back(self) -> None:
+        """Every message is on the disk as it was pushed."""
+        damage = self._damage()
+        if damage:
+            raise BrokenRule(damage)
+
+    def _damage(self) -> str:
+        queues, wrong = self.state.queues, []
+        for where, name, body in bodies_on_disk(self._world.partitioned, queues, self.aborted):
+            self.read_back += 1
+            if body.transaction_id != name or body.payload != self.payload_of(name):
+                wrong.append(f"{where} {name}")
+        return f"bodies are not what was pushed: {wrong}" if wrong else ""
+
+    @property
+    def spool_holds(self) -> bool:
+        """Whether a push queues up behind those that wait for the end of maintenance, publishes too."""
+        return self.state.spooling or len(self._world.partitioned.spool) > 0
+
+    def payload_of(self, name: str) -> bytes:
+        """What was pushed under this id."""
+        return payload_of(self.originals.get(name, name))
+
+    def observed(self) -> View:
+        """What the broker holds."""
+        return observed(self._world.partitioned, self.state.queues, self.aborted)
+
+    def _expected(self, state: State) -> View:
+        return expected(state, self.aborted)
 
     def _forget_old_leases(self) -> None:
         old = len(self.leases) - _REMEMBERED

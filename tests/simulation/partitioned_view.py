@@ -3,12 +3,17 @@
 Owns: reading one side and the other into equal shapes, and saying where they differ. Must not touch: state.
 """
 
-from collections.abc import Container
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
+from typing import Final
 
+from holtmq.broker.partitioned.log.bodies import Body, decode_body
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.verify.record import make_body
-from simulation.partitioned_model import Letter, State
+from simulation.partitioned_model import Letter, PartKey, Row, State, Timer
+
+WRITERS: Final = ("spark", "flink")
+Aborted = Container[tuple[str, int]]  # (writer, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +28,14 @@ class QueueView:
 class View:
     queues: dict[str, QueueView]
     subscriptions: dict[tuple[str, str], tuple[str, int]]
+    staged: dict[PartKey, tuple[str, ...]]
+    committed: dict[str, int]
+    timers: dict[tuple[str, str], Timer]
+    spool: tuple[Row, ...]
+    spooling: bool
 
 
-def expected(state: State) -> View:
+def expected(state: State, aborted: Aborted) -> View:
     """As the model has it."""
     queues = {
         name: QueueView(
@@ -41,11 +51,27 @@ def expected(state: State) -> View:
         )
         for name, queue in state.queues.items()
     }
-    return View(queues, dict(state.subscriptions))
+    staged = {
+        key: tuple(one for _, _, one in rows)
+        for key, rows in state.staged.items()
+        if (key[0], key[1]) not in aborted
+    }
+    return View(
+        queues,
+        dict(state.subscriptions),
+        staged,
+        dict(state.committed),
+        dict(state.timers),
+        state.spool,
+        state.spooling,
+    )
 
 
-def observed(service: PartitionedService, names: Container[str]) -> View:
-    """As the broker has it, of these queues."""
+def observed(service: PartitionedService, names: Collection[str], aborted: Aborted) -> View:
+    """As the broker has it, of these queues; without what was staged for a batch that was ``aborted``.
+
+    An abort is not written down: a crash may bring such rows back, under a number that nobody uses.
+    """
     store = service.store
     queues = {
         name: QueueView(
@@ -81,20 +107,61 @@ def observed(service: PartitionedService, names: Container[str]) -> View:
         (group, scope.queue): (record.mode.value, record.timestamp_us)
         for group, scope, record in store.subscriptions.records()
     }
-    return View(queues, records)
-
-
-def damaged_bodies(service: PartitionedService, names: Container[str]) -> list[str]:
-    """Messages of these queues whose body is not the one that was pushed under their id."""
-    store = service.store
-    return [
-        body.transaction_id
-        for name, queue in store.queues.items()
+    staged = {
+        (*batch, *place): tuple(store.read_transaction_id(0, at) or "?" for at in part.positions)
+        for batch, place, part in service.staging.parts()
+        if batch not in aborted
+    }
+    writers = {writer: service.staging.last_batch(writer) for writer in WRITERS}
+    timers = {
+        (name, timer.key): Timer(timer.partition, timer.transaction_id, timer.due_us, timer.message_id)
+        for name in names
+        for timer in service.timed.page(name, "", 1000)[0]
+    }
+    spool = tuple(
+        (name, partition, store.read_transaction_id(0, at) or "?")
+        for name, partition, at in service.spool.waiting()
         if name in names
-        for part in queue.partitions
-        for body in store.bodies([queue.log.position(offset) for offset in part.offsets])
-        if body.payload != payload_of(body.transaction_id)
-    ]
+    )
+    return View(
+        queues,
+        records,
+        staged,
+        {writer: batch for writer, batch in writers.items() if batch is not None},
+        timers,
+        spool,
+        service.spool.pushes_spooled,
+    )
+
+
+def bodies_on_disk(
+    service: PartitionedService, names: Collection[str], aborted: Aborted
+) -> Iterator[tuple[str, str, Body]]:
+    """Where each message of these queues is, its id, and what the disk has there, whatever memory says.
+
+    Messages, dead letters, rows that are staged, messages in the spool.
+    """
+    where: list[str] = []
+    positions: list[int] = []
+    for name, queue in service.store.queues.items():
+        if name in names:
+            for part in queue.partitions:
+                where += [f"{name}/{part.name} {part.first + at}" for at in range(len(part.offsets))]
+                positions += [queue.log.position(offset) for offset in part.offsets]
+            for letter in queue.dead_letters:
+                where.append(f"{name} letter {letter.number}")
+                positions.append(letter.journal_position)
+    for batch, place, staged in service.staging.parts():
+        if batch not in aborted:
+            where += [f"staged {batch} {place}"] * len(staged.positions)
+            positions += staged.positions
+    for name, partition, at in service.spool.waiting():
+        if name in names:
+            where.append(f"spooled for {name}/{partition}")
+            positions.append(at)
+    read_id = service.store.read_transaction_id
+    for label, at, (_, record) in zip(where, positions, service.journal.read_many(positions), strict=True):
+        yield label, read_id(0, at) or "?", decode_body(record, None)
 
 
 def payload_of(name: str) -> bytes:
@@ -122,6 +189,8 @@ def difference(want: View, got: View) -> str:
             ]
         if queue.letters != other.letters:
             lines.append(f"{name} dead letters: expected {queue.letters}, found {other.letters}")
-    if want.subscriptions != got.subscriptions:
-        lines.append(f"subscriptions: expected {want.subscriptions}, found {got.subscriptions}")
+    for label in ("subscriptions", "staged", "committed", "timers", "spool", "spooling"):
+        wanted, found = getattr(want, label), getattr(got, label)
+        if wanted != found:
+            lines.append(f"{label}: expected {wanted}, found {found}")
     return "; ".join(lines[:3])

@@ -23,7 +23,7 @@ class BrokenPromise(BrokenRule):
         self.seed = seed
 
 
-class StatePart(Protocol):
+class ClientSide(Protocol):
     """The clients of one kind of queue, with their own record of what they were promised."""
 
     @property
@@ -33,6 +33,10 @@ class StatePart(Protocol):
     @property
     def confirmed(self) -> int:
         """Promises received so far."""
+
+    @property
+    def read_back(self) -> int:
+        """Messages read back from the disk so far, in ``read_all_back``."""
 
     def prepare(self) -> None:
         """The broker is open: make the queues that are not there."""
@@ -51,3 +55,6 @@ class StatePart(Protocol):
 
     def check(self) -> None:
         """What must hold between any two turns; BrokenRule if it does not."""
+
+    def read_all_back(self) -> None:
+        """Read from the disk whatever was confirmed and not settled; BrokenRule at a byte that differs."""

@@ -21,6 +21,9 @@ from holtmq.amqp.methods import (
     TxRollback,
     TxSelect,
 )
+from holtmq.broker.message import Message, decode_message
+from holtmq.broker.partitioned.log.bodies import decode_body
+from holtmq.broker.records.message_records import decode_delayed
 from holtmq.broker.streams.envelopes import to_body
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import views
@@ -30,6 +33,8 @@ from simulation.promises import Action, BrokenRule
 from simulation.world import World
 
 _WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short", "dead"
+_LATE, _EVENTS = "late", "log"
+_DELAYING: Final = "delaying"  # an exchange that lets messages for _LATE wait
 _SURE = "sure"
 _TTL_MS: Final = 1_000
 _QUEUES: Final[dict[str, dict[str, object]]] = {
@@ -39,13 +44,15 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     _AUDIT: {"x-queue-type": "stream"},  # so that a mover's transaction concerns both kinds of queue
     _SHORT: {"x-message-ttl": _TTL_MS, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": _DEAD},
     _DEAD: {},
+    _LATE: {},
+    _EVENTS: {"x-queue-type": "stream"},
     _SURE: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
 }
 _FLEETING: Final = "x"  # publisher of transient messages: a crash may take them
 
 
 class WorkQueues:
-    """See the module. A ``StatePart`` of the history."""
+    """See the module. A ``ClientSide`` of the history."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -57,6 +64,7 @@ class WorkQueues:
         self._fleeting: set[str] = set()  # transient messages that were confirmed and not settled
         self._fleeting_gone: set[str] = set()
         self._numbers = 0  # of clients and transient messages
+        self._read_back = 0
 
     @property
     def actions(self) -> Mapping[Action, int]:
@@ -79,6 +87,11 @@ class WorkQueues:
         """Messages that were confirmed."""
         return self._record.confirmed
 
+    @property
+    def read_back(self) -> int:
+        """Messages read from the disk."""
+        return self._read_back
+
     # -- what clients do -------------------------------------------------------------------------
 
     def _connects(self) -> None:
@@ -88,7 +101,8 @@ class WorkQueues:
             self._clients.append(client)
             if self._world.random.random() < 0.7:
                 client.send(BasicQos(prefetch_count=self._world.random.randint(1, 5)))
-                client.send(BasicConsume(self._world.random.choice((_WORK, _SHORT, _DEAD, _SURE)), "worker"))
+                queue = self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _SURE))
+                client.send(BasicConsume(queue, "worker"))
 
     def _mover_connects(self) -> None:
         # One transaction at a time, so that the record knows which one a crash left in doubt.
@@ -103,7 +117,7 @@ class WorkQueues:
         if client is None:
             return
         for _ in range(self._world.random.randint(1, 4)):
-            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT, _SURE))
+            queue = self._world.random.choice((_WORK, _WORK, _IN, _SHORT, _LATE, _EVENTS, _SURE))
             persistent = queue not in (_WORK, _SURE) or self._world.random.random() < 0.8
             if persistent or queue == _SURE:
                 name = self._record.next_name(queue, f"{queue}-{client.number}")
@@ -111,7 +125,10 @@ class WorkQueues:
                 self._numbers += 1
                 name = f"{_FLEETING}.{self._numbers}"
             padding = int(self._world.random.random() ** 4 * 1_500)
-            client.publish(queue, name, make_body(name, padding), persistent)
+            exchange, delay_ms = "", 0
+            if queue == _LATE:
+                exchange, delay_ms = _DELAYING, self._world.random.choice((1, 300, 2_000))
+            client.publish(queue, name, make_body(name, padding), persistent, exchange, delay_ms)
 
     def _settles(self) -> None:
         client = self._some_client()
@@ -143,7 +160,7 @@ class WorkQueues:
     def _gets(self) -> None:
         client = self._some_client()
         if client is not None:
-            client.send(BasicGet(self._world.random.choice((_WORK, _SHORT, _DEAD, _SURE))))
+            client.send(BasicGet(self._world.random.choice((_WORK, _SHORT, _DEAD, _LATE, _SURE))))
 
     def _cancels(self) -> None:
         client = self._some_client()
@@ -194,6 +211,10 @@ class WorkQueues:
         vhost = self._world.broker.vhost("/")
         for name, arguments in _QUEUES.items():
             self._world.broker.declare_queue(vhost, name, durable=True, arguments=arguments)
+        self._world.broker.declare_exchange(
+            vhost, _DELAYING, "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
+        )
+        self._world.broker.bind(vhost, _DELAYING, _LATE, _LATE)
 
     def turned(self) -> None:
         """Let the clients see what the turn brought."""
@@ -264,9 +285,40 @@ class WorkQueues:
             head = queue.store.peek(self._world.broker.flow.pager) if queue.fifo is not None else None
             if queue.name == _SHORT and head is not None and head.arrived_ms + _TTL_MS <= self._world.now_ms:
                 raise BrokenRule(f"{queue} holds an expired message")
+        there.update(name_of(message.body) or "" for message in self._delayed())
         missing = (self._record.must_be_there() | self._fleeting) - there
         if missing:
             raise BrokenRule(f"neither waiting nor leased: {sorted(missing)[:5]}")
+
+    def read_all_back(self) -> None:
+        """Every message that the journal holds for a queue or a lease is there as it was published."""
+        broker = self._world.broker
+        held = [lease.message for session in broker.sessions for lease in session.outstanding()]
+        for queue in self._queues():
+            if queue.is_stream:
+                damaged = [body for body in self._stored(queue) if name_of(body) is None]
+                if damaged:
+                    raise BrokenRule(f"{queue} stores {damaged[:3]}")
+            else:
+                held += views.raw_messages(broker, queue)
+        there = [message for message in held if message.position]
+        records = broker.journal.read_many([message.position for message in there])
+        for message, (_, payload) in zip(there, records, strict=True):
+            self._read_back += 1
+            stored, _ = decode_message(payload, message.position)
+            if (stored.body, stored.address) != (message.body, message.address):
+                raise BrokenRule(
+                    f"the disk has another message than {name_of(message.body)}: {stored.body!r}"
+                )
+        for waiting in self._delayed():
+            if name_of(waiting.body) is None:
+                raise BrokenRule(f"a delayed message is damaged: {waiting.body!r}")
+
+    def _delayed(self) -> list[Message]:
+        """What waits at the exchange for its time, as the disk has it."""
+        positions = list(self._world.broker.flow.delayed)
+        self._read_back += len(positions)
+        return [decode_delayed(payload)[3] for _, payload in self._world.journal.read_many(positions)]
 
     def _found(self) -> dict[str, list[bytes]]:
         """All that waits, persistent only; what may move from one queue to the other counts as one queue."""
@@ -275,6 +327,10 @@ class WorkQueues:
             bodies = self._stored(queue) if queue.is_stream else self._waiting(queue)
             self._world.digest.update(b"".join(bodies))
             found[queue.name] = bodies
+        found[_LATE] = sorted(
+            [*found[_LATE], *(message.body for message in self._delayed() if message.persistent)],
+            key=_publisher_and_number,
+        )
         # Dead letters arrive in order of death, so order says nothing there.
         found[_SHORT] = sorted([*found[_SHORT], *found.pop(_DEAD)], key=_publisher_and_number)
         return found
@@ -284,10 +340,15 @@ class WorkQueues:
         return [message.body for message in messages if message.persistent]
 
     def _stored(self, queue: WorkQueue) -> list[bytes]:
-        store = self._world.partitioned.store
-        log = store.queues.get(queue.name)
+        """What a stream holds, and behind it what the spool holds for it, as the disk has it."""
+        service = self._world.partitioned
+        log = service.store.queues.get(queue.name)
         positions = [] if log is None else sorted(log.live_positions())
-        return [to_body(body.payload) for body in store.bodies(positions)]
+        positions += [at for name, _, at in service.spool.waiting() if name == queue.name]
+        self._read_back += len(positions)
+        return [
+            to_body(decode_body(record, None).payload) for _, record in service.journal.read_many(positions)
+        ]
 
     # -- small things ----------------------------------------------------------------------------
 
@@ -317,7 +378,7 @@ class WorkQueues:
     def _new_client(self) -> SimClient:
         self._numbers += 1
         return SimClient(
-            self._world.broker, self._world.random, self._numbers, self._confirmed, unordered=_DEAD
+            self._world.broker, self._world.random, self._numbers, self._confirmed, unordered=(_DEAD, _LATE)
         )
 
     def _some_client(self) -> SimClient | None:

@@ -5,6 +5,7 @@ clients and what they expect.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil
 from random import Random
@@ -18,9 +19,29 @@ from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.interface import JournalStats
+from simulation.promises import BrokenRule
 
-_SEGMENT_BYTES: Final = 8_192  # small, so that a short history fills, checkpoints and compacts several
+# Small, so that a short history fills, checkpoints and compacts many segments.
+_SEGMENT_BYTES: Final = 2_048
+_CHECKPOINT_BYTES: Final = 6_144
+_COMPACT_BELOW: Final = (0.25, 0.6, 0.95)  # as a broker does it, up to rewriting whatever has lost a message
 _START_MS: Final = 1_700_000_000_000
+
+
+@dataclass(slots=True)
+class Work:
+    """What the journals of one history have done to their segments."""
+
+    checkpoints: int = 0
+    compactions: int = 0
+    deletions: int = 0
+
+    def add(self, stats: JournalStats) -> None:
+        """The journal these belong to has ended."""
+        self.checkpoints += stats.checkpoints
+        self.compactions += stats.compactions
+        self.deletions += stats.deleted_segments
 
 
 class World:
@@ -32,6 +53,8 @@ class World:
         self.digest = blake2b(digest_size=8)
         self.now_ms = _START_MS
         self.step = 0
+        self.done = Work()
+        self._compact_below = self.random.choice(_COMPACT_BELOW)
         self.journal: FileJournal
         self.broker: Broker
         self.partitioned: PartitionedService
@@ -59,7 +82,7 @@ class World:
         try:
             self.journal, recovery = open_journal(
                 "simulated",
-                JournalOptions(segment_bytes=_SEGMENT_BYTES),
+                JournalOptions(segment_bytes=_SEGMENT_BYTES, compact_below=self._compact_below),
                 disk=self.disk,
                 clock=lambda: self.now,
             )
@@ -76,6 +99,7 @@ class World:
             self.broker.put_user(User("guest", "", ()))
             self.broker.set_permissions("guest", "/", FULL_ACCESS)
         streams.follow()
+        self.partitioned.plan_timed()
         prepare()
         self.journal.flush()
         return not self.failed
@@ -90,6 +114,7 @@ class World:
         if self.journal.failed is not None:
             # Raised again at every append, it holds the frames of whoever met it, with leases among them.
             self.journal.failed.__traceback__ = None
+        self.done.add(self.journal.stats())
         self.disk.crash(keep)
 
     def stop(self) -> None:
@@ -110,6 +135,15 @@ class World:
         self.broker.flow.now_ms = self.now_ms
         self.broker.flow.tick()
 
+    @property
+    def checkpoint_is_due(self) -> bool:
+        """Whether the journal has grown enough for one."""
+        return not self.failed and self.journal.bytes_since_checkpoint >= _CHECKPOINT_BYTES
+
     def checkpoint(self) -> None:
-        """Shorten the journal."""
+        """Shorten the journal. On a disk without faults that has to succeed, with all it gives back."""
+        well = not self.disk.expects_faults
+        before = self.journal.stats().checkpoint_failures
         self.journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
+        if well and self.journal.stats().checkpoint_failures > before:
+            raise BrokenRule("a checkpoint was incomplete, and the disk had no fault")

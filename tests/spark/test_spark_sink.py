@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 from spark_support import Shop
 
+from holtmq.broker.partitioned.commands import staging
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import BrokerRefused
 from holtmq.spark.options import sink_options
@@ -165,3 +166,18 @@ def test_rows_that_a_killed_driver_left_staged_do_not_get_into_the_batch_that_is
     shop.to_queue(shop.stream(spark, "q").select("payload"), "out", checkpoint)
 
     assert ids(spark, shop, "out") == list(range(9))
+
+
+def test_a_stream_without_a_limit_whose_batch_is_too_large_for_one_record_arrives_whole(
+    spark: SparkSession, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "ATOMIC_ROWS", 1000)
+    monkeypatch.setattr(staging, "PIECE_ROWS", 700)
+    monkeypatch.setattr("holtmq.spark.sink.PART_ROWS", 500)
+    shop.push("q", range(5000))
+
+    frame = shop.stream(spark, "q", minPartitions="3").select("payload").repartition(2)
+    query = shop.to_queue(frame.selectExpr("payload"), "out", tmp_path / "c")
+
+    assert [one["numInputRows"] for one in query.recentProgress] == [5000]
+    assert ids(spark, shop, "out") == list(range(5000))

@@ -34,11 +34,12 @@ _MAX_WAIT_MS: Final = 24 * 3600 * 1000
 class Flow(Publishing):
     """The moving half of the broker. Everything happens on one thread, turn by turn."""
 
-    __slots__ = ("dead_lettered",)
+    __slots__ = ("dead_lettered", "used")
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
         super().__init__(journal, vhosts)
         self.dead_lettered = 0
+        self.used: set[WorkQueue] = set()  # since the figures were last sampled
 
     def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
         """Write the batch, with what has left these queues; then place its messages. True if journalled."""
@@ -150,6 +151,7 @@ class Flow(Publishing):
         self.write_gathered()
         while self.dirty:
             dirty, self.dirty = self.dirty, []
+            self.used.update(dirty)
             done = 0
             try:
                 for queue in dirty:

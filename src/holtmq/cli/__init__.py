@@ -12,13 +12,17 @@ from holtmq import __version__
 
 _VERBS = {
     "serve": "holtmq.cli.serve:serve",
+    "stuck": "holtmq.cli.attention:stuck",
+    "top": "holtmq.cli.attention:top",
     "config": "holtmq.cli.show_config:config",
     "user": "holtmq.cli.users:user",
     "vhost": "holtmq.cli.users:vhost",
     "permission": "holtmq.cli.users:permission",
     "policy": "holtmq.cli.queues:policy",
     "queue": "holtmq.cli.queues:queue",
-    "connection": "holtmq.cli.queues:connection",
+    "exchange": "holtmq.cli.clients:exchange",
+    "connection": "holtmq.cli.clients:connection",
+    "consumer": "holtmq.cli.clients:consumer",
     "journal": "holtmq.cli.journal:journal",
     "bench": "holtmq.cli.bench:bench",
     "pipeline": "holtmq.cli.pipeline:pipeline",

@@ -5,6 +5,7 @@ Owns: one HTTP connection, the login, and errors in words. Must not touch: what 
 
 import base64
 import http.client
+from collections.abc import Mapping
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -16,6 +17,7 @@ from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
 T = TypeVar("T")
 
 _TIMEOUT: Final = 30.0
+NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class NobodyAnswers(Exception):
@@ -26,6 +28,7 @@ class ErrorIn(msgspec.Struct):
     """How the API refuses."""
 
     reason: str = ""
+    error: str = ""  # the same under /api/v1
 
 
 class BrokerApi:
@@ -60,14 +63,31 @@ class BrokerApi:
         """What is there."""
         return msgspec.json.decode(self._request("GET", path, b""), type=kind)
 
-    def send(self, method: str, *path: str, body: object = None, query: str = "") -> bytes:
+    def send(
+        self,
+        method: str,
+        *path: str,
+        body: object = None,
+        query: str = "",
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> bytes:
         """Change something."""
-        return self._request(method, path, b"" if body is None else msgspec.json.encode(body), query)
+        encoded = b"" if body is None else msgspec.json.encode(body)
+        return self._request(method, path, encoded, query, headers)
 
-    def _request(self, method: str, path: tuple[str, ...], body: bytes, query: str = "") -> bytes:
+    def _request(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        body: bytes,
+        query: str = "",
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> bytes:
         target = "/".join((self._base, *(quote(part, safe="") for part in path)))
         try:
-            self._connection.request(method, target + (f"?{query}" if query else ""), body, self._headers)
+            self._connection.request(
+                method, target + (f"?{query}" if query else ""), body, {**self._headers, **headers}
+            )
             response = self._connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -78,7 +98,8 @@ class BrokerApi:
 
     def _refusal(self, status: int, answer: bytes) -> str:
         try:
-            reason = msgspec.json.decode(answer, type=ErrorIn).reason
+            said = msgspec.json.decode(answer, type=ErrorIn)
+            reason = said.reason or said.error
         except msgspec.MsgspecError:
             reason = ""
         if status == 401:

@@ -39,11 +39,34 @@ _token = click.option("--token", default="", envvar="HOLT_TOKEN", help="Token fo
 _tls_ca = click.option(
     "--tls-ca", default="", metavar="FILE", help="Authority behind an https address.  [default: the system's]"
 )
+_RETRY_TIMEOUT = "holtmq.retry_timeout"
+
+
+def _keep_retry_timeout(context: click.Context, option: click.Parameter, value: str) -> None:
+    from holtmq.spark.options import parse_seconds
+
+    try:
+        parse_seconds(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, option) from None
+    context.meta[_RETRY_TIMEOUT] = value
+
+
+_retry_timeout = click.option(
+    "--retry-timeout",
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    expose_value=False,  # the same for every job: ``_setting`` reads it from the context
+    callback=_keep_retry_timeout,
+    help="How long the broker may be away before the job fails: 30s, 10m.",
+)
 
 
 def _common(command: F) -> F:
     for option in (
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+        _retry_timeout,
         _tls_ca,
         _token,
         click.option(
@@ -81,8 +104,10 @@ def _setting(
     if once and every:
         raise click.UsageError("--once and --every exclude each other")
     pairs = dict(pair.partition("=")[::2] for pair in conf)
+    retry_timeout = click.get_current_context().meta[_RETRY_TIMEOUT]
     try:
-        return Setting(url, master, token, parse_seconds(every) if every else None, pairs, tls_ca)
+        seconds = parse_seconds(every) if every else None
+        return Setting(url, master, token, seconds, pairs, tls_ca, retry_timeout=retry_timeout)
     except ValueError as error:
         raise click.UsageError(f"--every: {error}") from None
 

@@ -1,4 +1,4 @@
-"""``holt policy``, ``holt queue``, ``holt connection``: the working parts of a running broker.
+"""``holt policy`` and ``holt queue``: the working parts of a running broker.
 
 Owns: arguments and words. Must not touch: the API's paths of other verbs; rules.
 """
@@ -34,15 +34,10 @@ class QueueRow(msgspec.Struct, frozen=True):
     policy: str | None = None
 
 
-class ConnectionRow(msgspec.Struct, frozen=True):
-    """One client."""
-
-    name: str
-    user_provided_name: str
-    user: str
-    vhost: str
-    channels: int
-    state: str
+class PeekAnswer(msgspec.Struct, frozen=True):
+    messages: list[dict[str, object]]
+    total: int
+    truncated: bool = False
 
 
 @click.group()
@@ -116,6 +111,28 @@ def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
     show(rows, QueueRow.__struct_fields__, as_json)
 
 
+@queue.command("peek")
+@click.argument("name")
+@click.option("--count", default=10, show_default=True, help="How many messages.")
+@click.option("--skip", default=0, show_default=True, help="Start behind so many.")
+@as_json
+@in_vhost
+@with_broker
+def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, vhost: str) -> None:
+    """Look at what waits in queue NAME; nothing is taken, nothing is marked as redelivered."""
+    query = f"limit={count}&offset={skip}"
+    raw = target.api().send("GET", "v1", "dashboard", "queues", vhost, name, "messages", query=query)
+    answer = msgspec.json.decode(raw, type=PeekAnswer)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(answer.messages)).decode())
+        return
+    for at, message in enumerate(answer.messages, skip):
+        properties = msgspec.json.encode(message["properties"]).decode()
+        click.echo(f"#{at}  {message['exchange'] or '(default)'} / {message['routing_key']}  {properties}")
+        click.echo(f"    {message['payload']}")
+    click.echo(f"{len(answer.messages)} of {answer.total} messages{', cut off' if answer.truncated else ''}.")
+
+
 @queue.command("purge")
 @click.argument("name")
 @in_vhost
@@ -138,20 +155,6 @@ def delete_queue(target: Target, name: str, if_empty: bool, if_unused: bool, vho
     query = "&".join(f"{key}=true" for key, asked in wanted if asked)
     target.api().send("DELETE", "queues", vhost, name, query=query)
     click.echo(f"Queue '{name}' in vhost '{vhost}' deleted.")
-
-
-@click.group()
-def connection() -> None:
-    """See who is connected."""
-
-
-@connection.command("list")
-@as_json
-@with_broker
-def list_connections(target: Target, as_json: bool) -> None:
-    """List AMQP connections."""
-    rows = target.api().get(list[ConnectionRow], "connections")
-    show(rows, ConnectionRow.__struct_fields__, as_json)
 
 
 def _book(operator: bool) -> str:

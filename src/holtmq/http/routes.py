@@ -7,6 +7,7 @@ from typing import Final
 
 from holtmq.http import hot_routes
 from holtmq.http.arrow import ranges, staging
+from holtmq.http.dashboard import api, clients, events, pages
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
@@ -42,6 +43,10 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *locks.ENDPOINTS,
     *timers.ENDPOINTS,
     *ephemeral.ENDPOINTS,
+    *api.ENDPOINTS,
+    *clients.ENDPOINTS,
+    *events.ENDPOINTS,
+    *pages.ENDPOINTS,
 )
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (*_DESCRIBED, *api_docs.endpoints_for(_DESCRIBED))

@@ -29,7 +29,7 @@ from .interface import (
 )
 from .reader import LogReader
 from .records import FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
-from .run_reader import RunReader
+from .run_reader import RunReader, highest
 from .segment import HEADER_SIZE, segment_name
 from .segment_map import SegmentMap
 from .unwritten import Unwritten, tell
@@ -304,7 +304,7 @@ class FileJournal:
         reader = RunReader(self._reader)
 
         def read(positions: array[int]) -> list[Run]:
-            if positions and max(positions) >= self._written:
+            if positions and highest(positions) >= self._written:
                 return [Loose([payload for _, payload in self.read_many(positions)])]
             return reader.read(positions)
 

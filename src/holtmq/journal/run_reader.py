@@ -9,6 +9,7 @@ payloads finds them by arithmetic over all of them (``spans``): 0.2 µs a record
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -46,6 +47,21 @@ def run_bytes(runs: Sequence[Run]) -> int:
     return sum(len(run.data) if isinstance(run, Framed) else sum(map(len, run.payloads)) for run in runs)
 
 
+def highest(positions: array[int]) -> int:
+    """The largest of some positions."""
+    numpy = sys.modules.get("numpy")
+    return max(positions) if numpy is None else int(numpy.frombuffer(positions, numpy.uint64).max())
+
+
+def _rising(positions: array[int]) -> bool:
+    """Whether each position lies behind the one before: 0.15 µs a record in Python, 0.001 with numpy."""
+    numpy = sys.modules.get("numpy")  # loaded for those who read rows as Arrow; nobody else pays for it
+    if numpy is None:
+        return all(map(lt, positions, positions[1:]))
+    numbers = numpy.frombuffer(positions, numpy.uint64)
+    return bool((numbers[1:] > numbers[:-1]).all())
+
+
 class RunReader:
     """One reading from somewhere to somewhere, call by call; everything handed out was checked by it."""
 
@@ -57,7 +73,7 @@ class RunReader:
 
     def read(self, positions: array[int]) -> list[Run]:
         """The records at these positions, in the order asked."""
-        if not all(map(lt, positions, positions[1:])):
+        if not _rising(positions):
             return [self._singly(positions)]
         runs: list[Run] = []
         at, end = 0, len(positions)

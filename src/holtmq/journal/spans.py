@@ -41,11 +41,18 @@ def spans(runs: Sequence[Run]) -> tuple[bytes, Ints, Ints]:
     return b"".join(parts), np.concatenate(starts), np.concatenate(ends)
 
 
+def numbers_at(data: bytes, kind: str, at: Ints) -> Ints:
+    """The little-endian numbers at these places, which need not be aligned."""
+    size = np.dtype(kind).itemsize
+    # One element begins at every byte: each place is looked up once, not byte by byte.
+    every: npt.NDArray[np.generic] = np.ndarray((max(0, len(data) - size + 1),), kind, data, strides=(1,))
+    return every[at].astype(np.int64)
+
+
 def _framed(run: Framed) -> tuple[Ints, Ints]:
     raw = np.frombuffer(run.data, np.uint8)
     at = (np.frombuffer(run.positions, np.uint64) - np.uint64(run.base)).astype(np.int64)
-    prefix = raw[at[:, None] + np.arange(4)]
-    end = at + PREFIX_SIZE + np.ascontiguousarray(prefix).view("<u4")[:, 0].astype(np.int64)
+    end = at + PREFIX_SIZE + numbers_at(run.data, "<u4", at)
     if (raw[at + PREFIX_SIZE] < FIRST_FREE_KIND).any() or (end > len(raw)).any():
         raise JournalCorrupt(f"no record that was appended starts where one was asked for, near {run.base}")
     return at + FRAME_SIZE, end

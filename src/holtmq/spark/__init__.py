@@ -12,14 +12,23 @@ if TYPE_CHECKING:
 FORMAT = "holtmq"
 
 
-def register(spark: "SparkSession") -> "SparkSession":
+def register(
+    spark: "SparkSession", url: str = "", database: str = "holt", pattern: str = "", **options: str
+) -> "SparkSession":
     """Make ``format("holtmq")`` known to a session, and return the session.
 
-    ``format("pyspark_holtmq")`` works without this call: Spark finds that module by its name.
+    ``format("pyspark_holtmq")`` works without this call: Spark finds that module by its name. With a ``url``
+    every queue of that broker (or those whose name matches ``pattern``), its dead letters and its deliveries
+    become tables: ``SELECT * FROM holt.orders``, ``holt.orders_dlq``, ``holt.orders_deliveries``. Call it
+    again to see queues that came later. ``options`` are the source's.
     """
     from holtmq.spark.source import HoltDataSource
 
     spark.dataSource.register(HoltDataSource)
+    if url:
+        from holtmq.spark.tables import create_tables
+
+        create_tables(spark, url, database, pattern, **options)
     return spark
 
 

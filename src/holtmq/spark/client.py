@@ -8,18 +8,20 @@ Every call may be repeated safely: reads change nothing, a staged part replaces 
 
 import http.client
 import json
+import logging
 import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow as pa
 
-from holtmq.spark.errors import BrokerRefused, BrokerUnreachable
+from holtmq.spark.errors import BrokerRefused, BrokerUnreachable, InvalidOption
 from holtmq.spark.offsets import Head
 from holtmq.spark.options import Connection, Selection
 
@@ -29,6 +31,9 @@ _ARROW: Final = "application/vnd.apache.arrow.stream"
 _AWAY: Final = (OSError, http.client.HTTPException, pa.ArrowInvalid, EOFError)
 _PAUSE: Final = 0.1
 _PAUSE_MAX: Final = 2.0
+_SILENCE: Final = 5.0  # seconds the broker may be away before the log says so
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class BrokerClient:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._base = parts.path.rstrip("/")
         self._tls = _tls(connection) if parts.scheme == "https" else None
+        self._token = connection.token or _read_token(connection.token_file)
         self._open: http.client.HTTPConnection | None = None
 
     def __enter__(self) -> "BrokerClient":
@@ -230,8 +236,8 @@ class BrokerClient:
         if connection is None:
             connection = self._open = self._connect()
         headers = {"content-type": kind} if body is not None else {}
-        if self._options.token:
-            headers["authorization"] = f"Bearer {self._options.token}"
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
         asked = urlencode({name: value for name, value in query.items() if value})
         connection.request(method, f"{self._base}{path}?{asked}", body, headers)
         response = connection.getresponse()
@@ -270,11 +276,28 @@ class BrokerClient:
             ) from error
         if time.monotonic() + pause > deadline:
             raise BrokerUnreachable(
-                f"no answer from {self._options.url} for {self._options.retry_seconds:g} seconds: "
-                f"{type(error).__name__}: {error}"
+                f"no answer from {self._options.url} for {self._options.retry_seconds:g} seconds "
+                f"(option retryTimeout): {type(error).__name__}: {error}"
             ) from error
+        away = self._options.retry_seconds - (deadline - time.monotonic())
+        if away <= _SILENCE < away + pause:
+            log.warning(
+                "no answer from %s for %g seconds, trying again for up to %g: %s: %s",
+                self._options.url,
+                _SILENCE,
+                self._options.retry_seconds,
+                type(error).__name__,
+                error,
+            )
         time.sleep(pause)
         return min(2 * pause, _PAUSE_MAX)
+
+
+def _read_token(path: str) -> str:
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except OSError as error:
+        raise InvalidOption(f"option tokenFile: {error}") from None
 
 
 def _reason(body: bytes) -> str:

@@ -22,6 +22,8 @@ EARLIEST: Final = -2  # as in Kafka's JSON
 LATEST: Final = -1
 DEFAULT_RECORDS_PER_SLICE: Final = 250_000
 DEFAULT_URL: Final = "http://127.0.0.1:6632"
+# A standby that takes over, or a broker that recovers a large journal, needs a minute or two.
+DEFAULT_RETRY_SECONDS: Final = 300.0
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES: Final = {
     "": 1,
@@ -42,11 +44,12 @@ class Connection:
     url: str = DEFAULT_URL
     token: str = ""
     timeout: float = 60.0  # seconds without a byte
-    retry_seconds: float = 30.0  # how long a broker may be away before the query fails
+    retry_seconds: float = DEFAULT_RETRY_SECONDS  # how long a broker may be away before the query fails
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
     tls_verify: bool = True
+    token_file: str = ""  # where the token is, on every machine that needs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class SinkOptions:
 _CONNECTION: Final = (
     "url",
     "token",
+    "tokenFile",
     "timeout",
     "retryTimeout",
     "tlsCa",
@@ -232,15 +236,18 @@ def _connection(options: "_Options") -> Connection:
         options.refuse("url", "it must look like http://host:6632")
     if bool(options.text("tlsCert")) != bool(options.text("tlsKey")):
         raise InvalidOption("tlsCert and tlsKey go together")
+    if options.text("token") and options.text("tokenFile"):
+        raise InvalidOption("give token or tokenFile, not both")
     return Connection(
         url.rstrip("/"),
         options.text("token"),
         options.seconds("timeout", 60.0),
-        options.seconds("retryTimeout", 30.0),
+        options.seconds("retryTimeout", DEFAULT_RETRY_SECONDS),
         options.text("tlsCa"),
         options.text("tlsCert"),
         options.text("tlsKey"),
         options.flag("tlsVerify", True),
+        options.text("tokenFile"),
     )
 
 

@@ -44,9 +44,14 @@ class Staged(WriterCommitMessage):
     rows: int
 
 
-def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Refuse a frame the sink cannot write, with the reason, before anything is staged."""
+def check_columns(schema: StructType, options: SinkOptions, *, table: bool = False) -> None:
+    """Refuse a frame the sink cannot write, with the reason, before anything is staged.
+
+    A table has columns that are the broker's to give; ``INSERT`` fills them with nulls (``_writable``).
+    """
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if table:
+        given = {name: kind for name, kind in given.items() if name in _NAMES}
     if "payload" not in given:
         raise UnfitSchema(
             "the sink writes column payload, and there is none; make one with "
@@ -64,8 +69,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 class _Stager:
     """Stages the rows of one task, in parts of bounded size."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, *, table: bool = False) -> None:
         self._options = options
+        self._table = table
 
     def run(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> Staged:
         context = TaskContext.get()
@@ -76,7 +82,7 @@ class _Stager:
         rows = part = 0
         most = self._options.part_bytes
         with BrokerClient(self._options.connection) as broker:
-            for held in _parts(batches, most):
+            for held in _parts(map(_writable, batches) if self._table else batches, most):
                 self._stage(broker, writer, batch, task, attempt, part, held)
                 rows += sum(some.num_rows for some in held)
                 part += 1
@@ -98,6 +104,17 @@ class _Stager:
                 stream.write_batch(one)
         defaults = {"queue": self._options.queue, "partition": self._options.partition}
         broker.stage(writer, batch, task, attempt, part, sink.getvalue().to_pybytes(), defaults)
+
+
+def _writable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What of a table's row is written; anything else must be null."""
+    for name in batch.schema.names:
+        if name not in _NAMES and batch.column(name).null_count < batch.num_rows:
+            raise UnfitSchema(
+                f"column {name} is the broker's to give: name the columns you write, "
+                f"INSERT INTO … (payload, partition) …; it writes {', '.join(_NAMES)}"
+            )
+    return batch.select([name for name in batch.schema.names if name in _NAMES])
 
 
 def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
@@ -166,16 +183,19 @@ class HoltStreamWriter(DataSourceStreamArrowWriter):
 class HoltBatchWriter(DataSourceArrowWriter):
     """All rows or none. Inside ``foreachBatch``, writeId and writeBatch make it exactly once as well."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(
+        self, options: SinkOptions, schema: StructType, overwrite: bool, table: bool = False
+    ) -> None:
         if overwrite:
             raise UnfitSchema('a queue is appended to, not overwritten: use mode("append")')
-        check_columns(schema, options)
+        check_columns(schema, options, table=table)
         self._options = options
+        self._table = table
         # Pickled from here: every task stages under the same name.
         self.name = options.write_id or f"write-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return _Stager(self._options).run(iterator, self.name, self._options.write_batch)
+        return _Stager(self._options, table=self._table).run(iterator, self.name, self._options.write_batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _publish(self._options, messages, self._options.write_batch)

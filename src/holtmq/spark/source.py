@@ -27,9 +27,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holtmq.spark import FORMAT, offsets
+from holtmq.spark import FORMAT, offsets, tables
 from holtmq.spark.client import BrokerClient
-from holtmq.spark.errors import DataLoss
+from holtmq.spark.errors import DataLoss, InvalidOption
 from holtmq.spark.offsets import Head, Mark, OffsetJson
 from holtmq.spark.options import SourceOptions, sink_options, source_options
 from holtmq.spark.planning import Span, hold_back, plan_end, plan_end_by_bytes, plan_slices
@@ -47,19 +47,35 @@ class HoltDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return source_ddl(source_options(self.options, streaming=None))
+        table = tables.table_options(self.options)
+        if table is None:
+            return source_ddl(source_options(self.options, streaming=None))
+        return tables.with_comment(
+            source_ddl(source_options(table, streaming=None)), tables.comment_of(table)
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HoltReader(source_options(self.options, streaming=False), schema)
+        return HoltReader(source_options(self._given(schema), streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return HoltStreamReader(source_options(self.options, streaming=True), schema)
+        return HoltStreamReader(source_options(self._given(schema), streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return HoltBatchWriter(sink_options(self.options), schema, overwrite)
+        table = bool(tables.options_of(schema))
+        return HoltBatchWriter(sink_options(self._given(schema)), schema, overwrite, table)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return HoltStreamWriter(sink_options(self.options), schema)
+        return HoltStreamWriter(sink_options(self._given(schema)), schema)
+
+    def _given(self, schema: StructType) -> Mapping[str, str]:
+        """The options of this query over those of its table."""
+        if not self.options and not tables.options_of(schema):
+            raise InvalidOption(
+                "Spark does not hand a table's options to a Python source. Make the table without a list of "
+                "columns and without AS SELECT (its options are kept with its columns then), or use "
+                "CREATE TEMPORARY VIEW … USING holtmq OPTIONS (…)"
+            )
+        return {**tables.options_of(schema), **self.options}
 
 
 class HoltReader(DataSourceReader):

@@ -7,10 +7,12 @@ other programs; what the caller sets wins.
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_CLASS_PATH: Final = "spark.driver.extraClassPath"
 
 
 def open_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
@@ -23,9 +25,14 @@ def open_session(name: str, master: str, settings: Mapping[str, str] | None = No
     from pyspark.sql import SparkSession
 
     from holtmq.spark import register
+    from holtmq.spark.python_start import class_path
 
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_defaults(master), **_dotted(settings or {})}.items():
+    chosen = {**_defaults(master), **_dotted(settings or {})}
+    if SparkSession.getActiveSession() is None and (patient := class_path()):
+        theirs = chosen.get(_CLASS_PATH)
+        chosen[_CLASS_PATH] = os.pathsep.join([patient, theirs]) if theirs else patient
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     if master.startswith("local"):
@@ -38,6 +45,8 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "true",
+        # The second of the two limits on the start of a Python process; the first one is in ``python_start``.
+        "spark.python.authenticate.socketTimeout": "120s",
     }
     if not master.startswith("local"):
         return common

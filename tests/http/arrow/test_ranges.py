@@ -1,8 +1,10 @@
 """Ranges, staged batches and mirrored cursors over HTTP, as any program would use them."""
 
 import io
+import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -11,8 +13,13 @@ import pytest
 
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.commands import staging
+from holtmq.broker.partitioned.log import range_reads
+from holtmq.broker.partitioned.log.range_reads import Chosen
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
+from holtmq.http.arrow import stream
+from holtmq.http.arrow.columns import decode_envelope
+from holtmq.http.engine.open_streams import BUDGET_BYTES, OpenStreams
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties, encode_header, encode_properties
@@ -568,21 +575,19 @@ def test_a_group_with_workers_cannot_be_mirrored(http: httpx.Client) -> None:
 def test_a_reader_that_does_not_read_makes_the_broker_wait_not_grow(
     broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holtmq.broker.partitioned.log import range_reads
-
     for at in range(0, 40_000, 4_000):
         items = [{"queue": "q", "payload": {"n": n, "pad": "x" * 1000}} for n in range(at, at + 4_000)]
         assert http.post("/api/v1/push", json={"items": items}).status_code == 201
     made = 0
-    pieces = range_reads.pieces
+    step = range_reads.Pieces.__next__
 
-    def counted(*arguments: Any) -> Iterator[Any]:
+    def counted(pieces: range_reads.Pieces) -> range_reads.Piece:
         nonlocal made
-        for piece in pieces(*arguments):
-            made += len(piece.offsets)
-            yield piece
+        piece = step(pieces)
+        made += len(piece.offsets)
+        return piece
 
-    monkeypatch.setattr(range_reads, "pieces", counted)
+    monkeypatch.setattr(range_reads.Pieces, "__next__", counted)
 
     with http.stream("GET", "/api/v1/ranges/q/rows") as answer:
         chunks = answer.iter_raw()
@@ -599,19 +604,10 @@ def test_a_reader_that_does_not_read_makes_the_broker_wait_not_grow(
     assert rest > 20_000_000
 
 
-def test_a_batch_that_would_stop_the_broker_for_long_is_refused(http: httpx.Client) -> None:
-    refusal = commit(http, 0, (0, 0, 600_000), (1, 0, 600_000))
-
-    assert refusal.status_code == 429
-    assert "maxOffsetsPerTrigger" in refusal.json()["error"]
-
-
 def test_large_messages_after_small_ones_are_not_read_all_at_once(
     broker: TestBroker, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The size of what was read last says nothing about what comes next."""
-    from holtmq.broker.partitioned.log import range_reads
-
     push(http, "q", 5_000)
     for n in range(40):
         items = [{"queue": "q", "partition": "p0", "payload": {"n": n, "pad": "x" * 50_000}}]
@@ -664,3 +660,59 @@ def test_a_routing_key_that_is_no_text_is_spelled_out(broker: TestBroker, http: 
     found = table(http.get("/api/v1/ranges/log/rows", params={"from": 0, "to": 2}))
     found.validate(full=True)
     assert found["routing_key"].to_pylist() == ["plain", "a\\xff"]
+
+
+def test_nested_headers_are_json() -> None:
+    headers = {
+        "plain": "text",
+        "number": 7,
+        "flag": True,
+        "none": None,
+        "list": [1, "two", None, 0.5],
+        "table": {"who": "ann", "deep": {"at": datetime(2026, 5, 1, tzinfo=UTC), "raw": b"\x01"}},
+    }
+
+    _, found, _ = decode_envelope(encode_properties(Properties(headers=headers)))
+
+    texts = dict(found or ())
+    assert (texts["plain"], texts["number"], texts["flag"], texts["none"]) == ("text", "7", "true", "null")
+    assert json.loads(texts["list"]) == [1, "two", None, 0.5]
+    assert json.loads(texts["table"]) == {
+        "who": "ann",
+        "deep": {"at": "2026-05-01T00:00:00+00:00", "raw": "\x01"},
+    }
+
+
+def test_many_readers_that_do_not_read_cost_no_more_than_the_budget(
+    broker: TestBroker, http: httpx.Client
+) -> None:
+    push_wide(http, "q", 4_000)
+    before = pa.total_allocated_bytes()
+
+    def begin(node: Node) -> tuple[int, int, int]:
+        """Sixty-four readers, each with the second piece on its way."""
+        store = node.partitioned.store
+        info = range_reads.find(store, "q")
+        schema = stream.schema_of(info.relation, ())
+        share = OpenStreams()
+        largest, readers, columns = 0, [], 0
+        for _ in range(64):
+            share.count += 1
+            reader = stream.stream(store, info, 0, info.next, schema, Chosen(), share.piece_bytes)
+            next(reader)
+            readers.append(reader)
+        for reader in readers:
+            largest = max(largest, *(len(next(reader)) for _ in range(6)))
+            columns = max(columns, pa.total_allocated_bytes() - before)
+        return largest, columns, len(readers)
+
+    largest, columns, readers = broker.call(begin)
+
+    assert readers * largest < 2 * BUDGET_BYTES
+    assert columns < BUDGET_BYTES / readers, "readers that wait keep their columns"
+
+
+def push_wide(http: httpx.Client, queue: str, count: int) -> None:
+    for at in range(0, count, 1_000):
+        items = [{"queue": queue, "payload": {"pad": "x" * 2000}} for _ in range(at, at + 1_000)]
+        assert http.post("/api/v1/push", json={"items": items}).status_code == 201

@@ -4,10 +4,12 @@ import io
 
 import httpx
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from holtmq.broker.partitioned.commands import staging
 from holtmq.testing import TestBroker
 
 
@@ -98,5 +100,21 @@ class StagingMachine(RuleBasedStateMachine):
         self.staged = {key: parts for key, parts in self.staged.items() if key[0] != writer}
 
 
+class SmallPieces(StagingMachine):
+    """The same, with batches so large that they are published in pieces."""
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(staging, "ATOMIC_ROWS", 2)
+        self.patch.setattr(staging, "PIECE_ROWS", 2)
+        super().__init__()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.patch.undo()
+
+
 TestStaging = StagingMachine.TestCase
 TestStaging.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestStagingInPieces = SmallPieces.TestCase
+TestStagingInPieces.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

@@ -53,19 +53,28 @@ class QueueTally:
 class QueueCounters:
     """The counters of all queues; a deleted queue's go with it, but stay in the totals."""
 
-    __slots__ = ("_gone", "queues")
+    __slots__ = ("_gone", "_used", "queues")
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueTally] = {}
+        self._used: set[str] = set()
         self._gone = QueueTally()  # of queues that were deleted: a sum that falls would be read as a restart
 
     def of(self, queue: str) -> QueueTally:
+        """The counters of one queue, to be changed."""
+        self._used.add(queue)
         found = self.queues.get(queue)
         if found is None:
             found = self.queues[queue] = QueueTally()
         return found
 
+    def take_used(self) -> set[str]:
+        """The queues whose counters were asked for since the last call."""
+        used, self._used = self._used, set()
+        return used
+
     def forget(self, queue: str) -> None:
+        self._used.add(queue)
         counters = self.queues.pop(queue, None)
         if counters is not None:
             _add(self._gone, counters)

@@ -217,6 +217,7 @@ def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | 
         broker.flow.touch(holding.queue)
         if holding.queue.limited:  # the crash may have come between a message and the one it pushed out
             holding.queue.shed_excess(broker.flow.pager)
+        holding.queue.figures.recovered(holding.queue)
     for position, due_ms in delayed.items():
         broker.flow.schedule_delayed(position, True, due_ms)
     return count

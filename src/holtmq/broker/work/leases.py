@@ -13,16 +13,47 @@ from holtmq.broker.message import Message
 if TYPE_CHECKING:
     from holtmq.broker.work.work_queue import WorkQueue
 
+_NOTE_MS: Final = 1_000
+_NOTES_MAX: Final = 64
 REVOKED_MAX: Final = 100_000  # revoked leases remembered per session, for late settlements
 
 
 class Holder:
-    """Something that can hold leases: a consumer, or a session's single gets."""
+    """Something that can hold leases: a consumer, or a session's single gets.
 
-    __slots__ = ("held",)
+    A lease does not know when it began, which would cost each delivery; the holder notes about once a second
+    which number was next.
+    """
+
+    __slots__ = ("_notes", "held")
 
     def __init__(self) -> None:
         self.held: dict[int, Lease] = {}
+        self._notes: list[tuple[int, int]] = []  # (when, the first number given out from then on)
+
+    def note_delivery(self, now_ms: int, first: int) -> None:
+        """Leases from number ``first`` on begin now."""
+        notes = self._notes
+        if notes and now_ms - notes[-1][0] < _NOTE_MS:
+            return
+        notes.append((now_ms, first))
+        if len(notes) > _NOTES_MAX:
+            self.held_since_ms()  # forgets what is settled
+            if len(notes) > _NOTES_MAX:
+                del notes[1:-1:2]  # the older, the coarser
+
+    def held_since_ms(self) -> int | None:
+        """When the oldest lease began, at most a second early; None when there is none."""
+        notes = self._notes
+        if not self.held:
+            notes.clear()
+            return None
+        oldest = min(self.held) if len(self.held) < _NOTES_MAX else next(iter(self.held))
+        past = 0
+        while past + 1 < len(notes) and notes[past + 1][1] <= oldest:
+            past += 1
+        del notes[:past]
+        return notes[0][0] if notes else None
 
 
 class Lease(msgspec.Struct, gc=False, eq=False):

@@ -36,6 +36,9 @@ class Pager(Protocol):
         ...
 
 
+_BROWSE_RUN: Final = 64
+
+
 class PositionRun(NamedTuple):
     """Journal positions of messages that wait one behind the other."""
 
@@ -218,6 +221,18 @@ class SpillingFifo:
                 yield PositionRun(chunk[:], self._tagged)
         if self.inbox is not self.ready:
             yield _positions_of(self.inbox)
+
+    def browse(self, pager: Pager) -> Iterator[Message]:
+        """Every waiting message in order, left in place and not kept in memory."""
+        yield from list(self.ready)
+        for chunk in list(self._paged):
+            for start in range(0, len(chunk), _BROWSE_RUN):
+                run = chunk[start : start + _BROWSE_RUN]
+                if self._withdrawn:
+                    run = array("Q", [p for p in run if p & ~TRANSIENT not in self._withdrawn])
+                yield from pager.read(run)
+        if self.inbox is not self.ready:
+            yield from list(self.inbox)
 
     def transient_bytes(self) -> int:
         """Bodies that a restart forgets."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, Protocol
 
+from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
@@ -73,6 +74,7 @@ class WorkQueue:
         "expiry_scheduled_ms",
         "fifo",
         "fifos",
+        "figures",
         "held_back",
         "id",
         "levels_clamped",
@@ -139,6 +141,7 @@ class WorkQueue:
         self.unacked = 0
         self.bytes = 0  # of what waits
         self.held_back: dict[int, list[Message]] = {}  # waiting out x-retry-delay, batch by batch
+        self.figures = QueueFigures()
         self.dirty = False
         self.deleted = False
         self.expiring = options.message_ttl_ms is not None
@@ -234,6 +237,7 @@ class WorkQueue:
                 # All that is left goes back, not just this part: a later taker must not overtake it.
                 spare = part[room:] + [m for after in range(at + 1, stride) for m in messages[after::stride]]
                 self.unacked -= len(spare)
+                self.figures.delivered -= len(spare)
                 self.restore(spare, pager)
                 return
 
@@ -246,6 +250,7 @@ class WorkQueue:
         self.bytes -= taken_bytes
         if self.expiring:
             messages = self._drop_expired(messages, now_ms)
+        self.figures.delivered += len(messages)
         return messages
 
     def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
@@ -266,6 +271,7 @@ class WorkQueue:
         count = len(self.store)
         self.store.clear()
         self.bytes = 0
+        self.figures.purged += count
         if self.returned:
             returned = self.returned
             self.returned = {m.seq: returned[m.seq] for m in outstanding if m.seq in returned}
@@ -276,6 +282,7 @@ class WorkQueue:
     def settle(self, message: Message) -> None:
         """A lease ended for good: forget the message."""
         self.unacked -= 1
+        self.figures.acked += 1
         if self.returned:
             self.returned.pop(message.seq, None)
             if not self.unacked and not len(self.store) and not self.held_back:
@@ -291,6 +298,7 @@ class WorkQueue:
                 self.settle(message)
             return
         self.unacked -= len(messages)
+        self.figures.acked += len(messages)
         if self.persisted:
             kept = [message for message in messages if message.persistent]
             self.settled += [message.position for message in kept]
@@ -303,6 +311,7 @@ class WorkQueue:
     def reject(self, message: Message) -> None:
         """A lease ended in a rejection: dead-letter the message."""
         self.unacked -= 1
+        self.figures.dropped += 1
         self.outcasts.append((Reason.REJECTED, message))
 
     def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
@@ -316,8 +325,10 @@ class WorkQueue:
             self.returned[message.seq] = count
             if limit is not None and count > limit:
                 self.outcasts.append((Reason.DELIVERY_LIMIT, message))
+                self.figures.dropped += 1
             else:
                 back.append(message)
+        self.figures.returned += len(back)
         if self.options.retry_delay_ms:
             return back
         self.restore(back, pager)
@@ -348,6 +359,7 @@ class WorkQueue:
         """A late acknowledgment: drop the message if nobody has taken it yet."""
         if not self.take_out(message):
             return False
+        self.figures.acked += 1
         self.returned.pop(message.seq, None)
         if message.persistent and self.persisted:
             self.settled.append(message.position)
@@ -412,12 +424,14 @@ class WorkQueue:
             # A TTL of zero means "now or never": whoever can take it in this turn gets it.
             if 0 < deadline <= now_ms and deadline > message.arrived_ms:
                 self.outcasts.append((Reason.EXPIRED, message))
+                self.figures.dropped += 1
             else:
                 live.append(message)
         return live
 
     def _leave(self, message: Message, reason: Reason) -> None:
         self.bytes -= len(message.body)
+        self.figures.dropped += 1
         self.outcasts.append((reason, message))
 
 

@@ -17,6 +17,7 @@ from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.range_reads import Chosen, RangeInfo, Relation
 from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.protocol import CORS
 from holtmq.http.engine.stepwise import Stepwise
 
@@ -137,16 +138,19 @@ async def rows(call: Call) -> object:
     first, stop = _range(call, info)
     chosen = Chosen(query.text("partition"), query.time_us("fromTime"), query.time_us("toTime"))
     await call.durable()
-    bodies = speaks.stream(call.service.store, info, first, stop, schema, chosen)
+    streams = call.context.range_streams
+    bodies = speaks.stream(call.service.store, info, first, stop, schema, chosen, streams.piece_bytes)
     headers = {name.decode(): value.decode() for name, value in CORS}
     headers |= {"x-holt-queue-id": str(info.queue.number), "x-holt-first-offset": str(info.first)}
-    return StreamingResponse(_pump(bodies), 200, headers, ARROW)
+    return StreamingResponse(_pump(bodies, streams), 200, headers, ARROW)
 
 
-async def _pump(bodies: Iterator[bytes]) -> AsyncIterator[bytes]:
-    for body in bodies:
-        yield body
-        await asyncio.sleep(0)  # a fast client must not keep the loop to itself
+async def _pump(bodies: Iterator[bytes], streams: OpenStreams) -> AsyncIterator[bytes]:
+    with streams.another():
+        for body in bodies:
+            yield body
+            del body  # the connection has it: a slow client costs it once
+            await asyncio.sleep(0)  # a fast client must not keep the loop to itself
 
 
 async def mirror(call: Call) -> object:

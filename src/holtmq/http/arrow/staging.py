@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.commands.staging import Committed, Winner
+from holtmq.broker.partitioned.commands.staging_records import Committed, Winner
 from holtmq.http.arrow.ranges import arrow
 from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal

@@ -9,20 +9,20 @@ retention took) as metadata; the last one may be empty.
 
 import io
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
-from holtmq.broker.partitioned.commands.staging import StagedRow
+from holtmq.broker.partitioned.commands.staging_records import StagedRow
 from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.bodies import ID_MAX, AmqpFacts, Body
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.delivery_log import DeliveryOutcome, DeliveryRun
 from holtmq.broker.partitioned.log.identifiers import dead_letter_id
-from holtmq.broker.partitioned.log.range_reads import Chosen, Piece, RangeInfo, Relation
+from holtmq.broker.partitioned.log.range_reads import PIECE_BYTES, Chosen, Piece, RangeInfo, Relation
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.streams.envelopes import to_payload
@@ -87,34 +87,68 @@ def schema_of(relation: Relation, columns: Sequence[str]) -> pa.Schema:
 
 
 def stream(
-    store: PartitionedStore, info: RangeInfo, first: int, stop: int, schema: pa.Schema, chosen: Chosen
+    store: PartitionedStore,
+    info: RangeInfo,
+    first: int,
+    stop: int,
+    schema: pa.Schema,
+    chosen: Chosen,
+    piece_bytes: Callable[[], int] = lambda: PIECE_BYTES,
 ) -> Iterator[bytes]:
     """The range as the bytes of an IPC stream, one bounded batch at a time."""
-    sink = _Sink()
-    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), schema) as writer:
-        for batch, at, gone in _batches(store, info, first, stop, schema, chosen):
-            writer.write_batch(batch, custom_metadata={"next": str(at), "gone": str(gone)})
-            yield sink.take()
-    yield sink.take()
+    if info.relation is Relation.MESSAGES:
+        with_bodies = not NEED_NO_RECORD.issuperset(schema.names)
+        pieces = range_reads.Pieces(store, info.queue, first, stop, chosen, with_bodies, piece_bytes)
+        return _IpcStream(schema, _MessageBatches(store, info.queue, schema, pieces))
+    return _IpcStream(schema, _side_batches(store, info, first, stop, schema, chosen))
 
 
-def _batches(
+class _IpcStream(Iterator[bytes]):
+    """Batches as bytes. Between two of them it holds neither: a slow reader costs what is on its way."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[_Batch]) -> None:
+        self._sink = _Sink()
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema)
+        self._batches: Iterator[_Batch] | None = batches
+
+    def __next__(self) -> bytes:
+        if self._batches is None:
+            raise StopIteration
+        for batch, at, gone in self._batches:
+            self._writer.write_batch(batch, custom_metadata={"next": str(at), "gone": str(gone)})
+            return self._sink.take()
+        self._batches = None
+        self._writer.close()
+        return self._sink.take()
+
+
+class _MessageBatches(Iterator[_Batch]):
+    """Pieces of a queue as batches. ``_maps`` remembers decoded properties: publishers repeat them."""
+
+    def __init__(
+        self, store: PartitionedStore, queue: PartitionedQueue, schema: pa.Schema, pieces: Iterator[Piece]
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._schema = schema
+        self._pieces = pieces
+        self._gone = 0
+        self._maps: dict[bytes, tuple[str | None, list[tuple[str, str]] | None, list[tuple[str, str]]]] = {}
+
+    def __next__(self) -> _Batch:
+        piece = next(self._pieces)
+        self._gone += piece.gone
+        if not len(piece.offsets):
+            return _empty(self._schema), piece.next, self._gone
+        columns = MessageColumns(self._queue, piece, self._store.cipher, self._maps)
+        arrays = [columns.column(name) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema), piece.next, self._gone
+
+
+def _side_batches(
     store: PartitionedStore, info: RangeInfo, first: int, stop: int, schema: pa.Schema, chosen: Chosen
 ) -> Iterator[_Batch]:
     queue = info.queue
-    if info.relation is Relation.MESSAGES:
-        maps: dict[bytes, tuple[str | None, list[tuple[str, str]] | None, list[tuple[str, str]]]] = {}
-        gone = 0
-        with_bodies = not NEED_NO_RECORD.issuperset(schema.names)
-        for piece in range_reads.pieces(store, queue, first, stop, chosen, with_bodies):
-            gone += piece.gone
-            if not len(piece.offsets):
-                yield _empty(schema), piece.next, gone
-                continue
-            columns = MessageColumns(queue, piece, store.cipher, maps)
-            arrays = [columns.column(name) for name in schema.names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema), piece.next, gone
-        return
     if info.relation is Relation.DEAD_LETTERS:
         letters = range_reads.letters(queue, first, stop, chosen)
         for at in range(0, len(letters), _STEP):
@@ -209,15 +243,16 @@ class _Sink(io.RawIOBase):
     """Takes what Arrow writes until somebody wants it."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._parts: list[memoryview] = []
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: object) -> int:
-        part = bytes(data)  # type: ignore[call-overload]  # Arrow hands a buffer that is its own
+        # Kept, not copied: Arrow hands bytes, or a buffer that lives as long as somebody holds it.
+        part = memoryview(data)  # type: ignore[arg-type]
         self._parts.append(part)
-        return len(part)
+        return part.nbytes
 
     def take(self) -> bytes:
         parts, self._parts = self._parts, []

@@ -79,7 +79,8 @@ def _bind(context: Context, endpoint: Endpoint):  # type: ignore[no-untyped-def]
             return Response(_encode(result), 200, _CORS, "application/json")
         if result.content_type != "application/json":
             assert isinstance(result.body, bytes)
-            return Response(result.body, result.status, {**_CORS, "content-type": result.content_type})
+            headers = {**_CORS, **result.headers, "content-type": result.content_type}
+            return Response(result.body, result.status, headers)
         if result.status == 204:
             return Response(None, 204, _CORS)
         return Response(_encode(result.body), result.status, {**_CORS, **result.headers}, "application/json")

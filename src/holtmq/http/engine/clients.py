@@ -89,6 +89,8 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
     active: bool
     prefetch_count: int
     arguments: dict[str, object]
+    messages_unacknowledged: int = 0
+    held_since: int | None = None  # milliseconds: when the oldest unacked delivery was made
 
 
 class Clients(Protocol):

@@ -4,18 +4,20 @@ Owns: nothing; it is handed down once, at start. Must not touch: sockets.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holtmq.auth.login import Authenticator
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
+from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
+from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.journal.interface import Journal
 
 
@@ -45,6 +47,9 @@ class Context:
     clients: Clients  # who is connected over AMQP
     alarm: Callable[[], str]  # why publishers must wait; empty: they need not
     listeners: Callable[[], list[Listener]]
+    sampler: Sampler
+    kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
+    range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:
         """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""

@@ -161,7 +161,7 @@ async def get(call: ManagementCall) -> object:
                 break
             ledger.grant(queue, message, holder)
             size += len(message.body)
-            rows.append(_message_row(queue, message, given))
+            rows.append(message_row(queue, message, given.encoding, given.truncate))
     except BaseException:
         flow.release(ledger.end_all())  # nobody else knows of these leases
         raise
@@ -176,10 +176,16 @@ async def get(call: ManagementCall) -> object:
     return rows
 
 
-def _message_row(queue: WorkQueue, message: Message, given: GetIn) -> dict[str, object]:
-    shown = message.body if given.truncate is None else message.body[: given.truncate]
+def message_row(
+    queue: WorkQueue,
+    message: Message,
+    wanted: GetEncoding = GetEncoding.AUTO,
+    truncate: int | None = None,
+) -> dict[str, object]:
+    """A message as JSON; ``truncate``: show so many bytes of its body."""
+    shown = message.body if truncate is None else message.body[:truncate]
     payload, encoding = base64.b64encode(shown).decode(), Encoding.BASE64
-    if given.encoding is GetEncoding.AUTO:
+    if wanted is GetEncoding.AUTO:
         with suppress(UnicodeDecodeError):
             payload, encoding = shown.decode(), Encoding.STRING
     properties = Properties()

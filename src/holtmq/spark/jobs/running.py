@@ -32,6 +32,7 @@ class Setting:
     conf: Mapping[str, str] = field(default_factory=dict)
     tls_ca: str = ""  # file of the authority behind an https url; empty: the system's
     out: TextIO = sys.stderr
+    retry_timeout: str = ""  # how long the broker may be away: option retryTimeout; empty: its default
 
     def session(self, name: str) -> "SparkSession":
         return open_session(f"holt {name}", self.master, self.conf)
@@ -39,7 +40,12 @@ class Setting:
     @property
     def source(self) -> dict[str, str]:
         """Options every read and write starts from."""
-        given = {"url": self.url, "token": self.token, "tlsCa": self.tls_ca}
+        given = {
+            "url": self.url,
+            "token": self.token,
+            "tlsCa": self.tls_ca,
+            "retryTimeout": self.retry_timeout,
+        }
         return {name: value for name, value in given.items() if value}
 
 

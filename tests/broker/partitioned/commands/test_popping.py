@@ -6,7 +6,7 @@ import pytest
 
 from holtmq.broker.partitioned.commands import popping
 from holtmq.broker.partitioned.commands.admin import configure
-from holtmq.broker.partitioned.commands.staging import StagedRow, Winner
+from holtmq.broker.partitioned.commands.staging_records import StagedRow, Winner
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.log.bodies import Body

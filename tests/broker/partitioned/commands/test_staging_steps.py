@@ -6,7 +6,7 @@ import pytest
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands import staging
-from holtmq.broker.partitioned.commands.staging import Committed, StagedRow, Winner
+from holtmq.broker.partitioned.commands.staging_records import Committed, StagedRow, Winner
 from holtmq.broker.partitioned.events import QueueDeleted
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PushItem
@@ -212,3 +212,126 @@ def test_a_checkpoint_after_the_rows_are_gone_does_not_surprise_a_commit_between
             finish(steps)
     else:
         assert finish(steps) == Committed(0, 0, True)
+
+
+@pytest.fixture
+def _large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four rows at once are the most; a larger batch goes three at a time."""
+    monkeypatch.setattr(staging, "ATOMIC_ROWS", 4)
+    monkeypatch.setattr(staging, "PIECE_ROWS", 3)
+
+
+def stage_large(service: PartitionedService, attempt: int = 7, rows: int = 2) -> Winner:
+    """Five parts."""
+    total = 0
+    for part in range(5):
+        some = [
+            StagedRow("q", "p", Body(f"a{attempt}.{part}.{n}", b"%d" % (part * rows + n)))
+            for n in range(rows)
+        ]
+        total = service.staging.stage("w", 1, 0, attempt, part, some, NOW)
+    return Winner(0, attempt, total)
+
+
+def numbers(service: PartitionedService, queue: str = "q") -> list[bytes]:
+    if queue not in service.store.queues:
+        return []
+    log = service.store.queues[queue].log
+    return [service.store.body(log.position(at)).payload for at in range(log.next_offset)]
+
+
+ALL = [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.usefixtures("_large_batches")
+def test_a_batch_too_large_for_one_record_is_published_whole_and_once(service: PartitionedService) -> None:
+    winner = stage_large(service)
+
+    first = finish(service.staging.commit("w", 1, [winner], NOW))
+    again = finish(service.staging.commit("w", 1, [winner], NOW))
+
+    assert (first, again) == (Committed(10, 0, False), Committed(0, 0, True))
+    assert numbers(service) == ALL
+    assert service.staging.staged() == {}
+
+
+def begin(service: PartitionedService) -> None:
+    """Publish the first piece of a large batch; its request is gone then."""
+    steps = service.staging.commit("w", 1, [stage_large(service)], NOW)
+    while not numbers(service):
+        next(steps)
+    steps.close()
+    assert 0 < len(numbers(service)) < 10
+
+
+@pytest.mark.usefixtures("_large_batches")
+@pytest.mark.parametrize("how", ["the broker", "the same commit", "a batch run again", "the next batch"])
+@pytest.mark.parametrize("restart", [None, "recovery", "checkpoint"])
+def test_a_batch_that_has_begun_to_appear_is_finished_from_its_own_rows(
+    service: PartitionedService, how: str, restart: str | None
+) -> None:
+    begin(service)
+    if restart:
+        service.journal.flush()
+        if restart == "checkpoint":
+            assert service.journal.checkpoint(*service.store.snapshot())
+            service.journal.flush()
+        service = recovered(service)
+
+    if how == "the broker":
+        for _ in service.staging.finish(NOW):
+            pass
+    elif how == "the same commit":
+        finish(service.staging.commit("w", 1, [Winner(0, 7, 10)], NOW))
+    elif how == "a batch run again":  # cut and ordered differently, under another attempt
+        finish(service.staging.commit("w", 1, [stage_large(service, attempt=8, rows=3)], NOW))
+    else:
+        finish(service.staging.commit("w", 2, [], NOW))
+
+    assert numbers(service) == ALL
+    assert finish(service.staging.commit("w", 1, [Winner(0, 7, 10)], NOW)).repeated
+    assert service.staging.staged() == {}
+
+
+def recovered(service: PartitionedService) -> PartitionedService:
+    """The same journal after a crash."""
+    journal = service.journal
+    assert isinstance(journal, MemoryJournal)
+    following, recovery = journal.restart()
+    after = PartitionedService(following, Settings(0, "all"))
+    for kind, payload in recovery.checkpoint:
+        after.store.fold(-1, kind, payload)
+    for position, kind, payload in recovery.records:
+        after.store.fold(position, kind, payload)
+    return after
+
+
+@pytest.mark.usefixtures("_large_batches")
+def test_a_batch_that_has_begun_to_appear_cannot_be_aborted_nor_expire(service: PartitionedService) -> None:
+    begin(service)
+
+    assert not service.staging.abort("w", 1)
+    assert not service.staging.end("w", NOW)
+    service.staging.drop_orphans(NOW + 1e6)
+    with pytest.raises(Conflict, match="being published"):
+        service.staging.stage("w", 1, 0, 7, 4, [StagedRow("q", "p", Body("other", b"99"))], NOW + 1e6)
+
+    assert finish(service.staging.commit("w", 1, [], NOW)).rows == 10 - 2
+    assert numbers(service) == ALL
+
+
+@pytest.mark.usefixtures("_large_batches")
+def test_of_two_commits_of_one_large_batch_at_once_each_row_counts_once(service: PartitionedService) -> None:
+    winner = stage_large(service)
+    running = [service.staging.commit("w", 1, [winner], NOW) for _ in range(2)]
+    done: list[Committed] = []
+    while running:
+        for steps in list(running):
+            try:
+                next(steps)
+            except StopIteration as end:
+                done.append(end.value)
+                running.remove(steps)
+
+    assert sum(one.rows for one in done) == 10
+    assert numbers(service) == ALL

@@ -15,7 +15,7 @@ from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.commands import admin
 from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
 from holtmq.broker.partitioned.commands.clean_acks import CleanRun
-from holtmq.broker.partitioned.commands.staging import StagedRow, Winner
+from holtmq.broker.partitioned.commands.staging_records import StagedRow, Winner
 from holtmq.broker.partitioned.events import PartitionsDeleted
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, Group, micros

@@ -97,6 +97,10 @@ class Spool(StatePart):
             PushItem(queue, partition, body) for (queue, partition, _), body in zip(rows, bodies, strict=True)
         ]
 
+    def waiting(self) -> Sequence[tuple[str, str, int]]:
+        """Queue, partition and journal position of every message, oldest first."""
+        return tuple(self._waiting)
+
     def gone(self, count: int) -> StateRecord:
         """The record that the oldest ``count`` have reached their queues; goes with their push."""
         return Kind.UNSPOOLED, _encode(count)

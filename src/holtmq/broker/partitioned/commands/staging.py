@@ -6,110 +6,49 @@ bytes a row. Must not touch: clocks, wire names, the rules of pushing.
 
 A batch number at or below the writer's last committed one has happened: the answer is "duplicate", whatever
 its rows. Spark repeats only its newest batch, under the same number.
+
+A batch of more than ``ATOMIC_ROWS`` rows is published in several records. Each names the parts that are still
+to come, so the first one decides the batch. It is finished from these parts, by the same request, by a
+repeated one (whatever that one has staged) or by ``finish`` after a crash, and cannot be aborted any more.
 """
 
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
-
-from holtmq.broker.errors import Conflict, LimitReached
+from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.addressing import Addresses
 from holtmq.broker.partitioned.commands.pushing import decide_push
 from holtmq.broker.partitioned.commands.spool import Spool
+from holtmq.broker.partitioned.commands.staging_records import (
+    Attempt,
+    Committed,
+    Header,
+    Key,
+    Part,
+    Place,
+    Publication,
+    Share,
+    StagedRow,
+    State,
+    Winner,
+    decode_header,
+    decode_publication,
+    decode_state,
+    encode_record,
+)
 from holtmq.broker.partitioned.events import decode_all, encode
-from holtmq.broker.partitioned.log.bodies import Body, encode_body
+from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
 from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
 ORPHAN_SECONDS: Final = 3600.0
 WRITERS_MAX: Final = 100_000  # committed writers remembered; the longest silent is forgotten first
-ROWS_MAX: Final = 1_000_000  # in one batch: the last step of a commit takes about 0.5 µs a row
+ATOMIC_ROWS: Final = 1_000_000  # published by one record: its last step takes about 0.5 µs a row
+PIECE_ROWS: Final = 250_000  # in each record of a larger batch
 STEP_ROWS: Final = 4096  # in each step before it
 _TRIES: Final = 3
-
-
-class StagedRow(NamedTuple):
-    queue: str
-    partition: str
-    body: Body
-
-
-class Winner(NamedTuple):
-    """The attempt of a task whose rows count, and how many it staged."""
-
-    task: int
-    attempt: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    rows: int
-    duplicates: int  # rows a queue knew already by their transaction id
-    repeated: bool  # the batch had been committed before; nothing happened now
-
-
-class _Header(msgspec.Struct, array_like=True):
-    """A part as recorded; names as a table, because rows repeat them."""
-
-    writer: str
-    batch: int
-    task: int
-    attempt: int
-    part: int
-    staged_us: int
-    names: list[str]
-    rows: list[tuple[int, int, str]]  # queue, partition (places in ``names``), transaction id
-
-
-class _Publication(msgspec.Struct, array_like=True):
-    writer: str
-    batch: int
-    at_us: int
-    events: bytes
-    positions: bytes
-
-
-class _State(msgspec.Struct, array_like=True):
-    committed: dict[str, tuple[int, int]]
-    parts: list[tuple[str, int, int, int, int, int, int, bytes]]
-
-
-@dataclass(slots=True)
-class _Part:
-    header: int  # journal position of its record
-    positions: "array[int]"  # of its bodies
-    staged_us: int
-
-
-@dataclass(slots=True)
-class _Attempt:
-    parts: dict[int, _Part] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> int:
-        return sum(len(part.positions) for part in self.parts.values())
-
-
-@dataclass(slots=True)
-class _Share:
-    """What one queue gets of a batch: (partition, transaction id) of each row, and where its body is."""
-
-    items: list[tuple[str, str]] = field(default_factory=list)
-    positions: "array[int]" = field(default_factory=lambda: array("Q"))
-    addresses: Addresses | None = None
-
-
-_Key = tuple[int, int]  # task, attempt
-_Place = tuple[int, int, int]  # task, attempt, part
-_encode: Final = msgspec.msgpack.Encoder().encode
-_header: Final = msgspec.msgpack.Decoder(_Header)
-_publication: Final = msgspec.msgpack.Decoder(_Publication)
-_state: Final = msgspec.msgpack.Decoder(_State)
 
 
 class Staging(StatePart):
@@ -121,8 +60,10 @@ class Staging(StatePart):
         self._store = store
         self._spool = spool
         self._committed: dict[str, tuple[int, int]] = {}  # writer -> (last batch, µs)
-        self._batches: dict[tuple[str, int], dict[_Key, _Attempt]] = {}
+        self._batches: dict[tuple[str, int], dict[Key, Attempt]] = {}
         self._ended: dict[str, float] = {}  # writer -> when it was aborted for good
+        self._begun: dict[str, tuple[int, list[Place]]] = {}  # writer -> batch in publication, and its rest
+        self._committing: list[str] = []  # the writer of each commit that is under way
         self._store.add_state_part(self)
 
     # -- commands --------------------------------------------------------------------------------
@@ -141,10 +82,9 @@ class Staging(StatePart):
         self.drop_orphans(now)
         if writer in self._ended:
             raise Conflict(f"writer {writer} was aborted: nothing more is staged for it")
-        found = self._batches.get((writer, batch), {}).get((task, attempt))
-        before = 0 if found is None else found.rows
-        if before + len(rows) > ROWS_MAX:
-            raise LimitReached(f"a batch may hold {ROWS_MAX} rows; lower maxOffsetsPerTrigger")
+        begun = self._begun.get(writer)
+        if begun is not None and begun[0] == batch and (task, attempt, part) in begun[1]:
+            raise Conflict(f"batch {batch} of writer {writer} is being published: its parts stay as they are")
         names: dict[str, int] = {}
         places: list[tuple[int, int, str]] = []
         records: list[StateRecord] = []
@@ -160,27 +100,54 @@ class Staging(StatePart):
                     row.body.transaction_id,
                 )
             )
-        header = _Header(writer, batch, task, attempt, part, round(now * 1e6), list(names), places)
-        self._store.commit_state([*records, (Kind.STAGED, _encode(header))])
+        header = Header(writer, batch, task, attempt, part, round(now * 1e6), list(names), places)
+        self._store.commit_state([*records, (Kind.STAGED, encode_record(header))])
         return self._batches[writer, batch][task, attempt].rows
 
     def commit(
         self, writer: str, batch: int, winners: Sequence[Winner], now: float
     ) -> Generator[None, None, Committed]:
-        """Publish the winners' rows as one record. Nothing happens when the batch was committed before.
+        """Publish the winners' rows, once. Nothing happens when the batch was committed before.
 
         In steps: what costs most is done ahead, ``STEP_ROWS`` at a time, and others may run in between. The
-        last step looks at everything once more, and does it.
+        last step of each record looks at everything once more, and writes it.
         """
-        if self._is_repeat(writer, batch):
-            return Committed(0, 0, True)
-        if sum(winner.rows for winner in winners) > ROWS_MAX:
-            raise LimitReached(f"a batch may hold {ROWS_MAX} rows; lower maxOffsetsPerTrigger")
-        parts = self._parts(writer, batch, winners)
-        shares: dict[str, _Share] = {}
-        for place, part in parts.items():
-            if self._is_repeat(writer, batch):
-                return Committed(0, 0, True)
+        published = rows = duplicates = 0
+        self._committing.append(writer)
+        try:
+            while not self._is_repeat(writer, batch):
+                done = yield from self._publish_next(writer, batch, winners, now)
+                if done is not None:
+                    published, rows, duplicates = 1, rows + done.rows, duplicates + done.duplicates
+        finally:
+            self._committing.remove(writer)
+        return Committed(rows, duplicates, not published)
+
+    def finish(self, now: float) -> Generator[None, None, None]:
+        """Publish the rest of batches whose commit was cut off by a crash, or went away with its client."""
+        for writer in [writer for writer in self._begun if writer not in self._committing]:
+            while writer in self._begun and not self._spool.holds:
+                yield from self._publish_next(writer, self._begun[writer][0], (), now)
+
+    def _publish_next(
+        self, writer: str, batch: int, winners: Sequence[Winner], now: float
+    ) -> Generator[None, None, Committed | None]:
+        """Publish the batch, or its next piece; None when another request was quicker with it.
+
+        A batch that is in publication is finished from its own parts, whatever the winners are now.
+        """
+        begun = self._begun.get(writer)
+        if begun is None:
+            parts = self._parts(writer, batch, winners)
+        else:
+            batch, rest = begun
+            staged = self._batches[writer, batch]
+            parts = {place: staged[place[:2]].parts[place[2]] for place in rest}
+        piece = _first_piece(parts, begun is None)
+        shares: dict[str, Share] = {}
+        for place, part in piece.items():
+            if self._overtaken(writer, batch, begun):
+                return None
             if not self._is_staged(writer, batch, place, part):  # a checkpoint may have let go of it
                 raise _changed(batch)
             self._gather(part, shares)
@@ -194,13 +161,17 @@ class Staging(StatePart):
                 for _ in self._address(name, shares[name], now):
                     if tries < _TRIES:  # somebody makes partitions all the time: then in one go
                         yield
-        if self._is_repeat(writer, batch):
-            return Committed(0, 0, True)
+        if self._overtaken(writer, batch, begun):
+            return None
         if self._spool.holds:
             raise Conflict("Pushes are suspended by maintenance")
-        if self._parts(writer, batch, winners) != parts:
+        if begun is None and self._parts(writer, batch, winners) != parts:
             raise _changed(batch)
-        return self._publish(writer, batch, shares, now)
+        # Room in a queue is asked for once: what has begun cannot be refused any more.
+        return self._publish(writer, batch, shares, [*parts][len(piece) :], now, limited=begun is None)
+
+    def _overtaken(self, writer: str, batch: int, begun: tuple[int, list[Place]] | None) -> bool:
+        return self._is_repeat(writer, batch) or self._begun.get(writer) != begun
 
     def _is_repeat(self, writer: str, batch: int) -> bool:
         last = self._committed.get(writer)
@@ -209,20 +180,31 @@ class Staging(StatePart):
         self.abort(writer, batch)  # what the repeat has staged nobody will ask for
         return True
 
-    def _publish(self, writer: str, batch: int, shares: Mapping[str, _Share], now: float) -> Committed:
-        changes, order, duplicates = self._decide(shares, now)
-        publication = _Publication(
+    def _publish(
+        self,
+        writer: str,
+        batch: int,
+        shares: Mapping[str, Share],
+        rest: list[Place],
+        now: float,
+        limited: bool,
+    ) -> Committed:
+        changes, order, duplicates = self._decide(shares, now, limited)
+        publication = Publication(
             writer,
             batch,
             round(now * 1e6),
             b"".join([encode(number, event) for number, event in changes]),
             to_bytes(order),
+            rest,
         )
-        self._store.commit_state([(Kind.STAGE_COMMITTED, _encode(publication))])
+        self._store.commit_state([(Kind.STAGE_COMMITTED, encode_record(publication))])
         return Committed(len(order), duplicates, False)
 
     def abort(self, writer: str, batch: int) -> bool:
-        """Forget what was staged; whether there was anything."""
+        """Forget what was staged; whether there was anything. A batch in publication is kept."""
+        if self._in_publication(writer, batch):
+            return False
         return self._batches.pop((writer, batch), None) is not None
 
     def end(self, writer: str, now: float) -> bool:
@@ -231,10 +213,14 @@ class Staging(StatePart):
         self._ended[writer] = now
         if len(self._ended) > WRITERS_MAX:
             del self._ended[next(iter(self._ended))]
-        gone = [key for key in self._batches if key[0] == writer]
+        gone = [key for key in self._batches if key[0] == writer and not self._in_publication(*key)]
         for key in gone:
             del self._batches[key]
         return bool(gone)
+
+    def _in_publication(self, writer: str, batch: int) -> bool:
+        begun = self._begun.get(writer)
+        return begun is not None and begun[0] == batch
 
     def last_batch(self, writer: str) -> int | None:
         last = self._committed.get(writer)
@@ -247,12 +233,19 @@ class Staging(StatePart):
             rows[writer] = rows.get(writer, 0) + sum(attempt.rows for attempt in attempts.values())
         return rows
 
+    def parts(self) -> Iterator[tuple[tuple[str, int], Place, Part]]:
+        """Everything staged and not committed: (writer, batch), (task, attempt, part) and where it is."""
+        for key, attempts in self._batches.items():
+            for (task, attempt), staged in attempts.items():
+                for number, part in staged.parts.items():
+                    yield key, (task, attempt, number), part
+
     # -- deciding --------------------------------------------------------------------------------
 
-    def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> dict[_Place, _Part]:
+    def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> dict[Place, Part]:
         """The parts that count, in order of the tasks."""
         staged = self._batches.get((writer, batch), {})
-        parts: dict[_Place, _Part] = {}
+        parts: dict[Place, Part] = {}
         for winner in sorted(winners):
             found = staged.get((winner.task, winner.attempt))
             have = 0 if found is None else found.rows
@@ -266,18 +259,18 @@ class Staging(StatePart):
                     parts[winner.task, winner.attempt, number] = found.parts[number]
         return parts
 
-    def _is_staged(self, writer: str, batch: int, place: _Place, part: _Part) -> bool:
+    def _is_staged(self, writer: str, batch: int, place: Place, part: Part) -> bool:
         task, attempt, number = place
         found = self._batches.get((writer, batch), {}).get((task, attempt))
         return found is not None and found.parts.get(number) is part
 
-    def _gather(self, part: _Part, shares: dict[str, _Share]) -> None:
+    def _gather(self, part: Part, shares: dict[str, Share]) -> None:
         """Add a part's rows to what each queue gets."""
-        header = _header.decode(self._store.journal.read(part.header)[1])
+        header = decode_header(self._store.journal.read(part.header)[1])
         names = header.names
         wanted = {row[0] for row in header.rows}
         for queue in sorted(wanted):
-            share = shares.setdefault(names[queue], _Share())
+            share = shares.setdefault(names[queue], Share())
             if len(wanted) == 1:
                 share.items += [(names[partition], name) for _, partition, name in header.rows]
                 share.positions += part.positions
@@ -287,17 +280,19 @@ class Staging(StatePart):
                     share.items.append((names[partition], name))
                     share.positions.append(position)
 
-    def _address(self, name: str, share: _Share, now: float) -> Iterator[None]:
+    def _address(self, name: str, share: Share, now: float) -> Iterator[None]:
         queue = self._store.queues.get(name) or self._store.draft(name, now)[0]
         share.addresses = Addresses(queue)
         for at in range(0, len(share.items), STEP_ROWS):
             share.addresses.add(share.items[at : at + STEP_ROWS])
             yield
 
-    def _addressed(self, name: str, share: _Share) -> bool:
+    def _addressed(self, name: str, share: Share) -> bool:
         return share.addresses is not None and share.addresses.holds(self._store.queues.get(name))
 
-    def _decide(self, shares: Mapping[str, _Share], now: float) -> tuple[list[Change], "array[int]", int]:
+    def _decide(
+        self, shares: Mapping[str, Share], now: float, limited: bool
+    ) -> tuple[list[Change], "array[int]", int]:
         store = self._store
         changes: list[Change] = []
         order: array[int] = array("Q")
@@ -308,7 +303,7 @@ class Staging(StatePart):
                 queue, configured = store.draft(name, now, drafts)
                 changes.append((queue.number, configured))
                 drafts += 1
-            decision = decide_push(queue, share.items, now, ahead=share.addresses)
+            decision = decide_push(queue, share.items, now, limited, ahead=share.addresses)
             duplicates += len(decision.duplicates)
             if decision.event is None:
                 continue
@@ -324,7 +319,7 @@ class Staging(StatePart):
         oldest = round((now - ORPHAN_SECONDS) * 1e6)
         for key, attempts in list(self._batches.items()):
             newest = max(part.staged_us for attempt in attempts.values() for part in attempt.parts.values())
-            if newest < oldest:
+            if newest < oldest and not self._in_publication(*key):
                 del self._batches[key]
         while self._ended and next(iter(self._ended.values())) < now - ORPHAN_SECONDS:
             del self._ended[next(iter(self._ended))]
@@ -333,12 +328,17 @@ class Staging(StatePart):
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         if kind == Kind.STAGED:
-            header = _header.decode(payload)
-            part = _Part(position, array("Q", self._store.loose_bodies()), header.staged_us)
+            header = decode_header(payload)
+            part = Part(position, array("Q", self._store.loose_bodies()), header.staged_us)
             self._keep(header.writer, header.batch, header.task, header.attempt, header.part, part)
         elif kind == Kind.STAGE_COMMITTED:
-            done = _publication.decode(payload)
+            done = decode_publication(payload)
             self._store.apply_stored(decode_all(done.events), from_bytes("Q", done.positions))
+            if done.rest:
+                self._begun[done.writer] = (done.batch, done.rest)
+                self._keep_only(done.writer, done.batch, set(done.rest))
+                return
+            self._begun.pop(done.writer, None)
             self._committed.pop(done.writer, None)
             self._committed[done.writer] = (done.batch, done.at_us)
             if len(self._committed) > WRITERS_MAX:
@@ -346,28 +346,50 @@ class Staging(StatePart):
             for key in [key for key in self._batches if key[0] == done.writer and key[1] <= done.batch]:
                 del self._batches[key]
         else:
-            state = _state.decode(payload)
+            state = decode_state(payload)
             self._committed = state.committed
             for writer, batch, task, attempt, number, header_at, staged_us, positions in state.parts:
-                part = _Part(header_at, from_bytes("Q", positions), staged_us)
+                part = Part(header_at, from_bytes("Q", positions), staged_us)
                 self._keep(writer, batch, task, attempt, number, part)
+            self._begun = state.begun
 
-    def _keep(self, writer: str, batch: int, task: int, attempt: int, number: int, part: _Part) -> None:
+    def _keep_only(self, writer: str, batch: int, rest: set[Place]) -> None:
+        """Let go of the parts that were published, and of attempts that lost."""
+        attempts = self._batches[writer, batch]
+        for (task, attempt), staged in list(attempts.items()):
+            for part in [part for part in staged.parts if (task, attempt, part) not in rest]:
+                del staged.parts[part]
+            if not staged.parts:
+                del attempts[task, attempt]
+
+    def _keep(self, writer: str, batch: int, task: int, attempt: int, number: int, part: Part) -> None:
         attempts = self._batches.setdefault((writer, batch), {})
-        attempts.setdefault((task, attempt), _Attempt()).parts[number] = part
+        attempts.setdefault((task, attempt), Attempt()).parts[number] = part
 
     def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
         parts: list[tuple[str, int, int, int, int, int, int, bytes]] = []
         headers: array[int] = array("Q")
         kept = [headers]
-        for (writer, batch), attempts in self._batches.items():
-            for (task, attempt), staged in attempts.items():
-                for number, part in staged.parts.items():
-                    packed = to_bytes(part.positions)
-                    parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
-                    headers.append(part.header)
-                    kept.append(part.positions)
-        return [(int(Kind.STAGING_STATE), _encode(_State(self._committed, parts)))], kept
+        for (writer, batch), (task, attempt, number), part in self.parts():
+            packed = to_bytes(part.positions)
+            parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
+            headers.append(part.header)
+            kept.append(part.positions)
+        return [(int(Kind.STAGING_STATE), encode_record(State(self._committed, parts, self._begun)))], kept
+
+
+def _first_piece(parts: Mapping[Place, Part], fresh: bool) -> dict[Place, Part]:
+    """What the next record publishes: all of it, or about ``PIECE_ROWS`` where it is too much for one."""
+    if fresh and sum(len(part.positions) for part in parts.values()) <= ATOMIC_ROWS:
+        return dict(parts)
+    piece: dict[Place, Part] = {}
+    rows = 0
+    for place, part in parts.items():
+        rows += len(part.positions)
+        if piece and rows > PIECE_ROWS:
+            break
+        piece[place] = part
+    return piece
 
 
 def _changed(batch: int) -> Conflict:

@@ -6,7 +6,7 @@ wire names, Arrow, clocks. Nothing here holds a queue: a slow reader costs its o
 """
 
 from array import array
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -65,7 +65,7 @@ class Chosen:
 class Piece:
     """Messages next to each other in the log, with their bodies; ``next`` is where reading goes on."""
 
-    offsets: "array[int]"
+    offsets: "array[int] | range"  # a range where nothing is missing: it costs nothing a message
     created: "array[int]"
     partitions: "array[int]"
     runs: Sequence[Run]
@@ -139,48 +139,68 @@ def count(info: RangeInfo, first: int, stop: int) -> int:
     return max(0, min(stop, info.next) - max(first, info.first))
 
 
-def pieces(
-    store: PartitionedStore,
-    queue: PartitionedQueue,
-    first: int,
-    stop: int,
-    chosen: Chosen = Chosen(),  # noqa: B008  # frozen
-    with_bodies: bool = True,
-) -> Iterator[Piece]:
-    """Step through a range; a piece aims at ``PIECE_BYTES``. Between two of them the queue may change.
+class Pieces:
+    """Steps through a range, in pieces of about ``piece_bytes()``. Between two of them the queue may change.
 
-    The last piece ends at ``stop`` and may be empty. ``with_bodies`` off leaves them on disk.
+    The last piece ends at ``stop`` and may be empty. ``with_bodies`` off leaves them on disk. An iterator and
+    not a generator: that would keep its last piece for as long as a slow reader has not asked for the next.
     """
-    log = queue.log
-    if chosen.from_us is not None:
-        first = max(first, log.offset_at(chosen.from_us))
-    end = stop if chosen.to_us is None else max(first, min(stop, log.offset_at(chosen.to_us)))
-    step = _FIRST_PIECE if with_bodies else PIECE_ROWS
-    read = store.journal.run_reader() if with_bodies else None
-    at = first
-    while at < end:
-        until = min(end, at + step)
-        piece = _piece(queue, at, until, chosen.partition, read)
-        yield piece
-        at = piece.next
+
+    def __init__(
+        self,
+        store: PartitionedStore,
+        queue: PartitionedQueue,
+        first: int,
+        stop: int,
+        chosen: Chosen = Chosen(),  # noqa: B008  # frozen
+        with_bodies: bool = True,
+        piece_bytes: Callable[[], int] = lambda: PIECE_BYTES,
+    ) -> None:
+        log = queue.log
+        if chosen.from_us is not None:
+            first = max(first, log.offset_at(chosen.from_us))
+        self._queue = queue
+        self._at = first
+        self._end = stop if chosen.to_us is None else max(first, min(stop, log.offset_at(chosen.to_us)))
+        self._stop = stop
+        self._more = True
+        self._partition = chosen.partition
+        self._piece_bytes = piece_bytes
+        self._step = _FIRST_PIECE if with_bodies else PIECE_ROWS
+        self._read = store.journal.run_reader() if with_bodies else None
+
+    def __iter__(self) -> "Pieces":
+        return self
+
+    def __next__(self) -> Piece:
+        if not self._more:
+            raise StopIteration
+        if self._at >= self._end:
+            self._more = False
+            empty: array[int] = array("Q")
+            return Piece(empty, empty, empty, [], self._stop, 0)
+        until = min(self._end, self._at + self._step)
+        piece = _piece(self._queue, self._at, until, self._partition, self._read)
+        self._at = piece.next
+        self._more = self._at < self._stop
+        self._step = min(PIECE_ROWS, 4 * self._step)
         if piece.runs:
             mean = max(1, run_bytes(piece.runs) // len(piece.offsets))
-            step = min(PIECE_ROWS, 4 * step, max(1, PIECE_BYTES // mean))
-        else:
-            step = min(PIECE_ROWS, 4 * step)
-    if end < stop or first >= stop:
-        empty: array[int] = array("Q")
-        yield Piece(empty, empty, empty, [], stop, 0)
+            self._step = min(self._step, max(1, self._piece_bytes() // mean))
+        return piece
 
 
 def _piece(queue: PartitionedQueue, at: int, until: int, partition: str, read: ReadRuns | None) -> Piece:
+    log = queue.log
+    if not partition and log.live == log.next_offset - log.first_offset and at >= log.first_offset:
+        return _whole_piece(queue, at, until, read)
     offsets: array[int] = array("Q")
     created: array[int] = array("Q")
     partitions: array[int] = array("I")
     positions: array[int] = array("Q")
     wanted = queue.indexes.get(partition, GONE) if partition else None
     gone = until - at
-    for first, where, times, parts in queue.log.stretches(at, until):
+    for first, where, times, parts in log.stretches(at, until):
         missing = parts.count(GONE)
         gone -= len(parts) - missing
         if wanted is None and not missing:
@@ -201,10 +221,26 @@ def _piece(queue: PartitionedQueue, at: int, until: int, partition: str, read: R
     fit = _fitting(positions)
     if fit < len(positions):
         until = offsets[fit]
-        gone = until - at - queue.log.count_live(at, until)
+        gone = until - at - log.count_live(at, until)
         for column in (offsets, created, partitions, positions):
             del column[fit:]
     return Piece(offsets, created, partitions, read(positions), until, gone)
+
+
+def _whole_piece(queue: PartitionedQueue, at: int, until: int, read: ReadRuns | None) -> Piece:
+    """A piece of a queue without holes: no look at any single message."""
+    created: array[int] = array("Q")
+    partitions: array[int] = array("I")
+    positions: array[int] = array("Q")
+    for _, where, times, parts in queue.log.stretches(at, until):
+        positions += where
+        created += times
+        partitions += parts
+    fit = len(positions) if read is None else _fitting(positions)
+    for column in (created, partitions, positions):
+        del column[fit:]
+    runs = [] if read is None or not positions else read(positions)
+    return Piece(range(at, at + fit), created, partitions, runs, at + fit, 0)
 
 
 def _fitting(positions: "array[int]") -> int:
@@ -227,7 +263,7 @@ def fit_bytes(
     Yields None after every bounded step, for a caller that lets others run meanwhile.
     """
     total = 0
-    for piece in pieces(store, queue, first, stop):
+    for piece in Pieces(store, queue, first, stop):
         for offset, record in zip(piece.offsets, payloads(piece.runs), strict=True):
             if total + len(record) > most:
                 yield offset, total

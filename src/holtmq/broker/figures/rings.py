@@ -1,0 +1,92 @@
+"""How often something happened lately: counts by second for a minute, by minute for some hours.
+
+Owns: the fixed-size rings and the rates derived from them. Must not touch: clocks (the second comes in), what
+is counted. A ring costs the same however busy or long its life is: about 2 KiB for three series.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+SECONDS: Final = 60
+MINUTES: Final = 180
+RATE_SECONDS: Final = 5  # a rate is the mean over so many complete seconds
+_MOST: Final = 0xFFFFFFFF
+
+
+class Ring:
+    """Counts of several series that only go up."""
+
+    __slots__ = ("_last", "_minute", "_minutes", "_second", "_seconds", "_series")
+
+    def __init__(self, totals: Sequence[int], second: int) -> None:
+        """``totals`` are where the series stand now: only what comes on top is counted."""
+        self._series = len(totals)
+        self._last = list(totals)
+        self._second = second
+        self._minute = second // 60
+        self._seconds = array("I", bytes(4 * self._series * SECONDS))
+        self._minutes = array("I", bytes(4 * self._series * MINUTES))
+
+    def record(self, second: int, totals: Sequence[int]) -> None:
+        """Count what was added since the last record to ``second``."""
+        self._advance(second)
+        at = self._second % SECONDS * self._series
+        minute_at = self._minute % MINUTES * self._series
+        for series, total in enumerate(totals):
+            added = min(max(total - self._last[series], 0), _MOST - self._minutes[minute_at + series])
+            if added:
+                self._seconds[at + series] += added
+                self._minutes[minute_at + series] += added
+            self._last[series] = total
+
+    def rates(self, second: int) -> list[float]:
+        """Per second, over the last complete seconds before ``second``."""
+        self._advance(second)
+        sums = [0] * self._series
+        for back in range(1, RATE_SECONDS + 1):
+            at = (self._second - back) % SECONDS * self._series
+            for series in range(self._series):
+                sums[series] += self._seconds[at + series]
+        return [total / RATE_SECONDS for total in sums]
+
+    def by_second(self, second: int) -> list[list[int]]:
+        """For each series its counts in the last minute, oldest first; the present second is not in it."""
+        self._advance(second)
+        return self._read(self._seconds, SECONDS, self._second)
+
+    def by_minute(self, second: int) -> list[list[int]]:
+        """For each series its counts in the last hours, oldest first, the present minute last."""
+        self._advance(second)
+        return self._read(self._minutes, MINUTES, self._minute + 1)
+
+    def recent_minutes(self, second: int, count: int) -> list[tuple[int, ...]]:
+        """The series of the last ``count`` complete minutes, oldest first."""
+        self._advance(second)
+        places = [(self._minute - back) % MINUTES * self._series for back in range(count, 0, -1)]
+        return [tuple(self._minutes[at : at + self._series]) for at in places]
+
+    def is_idle(self, second: int) -> bool:
+        """Whether nothing was counted in all the time that the ring spans."""
+        self._advance(second)
+        return not any(self._minutes)
+
+    def _read(self, slots: "array[int]", size: int, end: int) -> list[list[int]]:
+        first = 1 if slots is self._seconds else 0
+        places = [(end - size + step) % size * self._series for step in range(first, size)]
+        return [[slots[at + series] for at in places] for series in range(self._series)]
+
+    def _advance(self, second: int) -> None:
+        if second > self._second:
+            self._clear(self._seconds, SECONDS, self._second, second)
+            self._second = second
+        minute = second // 60
+        if minute > self._minute:
+            self._clear(self._minutes, MINUTES, self._minute, minute)
+            self._minute = minute
+
+    def _clear(self, slots: "array[int]", size: int, last: int, now: int) -> None:
+        zeros = array("I", bytes(4 * self._series))
+        for step in range(last + 1, now + 1) if now - last < size else range(size):
+            at = step % size * self._series
+            slots[at : at + self._series] = zeros

@@ -1,0 +1,96 @@
+"""What the staging of batches consists of: rows, parts, attempts, and the records of them in the journal.
+
+Owns: the shape of the records. Must not touch: when a part is kept, published or forgotten (``staging``).
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holtmq.broker.partitioned.commands.addressing import Addresses
+from holtmq.broker.partitioned.log.bodies import Body
+
+Key = tuple[int, int]  # task, attempt
+Place = tuple[int, int, int]  # task, attempt, part
+
+
+class StagedRow(NamedTuple):
+    queue: str
+    partition: str
+    body: Body
+
+
+class Winner(NamedTuple):
+    """The attempt of a task whose rows count, and how many it staged."""
+
+    task: int
+    attempt: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    rows: int
+    duplicates: int  # rows a queue knew already by their transaction id
+    repeated: bool  # the batch had been committed before; nothing happened now
+
+
+class Header(msgspec.Struct, array_like=True):
+    """A part as recorded; names as a table, because rows repeat them."""
+
+    writer: str
+    batch: int
+    task: int
+    attempt: int
+    part: int
+    staged_us: int
+    names: list[str]
+    rows: list[tuple[int, int, str]]  # queue, partition (places in ``names``), transaction id
+
+
+class Publication(msgspec.Struct, array_like=True):
+    writer: str
+    batch: int
+    at_us: int
+    events: bytes
+    positions: bytes
+    rest: list[Place] = []  # (task, attempt, part) still to be published
+
+
+class State(msgspec.Struct, array_like=True):
+    committed: dict[str, tuple[int, int]]
+    parts: list[tuple[str, int, int, int, int, int, int, bytes]]
+    begun: dict[str, tuple[int, list[Place]]] = {}
+
+
+@dataclass(slots=True)
+class Part:
+    header: int  # journal position of its record
+    positions: "array[int]"  # of its bodies
+    staged_us: int
+
+
+@dataclass(slots=True)
+class Attempt:
+    parts: dict[int, Part] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(part.positions) for part in self.parts.values())
+
+
+@dataclass(slots=True)
+class Share:
+    """What one queue gets of a batch: (partition, transaction id) of each row, and where its body is."""
+
+    items: list[tuple[str, str]] = field(default_factory=list)
+    positions: "array[int]" = field(default_factory=lambda: array("Q"))
+    addresses: Addresses | None = None
+
+
+encode_record: Final = msgspec.msgpack.Encoder().encode
+decode_header: Final = msgspec.msgpack.Decoder(Header).decode
+decode_publication: Final = msgspec.msgpack.Decoder(Publication).decode
+decode_state: Final = msgspec.msgpack.Decoder(State).decode

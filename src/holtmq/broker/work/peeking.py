@@ -1,0 +1,19 @@
+"""Looking at messages that wait, without taking them: nothing is marked, moved or kept in memory.
+
+Owns: the walk over a queue in the order of delivery. Must not touch: the queue's state, clocks.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from holtmq.broker.message import Message
+from holtmq.broker.work.priority_levels import Levels
+from holtmq.broker.work.spilling_fifo import Pager
+from holtmq.broker.work.work_queue import WorkQueue
+
+
+def waiting(queue: WorkQueue, pager: Pager, skip: int = 0) -> Iterator[Message]:
+    """What waits, the next one first, from number ``skip`` on."""
+    store = queue.store
+    fifos = [found for _, found in store.by_level(True)] if isinstance(store, Levels) else [store]
+    return islice((message for fifo in fifos for message in fifo.browse(pager)), skip, None)

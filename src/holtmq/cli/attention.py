@@ -1,0 +1,163 @@
+"""``holt stuck``: what needs attention, since when, and who holds it. ``holt top``: the busiest queues, live.
+
+Owns: how the answers are shown in a terminal. Must not touch: the rules; the broker decides what is stuck.
+"""
+
+import time
+from typing import Final
+
+import click
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from holtmq.cli.target import Target, as_json, with_broker
+
+_ROWS: Final = 30
+_WIDE: Final = 200  # in a pipe nothing needs to be cut off
+
+
+class HolderRow(msgspec.Struct, frozen=True):
+    """Who holds messages."""
+
+    consumer: str
+    connection: str
+    client: str
+    user: str
+    host: str
+    unacked: int
+    since: int
+
+
+class FindingRow(msgspec.Struct, frozen=True):
+    """One thing that needs attention."""
+
+    rule: str
+    severity: str
+    subject: str
+    name: str
+    text: str
+    vhost: str | None = None
+    since: int | None = None
+    who: list[HolderRow] = []
+
+
+class AttentionAnswer(msgspec.Struct, frozen=True):
+    findings: list[FindingRow]
+
+
+class QueueLine(msgspec.Struct, frozen=True):
+    """One queue in ``holt top``."""
+
+    name: str
+    vhost: str
+    kind: str
+    ready: int
+    consumers: int
+    unacked: int | None = None
+    oldest: float | None = None
+    incoming: float | None = None
+    outgoing: float | None = None
+    acked: float | None = None
+
+
+class QueuesAnswer(msgspec.Struct, frozen=True):
+    rows: list[QueueLine]
+    total: int
+
+
+@click.command()
+@as_json
+@with_broker
+def stuck(target: Target, as_json: bool) -> None:
+    """List what needs attention, since when and by whom. Exit status 1 when there is something."""
+    answer = target.api().get(AttentionAnswer, "v1", "dashboard", "attention")
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(answer.findings)).decode())
+    elif not answer.findings:
+        click.echo("Nothing needs attention.")
+    else:
+        for one in answer.findings:
+            where = one.name if one.vhost in (None, "/") else f"{one.name} (vhost {one.vhost})"
+            click.echo(f"{one.severity:<4}  {where}: {one.text}; since {_moment(one.since)}")
+            for who in one.who:
+                name = who.client or who.consumer
+                click.echo(
+                    f"      {name}: user {who.user}, {who.host}, consumer {who.consumer}, "
+                    f"{who.unacked} unacked since {_moment(who.since)}"
+                )
+    if answer.findings:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.option("--every", default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option(
+    "--sort",
+    default="incoming",
+    show_default=True,
+    type=click.Choice(["name", "ready", "unacked", "oldest", "incoming", "outgoing", "acked", "consumers"]),
+    help="Order by this column.",
+)
+@as_json
+@with_broker
+def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> None:
+    """Show the busiest queues, again and again, until Ctrl-C."""
+    api = target.api()
+
+    def look() -> QueuesAnswer:
+        descending = "false" if sort == "name" else "true"
+        query = f"sort={sort}&descending={descending}&limit={_ROWS}"
+        raw = api.send("GET", "v1", "dashboard", "queues", query=query)
+        return msgspec.json.decode(raw, type=QueuesAnswer)
+
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(look().rows)).decode())
+        return
+    console = Console()
+    if once or not console.is_terminal:
+        wide = console if console.is_terminal else Console(width=_WIDE)
+        wide.print(_table(look()))
+        return
+    with Live(_table(look()), console=console, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(every)
+                live.update(_table(look()), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def _table(answer: QueuesAnswer) -> Table:
+    title = f"{len(answer.rows)} of {answer.total} queues"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("queue", overflow="fold", min_width=12)
+    for name in ("vhost", "kind"):
+        table.add_column(name)
+    for name in ("ready", "unacked", "oldest", "in/s", "out/s", "acked/s", "consumers"):
+        table.add_column(name, justify="right")
+    for row in answer.rows:
+        table.add_row(
+            row.name,
+            row.vhost,
+            row.kind,
+            f"{row.ready:,}",
+            _known(row.unacked),
+            "-" if row.oldest is None else f"{row.oldest:,.0f} s",
+            _known(row.incoming),
+            _known(row.outgoing),
+            _known(row.acked),
+            str(row.consumers),
+        )
+    return table
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _moment(at_ms: int | None) -> str:
+    return "unknown" if at_ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))

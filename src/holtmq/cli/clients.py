@@ -1,0 +1,158 @@
+"""``holt connection``, ``holt consumer``, ``holt exchange``: who is connected, and where messages go.
+
+Owns: arguments and words. Must not touch: the API's paths of other verbs; rules.
+"""
+
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from holtmq.cli.target import Target, as_json, in_vhost, show, with_broker
+
+
+class ConnectionRow(msgspec.Struct, frozen=True):
+    """One client."""
+
+    name: str
+    client: str
+    user: str
+    vhost: str
+    product: str
+    channels: int
+    state: str
+    unacked: int
+    held_since: int | None
+
+
+class ConnectionsAnswer(msgspec.Struct, frozen=True):
+    rows: list[ConnectionRow]
+    total: int
+
+
+class QueueNameIn(msgspec.Struct, frozen=True):
+    name: str
+    vhost: str
+
+
+class ChannelIn(msgspec.Struct, frozen=True):
+    connection_name: str
+    user: str
+
+
+class ConsumerIn(msgspec.Struct, frozen=True):
+    consumer_tag: str
+    queue: QueueNameIn
+    channel_details: ChannelIn
+    prefetch_count: int
+    messages_unacknowledged: int = 0
+    held_since: int | None = None
+
+
+class ConsumerRow(msgspec.Struct, frozen=True):
+    """One consumer."""
+
+    consumer: str
+    queue: str
+    vhost: str
+    user: str
+    connection: str
+    prefetch: int
+    unacked: int
+    held_since: int | None
+
+
+class RouteAnswer(msgspec.Struct, frozen=True):
+    queues: list[str]
+    delayed_by: list[str]
+
+
+@click.group()
+def connection() -> None:
+    """See who is connected, and send somebody away."""
+
+
+@connection.command("list")
+@click.option("--text", default="", help="Only where client, user, library or address contain this.")
+@as_json
+@with_broker
+def list_connections(target: Target, text: str, as_json: bool) -> None:
+    """List AMQP connections; those that have held a message longest come first."""
+    api, rows = target.api(), list[ConnectionRow]()
+    while True:
+        query = f"limit=500&offset={len(rows)}&text={quote(text)}"
+        raw = api.send("GET", "v1", "dashboard", "connections", query=query)
+        page = msgspec.json.decode(raw, type=ConnectionsAnswer)
+        rows += page.rows
+        if not page.rows or len(rows) >= page.total:
+            break
+    show(rows, ConnectionRow.__struct_fields__, as_json)
+
+
+@connection.command("close")
+@click.argument("name")
+@click.option("--reason", default="closed by an operator", show_default=True, help="What the client is told.")
+@with_broker
+def close_connection(target: Target, name: str, reason: str) -> None:
+    """Close the connection NAME, as listed; its unacknowledged messages go back to their queues."""
+    target.api().send("DELETE", "connections", name, headers={"x-reason": reason})
+    click.echo(f"Connection '{name}' closed.")
+
+
+@click.group()
+def consumer() -> None:
+    """See who consumes which queue."""
+
+
+@consumer.command("list")
+@as_json
+@with_broker
+def list_consumers(target: Target, as_json: bool) -> None:
+    """List consumers with what they hold and since when."""
+    rows = [
+        ConsumerRow(
+            one.consumer_tag,
+            one.queue.name,
+            one.queue.vhost,
+            one.channel_details.user,
+            one.channel_details.connection_name,
+            one.prefetch_count,
+            one.messages_unacknowledged,
+            one.held_since,
+        )
+        for one in target.api().get(list[ConsumerIn], "consumers")
+    ]
+    show(rows, ConsumerRow.__struct_fields__, as_json)
+
+
+@click.group()
+def exchange() -> None:
+    """See where an exchange sends messages."""
+
+
+@exchange.command("route-test")
+@click.argument("name")
+@click.argument("routing_key", default="")
+@click.option("--headers", default="{}", help="Headers of the message, as a JSON object.")
+@as_json
+@in_vhost
+@with_broker
+def route_test(target: Target, name: str, routing_key: str, headers: str, as_json: bool, vhost: str) -> None:
+    """Say which queues a message to exchange NAME with ROUTING_KEY would reach ('': the default exchange)."""
+    try:
+        values = msgspec.json.decode(headers, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise click.ClickException(f"the headers are not a JSON object: {error}") from None
+    body = {"vhost": vhost, "exchange": name, "routing_key": routing_key, "headers": values}
+    raw = target.api().send("POST", "v1", "dashboard", "route-test", body=body)
+    answer = msgspec.json.decode(raw, type=RouteAnswer)
+    if as_json:
+        click.echo(msgspec.json.format(raw).decode())
+    elif answer.queues or answer.delayed_by:
+        for queue in answer.queues:
+            click.echo(queue)
+        for delaying in answer.delayed_by:
+            click.echo(f"(delayed by exchange {delaying}; routed when the delay ends)")
+    else:
+        click.echo("to no queue: it would be dropped, or returned if mandatory")
+        raise SystemExit(1)

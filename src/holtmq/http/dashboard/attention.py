@@ -1,0 +1,180 @@
+"""What needs an operator's attention: which thing, since when, and who holds it.
+
+Owns: the rules and their thresholds. Must not touch: state, sockets; facts come in as rows, findings go out.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from holtmq.http.dashboard.facts import QueueRow
+from holtmq.http.engine.clients import ConsumerRow
+
+GROWING_MINUTES: Final = 5
+
+
+class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From when on something is worth a look; seconds and messages."""
+
+    unread_seconds: float = 60.0
+    oldest_seconds: float = 300.0
+    unacked_seconds: float = 300.0
+    group_lag_seconds: float = 300.0
+    growing_messages: int = 1_000
+    dead_letters: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that keeps messages to itself."""
+
+    consumer: str
+    connection: str
+    client: str  # the name it gave itself, if any
+    user: str
+    host: str
+    unacked: int
+    since: int  # milliseconds
+
+
+class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is behind on one queue."""
+
+    queue: str
+    group: str
+    messages: int
+    seconds: float
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that needs attention."""
+
+    rule: str
+    severity: str  # "bad" now, or "warn"
+    subject: str  # queue, group, node
+    name: str
+    vhost: str | None = None
+    since: int | None = None  # milliseconds; None: not known
+    text: str
+    who: tuple[Holder, ...] = ()
+
+
+def holders_of(
+    consumers: Iterable[ConsumerRow], names: dict[str, str]
+) -> dict[tuple[str, str], list[Holder]]:
+    """Consumers with unacked messages by (vhost, queue); ``names``: connection -> the name it gave itself."""
+    found: dict[tuple[str, str], list[Holder]] = {}
+    for row in consumers:
+        if row.held_since is None:
+            continue
+        details = row.channel_details
+        holder = Holder(
+            consumer=row.consumer_tag,
+            connection=details.connection_name,
+            client=names.get(details.connection_name, ""),
+            user=details.user,
+            host=f"{details.peer_host}:{details.peer_port}",
+            unacked=row.messages_unacknowledged,
+            since=row.held_since,
+        )
+        found.setdefault((row.queue.vhost, row.queue.name), []).append(holder)
+    return found
+
+
+def of_queue(
+    row: QueueRow, holders: list[Holder], net_by_minute: list[int], limits: Thresholds, now: float
+) -> list[Finding]:
+    """What one queue needs. ``net_by_minute``: messages in minus out, oldest first, complete minutes."""
+    found: list[Finding] = []
+    now_ms = int(now * 1000)
+    arrived = None if row.oldest is None else now_ms - int(row.oldest * 1000)
+    stuck = [holder for holder in holders if (now_ms - holder.since) / 1000 >= limits.unacked_seconds]
+    if stuck:
+        stuck.sort(key=lambda holder: holder.since)
+        first = stuck[0]
+        found.append(
+            Finding(
+                rule="unacked",
+                severity="bad",
+                subject="queue",
+                name=row.name,
+                vhost=row.vhost,
+                since=first.since,
+                text=f"{first.client or first.consumer} at {first.host} has not acknowledged "
+                f"{_messages(first.unacked)}",
+                who=tuple(stuck),
+            )
+        )
+    if row.kind != "stream" and row.ready and not row.consumers:
+        if row.oldest is None or row.oldest >= limits.unread_seconds:
+            text = f"{_messages(row.ready)} waiting and no consumer"
+            found.append(_finding("unread", "bad", row, arrived, text))
+    elif row.oldest is not None and row.oldest >= limits.oldest_seconds:
+        text = f"the oldest of {_messages(row.ready)} has waited {_span(row.oldest)}"
+        found.append(_finding("oldest", "warn", row, arrived, text))
+    growth = net_by_minute
+    if len(growth) == GROWING_MINUTES and min(growth) > 0 and sum(growth) >= limits.growing_messages:
+        text = f"the backlog has grown by {_messages(sum(growth))} in {GROWING_MINUTES} minutes"
+        found.append(_finding("growing", "warn", row, now_ms - GROWING_MINUTES * 60_000, text))
+    if row.dead_letters is not None and row.dead_letters >= max(limits.dead_letters, 1):
+        found.append(
+            _finding("dead-letters", "warn", row, None, f"{_messages(row.dead_letters)} dead-lettered")
+        )
+    return found
+
+
+def of_group(lag: GroupLag, limits: Thresholds, now: float) -> list[Finding]:
+    """What one group needs."""
+    if not lag.messages or lag.seconds < limits.group_lag_seconds:
+        return []
+    return [
+        Finding(
+            rule="group-lag",
+            severity="warn",
+            subject="group",
+            name=f"{lag.group} on {lag.queue}",
+            since=int((now - lag.seconds) * 1000),
+            text=f"{_messages(lag.messages)} behind, the oldest for {_span(lag.seconds)}",
+        )
+    ]
+
+
+def of_node(alarm: str, healthy: bool, reason: str) -> list[Finding]:
+    """What the node itself needs."""
+    found: list[Finding] = []
+    if not healthy:
+        found.append(Finding(rule="health", severity="bad", subject="node", name="node", text=reason))
+    if alarm:
+        text = f"publishers are blocked: the broker is {alarm}"
+        found.append(Finding(rule="blocked", severity="bad", subject="node", name="node", text=text))
+    return found
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first, then what has lasted longest."""
+    return sorted(
+        findings, key=lambda one: (one.severity != "bad", one.since is None, one.since or 0, one.name)
+    )
+
+
+def _finding(rule: str, severity: str, row: QueueRow, since: int | None, text: str) -> Finding:
+    return Finding(
+        rule=rule, severity=severity, subject="queue", name=row.name, vhost=row.vhost, since=since, text=text
+    )
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count:,} messages"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{int(seconds)} s"
+    if seconds < 7200:
+        return f"{int(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"

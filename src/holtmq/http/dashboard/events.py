@@ -1,0 +1,66 @@
+"""What moves, as server-sent events: the overview every second, to as many browsers as look.
+
+Owns: the stream and how many there may be. Must not touch: what the overview says.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+from starlette.responses import StreamingResponse
+
+from holtmq.http.dashboard.api import Dashboard, dashboard_of, overview_of
+from holtmq.http.engine.endpoints import READ, Call, Endpoint
+from holtmq.http.engine.errors import Refusal
+
+EVERY_SECONDS: Final = 1.0
+_MOST_STREAMS: Final = 64
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Streams:
+    """The open event streams of one node: they share one event a second."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self._open = 0
+        self._made_at = float("-inf")
+        self._event = b""
+
+    def enter(self) -> None:
+        """One more; refused when there are too many."""
+        if self._open >= _MOST_STREAMS:
+            raise Refusal(503, f"{_MOST_STREAMS} event streams are open already", "too_many_streams")
+        self._open += 1
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The overview, again and again, until the client goes."""
+        try:
+            while True:
+                yield await self._latest()
+                await asyncio.sleep(EVERY_SECONDS)
+        finally:
+            self._open -= 1
+
+    async def _latest(self) -> bytes:
+        now = asyncio.get_running_loop().time()
+        if now - self._made_at >= EVERY_SECONDS * 0.9:
+            self._made_at = now
+            self._event = b"event: overview\ndata: " + _encode(await overview_of(self._dashboard)) + b"\n\n"
+        return self._event
+
+
+async def stream(call: Call) -> object:
+    context = call.context
+    streams = context.kept.get(Streams)
+    if not isinstance(streams, Streams):
+        streams = context.kept[Streams] = Streams(dashboard_of(context))
+    streams.enter()
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(streams.events(), headers=headers, media_type="text/event-stream")
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/api/v1/dashboard/events", READ, "dashboard", "The overview as it changes", stream),
+)

@@ -1,0 +1,116 @@
+"""Queues of both kinds as rows of one table, read in steps and kept for a second.
+
+Owns: what a row says. Must not touch: state, wire paths. A figure that is not known is None, never 0.
+"""
+
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.figures.rings import Ring
+from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.management.topology import listed_queues
+
+FRESH_SECONDS: Final = 1.0
+_US: Final = 1_000_000
+_READ_BACK_AT_ONCE: Final = 20  # heads that are on disk, read for one table; the others stay unknown
+
+
+class QueueRow(msgspec.Struct, kw_only=True):
+    """One queue. Rates are messages per second; ``oldest`` is in seconds."""
+
+    name: str
+    vhost: str
+    kind: str  # classic, quorum, stream
+    ready: int  # a stream's stored messages
+    unacked: int | None
+    oldest: float | None
+    incoming: float | None
+    outgoing: float | None
+    acked: float | None
+    consumers: int
+    groups: int | None = None
+    dead_letters: int | None = None
+    bytes: int | None = None
+    durable: bool = True
+    paused: bool = False
+
+
+class Facts:
+    """The table of all queues, made anew when it is older than a second."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._rows: list[QueueRow] = []
+        self._made_at = float("-inf")
+
+    async def queues(self) -> list[QueueRow]:
+        """All queues, in no order."""
+        now = self._context.clock()
+        if not 0 <= now - self._made_at < FRESH_SECONDS:
+            self._rows, self._made_at = await self._read(now), now
+        return self._rows
+
+    async def _read(self, now: float) -> list[QueueRow]:
+        context, stepwise = self._context, Stepwise()
+        rows: list[QueueRow] = []
+        read_back = 0
+        for vhost in list(context.broker.vhosts.values()):
+            for queue in listed_queues(vhost):
+                if queue.is_stream:
+                    continue
+                in_memory = queue.store.in_memory > 0
+                read_back += len(queue) > 0 and not in_memory
+                rows.append(self.work_row(queue, now, may_read=in_memory or read_back <= _READ_BACK_AT_ONCE))
+                await stepwise.between()
+        for stream in list(context.service.store.queues.values()):
+            rows.append(self.stream_row(stream, now))
+            await stepwise.between()
+        return rows
+
+    def work_row(self, queue: WorkQueue, now: float, *, may_read: bool = True) -> QueueRow:
+        """A work queue now."""
+        rates = _rates(queue.figures.ring, now)
+        head = queue.store.peek(self._context.broker.flow.pager) if may_read and len(queue) else None
+        return QueueRow(
+            name=queue.name,
+            vhost=queue.vhost,
+            kind=queue.options.queue_type.value,
+            ready=len(queue),
+            unacked=queue.unacked,
+            oldest=None if head is None else max(0.0, round(now - head.arrived_ms / 1000, 1)),
+            incoming=rates[0],
+            outgoing=rates[1],
+            acked=rates[2],
+            consumers=len(queue.consumers),
+            bytes=queue.bytes,
+            durable=queue.durable,
+        )
+
+    def stream_row(self, queue: PartitionedQueue, now: float) -> QueueRow:
+        """A partitioned queue now."""
+        context = self._context
+        rates = _rates(context.sampler.partitioned.get(queue.name), now)
+        vhost = context.broker.vhosts.get("/")
+        amqp = vhost.queues.get(queue.name) if vhost is not None else None
+        return QueueRow(
+            name=queue.name,
+            vhost="/",
+            kind="stream",
+            ready=queue.log.live,
+            unacked=None,
+            oldest=None,
+            incoming=rates[0],
+            outgoing=rates[1],
+            acked=rates[2],
+            consumers=len(amqp.consumers) if amqp is not None else 0,
+            groups=len(queue.groups),
+            dead_letters=len(queue.dead_letters),
+        )
+
+
+def _rates(ring: Ring | None, now: float) -> list[float]:
+    return [0.0, 0.0, 0.0] if ring is None else [round(rate, 1) for rate in ring.rates(int(now))]

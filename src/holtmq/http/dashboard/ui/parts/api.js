@@ -1,0 +1,39 @@
+// Requests to the broker. A refusal becomes an Error with the broker's own text; 401 shows the login.
+import { signal } from "./html.js";
+
+export const signedOut = signal(false);
+
+export async function request(method, path, body) {
+  const options = { method, headers: { accept: "application/json" }, credentials: "same-origin" };
+  if (body !== undefined) {
+    options.headers["content-type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch {
+    throw new Error("the broker does not answer");
+  }
+  if (answer.status === 401) {
+    signedOut.value = true;
+    throw new Error("log in first");
+  }
+  const text = await answer.text();
+  const data = text && (answer.headers.get("content-type") || "").includes("json") ? JSON.parse(text) : text;
+  if (!answer.ok) throw new Error((data && (data.error_description || data.reason || data.error)) || `${answer.status} ${answer.statusText}`);
+  return data;
+}
+
+export const get = (path) => request("GET", path);
+export const post = (path, body) => request("POST", path, body);
+export const put = (path, body) => request("PUT", path, body);
+export const remove = (path, body) => request("DELETE", path, body);
+
+// Path segments of names that users chose.
+export const part = (text) => encodeURIComponent(text);
+
+export function query(values) {
+  const pairs = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
+  return pairs.length ? "?" + pairs.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&") : "";
+}

@@ -1,0 +1,111 @@
+"""Looking over the whole node for what needs attention, in steps, at most every two seconds.
+
+Owns: the order of the look, the thresholds in force, the lag of groups (refreshed in turn within a budget).
+Must not touch: the rules, which are ``attention``'s.
+"""
+
+from time import perf_counter
+from typing import Final
+
+from holtmq.broker.figures.rings import Ring
+from holtmq.broker.partitioned.groups.group import micros
+from holtmq.broker.partitioned.statistics import count_group
+from holtmq.http.dashboard.attention import (
+    GROWING_MINUTES,
+    Finding,
+    GroupLag,
+    Holder,
+    Thresholds,
+    holders_of,
+    of_group,
+    of_node,
+    of_queue,
+    ordered,
+)
+from holtmq.http.dashboard.facts import Facts, QueueRow
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.stepwise import Stepwise
+
+_FRESH_SECONDS: Final = 2.0
+_GROUPS_SECONDS: Final = 0.05  # of one look: a group over 100,000 partitions takes that alone
+_US: Final = 1_000_000
+
+
+class Watch:
+    """One node under watch."""
+
+    def __init__(self, context: Context, facts: Facts) -> None:
+        self._context = context
+        self._facts = facts
+        self.thresholds = Thresholds()
+        self._findings: list[Finding] = []
+        self._made_at = float("-inf")
+        self._lags: dict[tuple[str, str], GroupLag] = {}
+        self._next_group = 0
+
+    async def findings(self) -> list[Finding]:
+        """What needs attention now, the worst first."""
+        now = self._context.clock()
+        if not 0 <= now - self._made_at < _FRESH_SECONDS:
+            self._findings, self._made_at = await self._look(now), now
+        return self._findings
+
+    def change(self, thresholds: Thresholds) -> None:
+        """Look with other thresholds from now on."""
+        self.thresholds = thresholds
+        self._made_at = float("-inf")
+
+    async def _look(self, now: float) -> list[Finding]:
+        context, stepwise = self._context, Stepwise()
+        healthy, reason = context.health()
+        found = of_node(context.alarm(), healthy, reason)
+        holders = self.holders()
+        for row in await self._facts.queues():
+            net = _net_by_minute(self._ring(row), now)
+            held = holders.get((row.vhost, row.name), [])
+            found += of_queue(row, held, net, self.thresholds, now)
+            await stepwise.between()
+        await self._refresh_lags(stepwise, now)
+        for lag in self._lags.values():
+            found += of_group(lag, self.thresholds, now)
+        return ordered(found)
+
+    def holders(self) -> dict[tuple[str, str], list[Holder]]:
+        """Consumers with unacked messages, by vhost and queue."""
+        clients = self._context.clients
+        names = {row.name: row.user_provided_name for row in clients.connections()}
+        return holders_of(clients.consumers(), names)
+
+    def _ring(self, row: QueueRow) -> Ring | None:
+        if row.kind == "stream":
+            return self._context.sampler.partitioned.get(row.name)
+        vhost = self._context.broker.vhosts.get(row.vhost)
+        queue = vhost.queues.get(row.name) if vhost is not None else None
+        return queue.figures.ring if queue is not None else None
+
+    async def _refresh_lags(self, stepwise: Stepwise, now: float) -> None:
+        groups = [
+            (queue, group)
+            for queue in list(self._context.service.store.queues.values())
+            for group in list(queue.groups.values())
+        ]
+        known = {(queue.name, group.name) for queue, group in groups}
+        self._lags = {key: lag for key, lag in self._lags.items() if key in known}
+        until = perf_counter() + _GROUPS_SECONDS
+        for step in range(len(groups)):
+            queue, group = groups[(self._next_group + step) % len(groups)]
+            counts = await stepwise.run(count_group(queue, group, now))
+            age = 0.0 if counts.oldest_us is None else max(0.0, (micros(now) - counts.oldest_us) / _US)
+            self._lags[queue.name, group.name] = GroupLag(
+                queue=queue.name, group=group.name, messages=counts.lag, seconds=round(age, 1)
+            )
+            if perf_counter() >= until:
+                self._next_group = (self._next_group + step + 1) % len(groups)
+                return
+        self._next_group = 0
+
+
+def _net_by_minute(ring: Ring | None, now: float) -> list[int]:
+    if ring is None:
+        return []
+    return [came - acked for came, _, acked in ring.recent_minutes(int(now), GROWING_MINUTES)]

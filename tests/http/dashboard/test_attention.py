@@ -1,0 +1,109 @@
+"""What needs attention: the rules, each with its threshold on both sides."""
+
+import pytest
+
+from holtmq.http.dashboard.attention import (
+    Finding,
+    GroupLag,
+    Holder,
+    Thresholds,
+    of_group,
+    of_node,
+    of_queue,
+    ordered,
+)
+from holtmq.http.dashboard.facts import QueueRow
+
+NOW = 1_000_000.0
+
+
+def row(**changes: object) -> QueueRow:
+    fields: dict[str, object] = {
+        "name": "orders",
+        "vhost": "/",
+        "kind": "classic",
+        "ready": 0,
+        "unacked": 0,
+        "oldest": None,
+        "incoming": 0.0,
+        "outgoing": 0.0,
+        "acked": 0.0,
+        "consumers": 1,
+    }
+    return QueueRow(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def rules(found: list[Finding]) -> list[str]:
+    return [one.rule for one in found]
+
+
+def holder(seconds: float) -> Holder:
+    since = int((NOW - seconds) * 1000)
+    return Holder(
+        consumer="c", connection="a -> b", client="billing", user="guest", host="h:1", unacked=7, since=since
+    )
+
+
+def test_a_queue_that_flows_needs_nothing() -> None:
+    assert of_queue(row(ready=3, oldest=1.0), [holder(1)], [5, -2, 1, 0, 3], Thresholds(), NOW) == []
+
+
+@pytest.mark.parametrize(("oldest", "expected"), [(59.9, []), (60.0, ["unread"]), (None, ["unread"])])
+def test_a_queue_without_a_reader(oldest: float | None, expected: list[str]) -> None:
+    found = of_queue(row(ready=2, consumers=0, oldest=oldest), [], [], Thresholds(), NOW)
+
+    assert rules(found) == expected
+
+
+def test_a_stuck_consumer_is_named_with_client_host_and_since() -> None:
+    (found,) = of_queue(row(unacked=7), [holder(10), holder(400)], [], Thresholds(), NOW)
+
+    assert found.rule == "unacked"
+    assert found.since == int((NOW - 400) * 1000)
+    assert "billing at h:1" in found.text
+    assert [who.since for who in found.who] == [int((NOW - 400) * 1000)]
+
+
+def test_an_old_message_with_a_reader_is_a_warning() -> None:
+    (found,) = of_queue(row(ready=4, oldest=300.0), [], [], Thresholds(), NOW)
+
+    assert (found.rule, found.severity) == ("oldest", "warn")
+    assert found.since == int((NOW - 300) * 1000)
+
+
+@pytest.mark.parametrize(
+    ("net", "expected"),
+    [
+        ([250, 250, 250, 250, 250], ["growing"]),
+        ([250, 250, 0, 500, 500], []),
+        ([10] * 5, []),
+        ([999] * 4, []),
+    ],
+)
+def test_a_backlog_grows_when_every_minute_adds_to_it(net: list[int], expected: list[str]) -> None:
+    assert rules(of_queue(row(ready=9, oldest=1.0), [], net, Thresholds(), NOW)) == expected
+
+
+def test_dead_letters_show() -> None:
+    assert rules(of_queue(row(kind="stream", dead_letters=2), [], [], Thresholds(), NOW)) == ["dead-letters"]
+    assert of_queue(row(kind="stream", dead_letters=2), [], [], Thresholds(dead_letters=3), NOW) == []
+
+
+def test_a_group_behind() -> None:
+    lag = GroupLag(queue="q", group="g", messages=5, seconds=301.0)
+
+    (found,) = of_group(lag, Thresholds(), NOW)
+
+    assert found.name == "g on q"
+    assert of_group(lag, Thresholds(group_lag_seconds=302), NOW) == []
+
+
+def test_blocked_publishers_come_before_old_warnings() -> None:
+    old = of_queue(row(ready=4, oldest=9_000.0), [], [], Thresholds(), NOW)
+
+    assert rules(ordered([*old, *of_node("low on disk", True, "")])) == ["blocked", "oldest"]
+
+
+def test_a_negative_threshold_is_refused() -> None:
+    with pytest.raises(ValueError, match="oldest_seconds must not be negative"):
+        Thresholds(oldest_seconds=-1)
