@@ -44,6 +44,7 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.disk import Disk
+from holtmq.password_upgrades import PasswordUpgrades
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class Node:
         self.http_port = 0
         self.recovered_records = 0
         self.started_at = 0.0
+        self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
         self._pulse_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -122,6 +124,7 @@ class Node:
             self.wake,
             self.refresh_clock,
         )
+        self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
         self.partitioned.line.at = self._at
         self.partitioned.plan_timed()
@@ -227,6 +230,7 @@ class Node:
             await asyncio.gather(self._housekeeper, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        await self._password_upgrades.stop()
         self.broker.flow.turn()
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})

@@ -264,6 +264,7 @@ class Reading:
         connection = self._connection
         try:
             connection.check(Action.WRITE, method.exchange)
+            connection.check_topic(method.exchange, method.routing_key, write=True)
             route = connection.broker.resolve(
                 connection.vhost, method.exchange, method.routing_key, raw[6:-1]
             )

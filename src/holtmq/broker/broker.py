@@ -70,6 +70,9 @@ class Broker(Administration):
             self._remove_queue(vhost, queue)
         del self.vhosts[name]
         self.users.delete_vhost(name)
+        self.topic_permissions.forget(vhost=name)
+        self.limits.of_vhosts.pop(name, None)
+        self.parameters.forget_vhost(name)
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
@@ -135,8 +138,12 @@ class Broker(Administration):
         auto_delete: bool = False,
         arguments: Mapping[str, object] | None = None,
         owner: object | None = None,
+        any_name: bool = False,
     ) -> tuple[WorkQueue, bool]:
-        """The queue of this name, made if need be; and whether something was journalled."""
+        """The queue of this name, made if need be; and whether something was journalled.
+
+        ``any_name``: also one that this broker or another has made up, with the prefix ``amq.``.
+        """
         arguments = dict(arguments or {})
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(16)
@@ -146,7 +153,9 @@ class Broker(Administration):
             if existing is not None:
                 existing.used_ms = self.flow.now_ms
                 return existing, False
-            refuse_reserved("queue", name)
+            if not any_name:
+                refuse_reserved("queue", name)
+        self.limits.check_queue(vhost.name, name, len(vhost.queues))
         if durable:
             self._refuse_if_failed()
         options = parse_queue_arguments(

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 import msgspec
 
 from holtmq.auth.permissions import Permissions
+from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import Grant, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import placed
@@ -24,22 +25,31 @@ from holtmq.broker.records.changes import (
     BindingPut,
     ExchangeDeleted,
     ExchangePut,
+    GlobalParameterDeleted,
+    GlobalParameterPut,
     Kind,
+    ParameterDeleted,
+    ParameterPut,
     PermissionDeleted,
     PermissionPut,
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
     QueuePut,
+    TopicPermissionDeleted,
+    TopicPermissionPut,
     UserDeleted,
+    UserLimitsPut,
     UserPut,
     VhostDeleted,
+    VhostLimitsPut,
     VhostPut,
     decode_change,
     unpack_table,
 )
 from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
 from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.topology.parameters import Parameter
 from holtmq.broker.topology.policies import make_policy
 from holtmq.broker.topology.queue_arguments import QueueType, parse_queue_arguments
 from holtmq.broker.work.priority_levels import Levels
@@ -231,14 +241,17 @@ def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
 
 def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> None:
     match change:
-        case VhostPut(name):
-            broker.add_vhost(name)
+        case VhostPut(name, description, tags):
+            broker.add_vhost(name, description, tags)
         case VhostDeleted(name):
             vhost = broker.vhosts.pop(name)
             for queue in vhost.queues.values():
                 broker.queues_by_id.pop(queue.id, None)
                 holdings.pop(queue.id, None)
             broker.users.delete_vhost(name)
+            broker.topic_permissions.forget(vhost=name)
+            broker.limits.of_vhosts.pop(name, None)
+            broker.parameters.forget_vhost(name)
             broker.policies.remove_vhost(name)
             broker.operator_policies.remove_vhost(name)
         case ExchangePut(vhost_name, name, kind, auto_delete, internal, arguments):
@@ -274,10 +287,28 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             broker.users.put_user(User(name, password_hash, tuple(tags)))
         case UserDeleted(name):
             broker.users.delete_user(name)
+            broker.topic_permissions.forget(user=name)
+            broker.limits.of_users.pop(name, None)
         case PermissionPut(user, vhost_name, configure, write, read):
             broker.users.set_permissions(Grant(user, vhost_name, Permissions(configure, write, read)))
         case PermissionDeleted(user, vhost_name):
             broker.users.clear_permissions(user, vhost_name)
+        case TopicPermissionPut(user, vhost_name, exchange, write, read):
+            broker.topic_permissions.put(TopicPermission(user, vhost_name, exchange, write, read))
+        case TopicPermissionDeleted(user, vhost_name, exchange_or_all):
+            broker.topic_permissions.remove(user, vhost_name, exchange_or_all)
+        case VhostLimitsPut(vhost_name, limits):
+            broker.limits.replace(broker.limits.of_vhosts, vhost_name, limits)
+        case UserLimitsPut(user, limits):
+            broker.limits.replace(broker.limits.of_users, user, limits)
+        case ParameterPut(vhost_name, component, name, value):
+            broker.parameters.put(Parameter(vhost_name, component, name, value))
+        case ParameterDeleted(vhost_name, component, name):
+            broker.parameters.remove(vhost_name, component, name)
+        case GlobalParameterPut(name, value):
+            broker.parameters.put_global(name, value)
+        case GlobalParameterDeleted(name):
+            broker.parameters.remove_global(name)
         case _:
             assert_never(change)
 

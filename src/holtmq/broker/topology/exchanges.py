@@ -5,6 +5,8 @@ Must not touch: queues (anything with a ``name`` will do), messages, permissions
 exchanges is ``routing.py``.
 """
 
+import random
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,6 +38,8 @@ class Kind(Enum):
     HEADERS = "headers"
     CONSISTENT_HASH = "x-consistent-hash"
     DELAYED = "x-delayed-message"
+    RANDOM = "x-random"
+    MODULUS_HASH = "x-modulus-hash"
 
 
 # Name, kind, internal: there in every vhost, durable, never deleted.
@@ -48,6 +52,7 @@ PREDECLARED: Final = (
     ("amq.match", Kind.HEADERS, False),
     ("amq.rabbitmq.trace", Kind.TOPIC, True),
 )
+_CHOOSING: Final = (Kind.CONSISTENT_HASH, Kind.RANDOM, Kind.MODULUS_HASH)
 HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 # RabbitMQ compares the first alone; the others change what an exchange does, so a difference is refused too.
 _COMPARED_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", "hash-header", "hash-property")
@@ -109,6 +114,7 @@ class Exchange(Generic[Q]):
         "name",
         "needs_headers",
         "needs_properties",
+        "varies",
     )
 
     def __init__(
@@ -125,6 +131,7 @@ class Exchange(Generic[Q]):
         # Whether a route can be told from the routing key alone; if not, callers must not cache it by key.
         self.needs_headers = self.inner_kind is Kind.HEADERS or (hashed and "hash-header" in arguments)
         self.needs_properties = hashed and "hash-property" in arguments
+        self.varies = self.inner_kind is Kind.RANDOM  # from message to message, whatever it says
         self._index: _Index[Q] = _make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
@@ -193,7 +200,7 @@ class Exchange(Generic[Q]):
         gone = self._by_destination.pop(key, {})
         if not gone:
             return iter(())
-        if self.inner_kind is Kind.CONSISTENT_HASH:  # a ring knows its members, not who is gone; it is small
+        if self.inner_kind in _CHOOSING:  # one of all bindings is chosen: none that is gone may be among them
             for identity, binding in gone.items():
                 self._index.remove(binding)
                 del self._bindings[identity]
@@ -372,6 +379,38 @@ class _HeadersIndex(Generic[Q]):
         return [binding for pattern, binding in self._all.values() if pattern.matches(headers)]
 
 
+class _RandomIndex(Generic[Q]):
+    """Exactly one destination a message, any of them."""
+
+    def __init__(self) -> None:
+        self._all: dict[Identity, Binding[Q]] = {}
+        self._drawn: list[Binding[Q]] | None = None
+
+    def add(self, binding: Binding[Q]) -> None:
+        self._all[binding.identity] = binding
+        self._drawn = None
+
+    def remove(self, binding: Binding[Q]) -> None:
+        del self._all[binding.identity]
+        self._drawn = None
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        if self._drawn is None:
+            self._drawn = sorted(self._all.values(), key=_place)
+        return (self._choice(self._drawn, routing_key),) if self._drawn else ()
+
+    def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
+        return random.choice(bindings)
+
+
+class _ModulusIndex(_RandomIndex[Q]):
+    """Exactly one destination a message: by the hash of its key and the number of bindings."""
+
+    def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
+        # Not by hash(): a restart must send every key where it went before.
+        return bindings[zlib.crc32(routing_key.encode("utf-8", "surrogateescape")) % len(bindings)]
+
+
 class _HashIndex(Generic[Q]):
     """Exactly one destination a message, chosen by the hash of its key, of a header or of a property."""
 
@@ -416,6 +455,10 @@ def _make_index(kind: Kind, arguments: Table) -> _Index[Q]:
             return _HeadersIndex()
         case Kind.CONSISTENT_HASH:
             return _HashIndex(arguments)
+        case Kind.RANDOM:
+            return _RandomIndex()
+        case Kind.MODULUS_HASH:
+            return _ModulusIndex()
         case _:
             return _DirectIndex()
 
@@ -429,6 +472,10 @@ def _delayed_kind(arguments: Table) -> Kind:
             + (f"not '{shown(wanted)}'" if "x-delayed-type" in arguments else "and it is missing")
         )
     return kind
+
+
+def _place(binding: Binding[Q]) -> tuple[bool, str, str]:
+    return binding.identity[:3]
 
 
 def _bound_at(binding: Binding[Q]) -> int:

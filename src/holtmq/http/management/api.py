@@ -19,8 +19,10 @@ from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query, segment
 from holtmq.http.management import definitions as management_definitions
+from holtmq.http.management import definitions_import as management_definitions_import
 from holtmq.http.management import health as management_health
 from holtmq.http.management import messages as management_messages
+from holtmq.http.management import runtime as management_runtime
 from holtmq.http.management import status as management_status
 from holtmq.http.management import topology as management_topology
 from holtmq.http.management import users as management_users
@@ -37,6 +39,8 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_topology.ROWS,
     *management_messages.ROWS,
     *management_definitions.ROWS,
+    *management_definitions_import.ROWS,
+    *management_runtime.ROWS,
     *management_health.ROWS,
 )
 _PREFIX: Final = "/api/"

@@ -3,6 +3,7 @@
 Owns: the overview and the lists of connections, channels and consumers. Must not touch: AMQP.
 """
 
+import logging
 import os
 import resource
 from contextlib import suppress
@@ -15,9 +16,19 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
 from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
+from holtmq.http.management.runtime import cluster_name
 from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.operator.system import resident_bytes, total_memory
 
+log = logging.getLogger(__name__)
+
+_FEATURES: Final = (
+    ("quorum_queue", "Support queues of type `quorum`"),
+    ("stream_queue", "Support queues of type `stream`"),
+    ("user_limits", "Configure connection and channel limits for a user"),
+    ("virtual_host_metadata", "Virtual host metadata (description, tags, etc)"),
+    ("implicit_default_bindings", "Default bindings are implicit, instead of being stored"),
+)
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
 
 
@@ -32,7 +43,7 @@ async def overview(call: ManagementCall) -> object:
         "product_name": config.amqp.product,
         "product_version": config.amqp.product_version,
         "rabbitmq_version": config.amqp.product_version,
-        "cluster_name": NODE,
+        "cluster_name": cluster_name(broker),
         "node": NODE,
         "rates_mode": "none",
         "exchange_types": _exchange_types(),
@@ -144,13 +155,45 @@ def _vhost(call: ManagementCall) -> str | None:
     return call.vhost.name if "vhost" in call.path else None
 
 
+async def feature_flags(call: ManagementCall) -> object:
+    """What RabbitMQ lets a cluster switch on when all its nodes can: one node can all it can."""
+    return [
+        {
+            "name": name,
+            "desc": text,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "stable",
+            "provided_by": "holtmq",
+        }
+        for name, text in _FEATURES
+    ]
+
+
+async def extensions(call: ManagementCall) -> object:
+    """Scripts that plugins add to RabbitMQ's management page: there are none."""
+    return []
+
+
+async def auth(call: ManagementCall) -> object:
+    """How RabbitMQ's management page is to log in: by name and password."""
+    return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
+
+
+async def rebalance(call: ManagementCall) -> Answer:
+    log.info("rebalance asked for: one node has all queues, so none moves", extra={"user": call.user.name})
+    return CHANGED
+
+
 ROWS: Final = (
+    Row("GET", "/api/feature-flags", feature_flags, Need.MONITORING),
+    Row("GET", "/api/extensions", extensions, Need.LOGIN),
+    Row("GET", "/api/auth", auth, Need.LOGIN),
+    Row("POST", "/api/rebalance/queues", rebalance),
     Row("GET", "/api/overview", overview, Need.MONITORING),
     Row("GET", "/api/whoami", whoami, Need.LOGIN),
     Row("GET", "/api/nodes", nodes, Need.MONITORING),
     Row("GET", "/api/nodes/{node}", node, Need.MONITORING),
-    Row("GET", "/api/parameters", nothing, Need.MONITORING),
-    Row("GET", "/api/vhost-limits", nothing, Need.MONITORING),
     Row("GET", "/api/connections", connections, Need.MONITORING, paged=True),
     Row("GET", "/api/connections/{connection}", connection, Need.MONITORING),
     Row("DELETE", "/api/connections/{connection}", close_connection),

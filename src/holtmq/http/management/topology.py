@@ -8,11 +8,14 @@ from itertools import chain
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
+
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import Need
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
@@ -117,6 +120,19 @@ async def delete_queue(call: ManagementCall) -> Answer:
         if_unused=call.query.flag("if-unused"),
         if_empty=call.query.flag("if-empty"),
     )
+    return CHANGED
+
+
+class ActionIn(msgspec.Struct):
+    action: str
+
+
+async def queue_action(call: ManagementCall) -> Answer:
+    """Of RabbitMQ's mirrored queues, which there are none of: there is nothing to bring in line."""
+    _queue(call)
+    action = call.json(ActionIn).action
+    if action not in _ACTIONS:
+        raise Refusal(400, f"unknown action '{action}': there are {', '.join(_ACTIONS)}")
     return CHANGED
 
 
@@ -318,6 +334,7 @@ async def delete_binding(call: ManagementCall) -> Answer:
     return CHANGED
 
 
+_ACTIONS: Final = ("sync", "cancel_sync")
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 _BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
@@ -327,6 +344,7 @@ ROWS: Final = (
     Row("GET", _QUEUE, show_queue, Need.MONITORING),
     Row("PUT", _QUEUE, put_queue),
     Row("DELETE", _QUEUE, delete_queue),
+    Row("POST", _QUEUE + "/actions", queue_action),
     Row("GET", _QUEUE + "/bindings", list_queue_bindings, Need.MONITORING),
     Row("GET", "/api/exchanges", list_exchanges, Need.MONITORING, paged=True),
     Row("GET", "/api/exchanges/{vhost}", list_exchanges, Need.MONITORING, paged=True),

@@ -41,6 +41,9 @@ _ERRORS: Final = {
 
 class VhostIn(msgspec.Struct):
     name: str = ""
+    description: str = ""
+    tags: str | list[str] = []
+    default_queue_type: str | None = None
 
 
 class UserIn(msgspec.Struct, kw_only=True):
@@ -49,6 +52,8 @@ class UserIn(msgspec.Struct, kw_only=True):
     password: str | None = None
     password_hash: str | None = None
     hashing_algorithm: str | None = None
+    argon2_hash: str | None = None  # beside an empty ``password_hash``, in definitions of this broker
+    limits: dict[str, object] = {}
 
 
 class PermissionIn(msgspec.Struct, kw_only=True):
