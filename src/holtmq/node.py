@@ -9,12 +9,12 @@ import logging
 import math
 import os
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
+from holtmq import start_checks
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
@@ -27,12 +27,14 @@ from holtmq.broker.partitioned.queue_config import QueueConfig
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.records.checkpoint import snapshot
-from holtmq.broker.records.recovery import recover
+from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
-from holtmq.config import Config, SyncMode, Tls, TlsVerify
+from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.http.engine.context import Context, Listener
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
+from holtmq.http.engine.sessions import Sessions
 from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
 from holtmq.journal import (
@@ -44,7 +46,10 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.disk import Disk
+from holtmq.journal.replica.view import StoppedWaiting
+from holtmq.listeners import Listeners, tls_context
 from holtmq.password_upgrades import PasswordUpgrades
+from holtmq.replica_life import ReplicaLife
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,7 @@ _CLEANUP_FIRST_MS: Final = 300_000  # after a start; a node that is often restar
 _CLEANUP_STEP_MS: Final = 100
 _RETENTION_STEP_MS: Final = 20
 _LOW_ON_DISK: Final = "low on disk"
+_DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
 GUEST_HASH: Final = (
@@ -68,6 +74,7 @@ class Node:
     ) -> None:
         self.config = config
         self.clock = clock
+        self.listeners = Listeners(config)
         self.disk = disk  # where the journal lives, if not in the folder of the configuration
         self.journal: Journal
         self.broker: Broker
@@ -87,10 +94,14 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeper: asyncio.Task[None] | None = None
+        self._handover: asyncio.Task[None] | None = None
+        self._cut_off = False  # from PostgreSQL
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
         self._relieved_at = -math.inf  # when a checkpoint last looked for room
         self._stopping = False
+        self.replica: ReplicaLife | None = None
+        self.ended = asyncio.Event()  # this node has no more to do: it lost the log, or handed it over
 
     # -- starting and stopping -------------------------------------------------------------------
 
@@ -99,7 +110,12 @@ class Node:
         self._loop = asyncio.get_running_loop()
         began = self._loop.time()
         self.started_at = self.clock()
-        self._open_broker()
+        if self.config.journal.replica:
+            options = self._journal_options()
+            self.replica = ReplicaLife(self.config, options, self.disk, self._defer_commit)
+            await self._own_log(self.replica)
+        else:
+            self._open_broker()
         config = self.config.amqp
         sockets = affordable_sockets()
         most = min(config.max_connections, sockets * 3 // 4)
@@ -131,21 +147,18 @@ class Node:
         if self.config.queue.partition_cleanup_days:
             self._plan_cleanup(_CLEANUP_FIRST_MS)
         self.wake()
-        self.amqp_port = await self.amqp.listen(config.host, config.port)
-        if config.tls_cert is not None:
-            self.amqp_tls_port = await self.amqp.listen(config.host, config.tls_port, _tls_context(config))
-        http = self.config.http
+        await self.listeners.open_amqp(self.amqp)
         self.http = HttpServer(self._http_context(), sockets - most)
-        self.http_port = await self.http.listen(http.host, http.port)
-        if http.tls_cert is not None:
-            self.http_tls_port = await self.http.listen(http.host, http.tls_port, _tls_context(http))
+        await self.listeners.open_http(self.http)
+        ports = self.listeners.ports
+        self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
+        self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
-        self._warn_if_open()
+        start_checks.warn(self.config, self.broker)
         log.info(
             "ready",
             extra={
-                "amqp_port": self.amqp_port,
-                "http_port": self.http_port,
+                **self.listeners.describe(),
                 "seconds": round(self._loop.time() - began, 3),
                 "records": self.recovered_records,
             },
@@ -155,42 +168,70 @@ class Node:
         loop = self._loop
         config = self.config
         if config.data.memory:
-            self.journal = MemoryJournal(self._defer_commit)
-            recovery = None
+            self._build_broker(MemoryJournal(self._defer_commit))
         else:
             if self.disk is None:
-                config.data.dir.mkdir(parents=True, exist_ok=True)
-            options = JournalOptions(
-                segment_bytes=config.journal.segment_bytes, sync=config.journal.sync is SyncMode.ALWAYS
-            )
-            self.journal, recovery = open_journal(
+                start_checks.make_private(config.data.dir)
+            journal, recovery = open_journal(
                 config.data.dir,
-                options,
+                self._journal_options(),
                 disk=self.disk,
                 defer=self._defer_commit,
                 notify=loop.call_soon_threadsafe,
                 later=loop.call_later,
             )
-        self.broker = Broker(
-            self.journal, max_priority=config.amqp.max_priority, cancel_requeue=config.amqp.cancel_requeue
-        )
-        self.partitioned = _partitioned(self.journal, config)
-        self.sampler = Sampler(int(self.clock()))
-        streams = self.broker.attach(self.partitioned)
-        self.refresh_clock()
-        if recovery is not None:
+            self._build_broker(journal)
             self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
             if recovery.torn is not None:
                 log.warning(
                     "torn tail cut off",
                     extra={"bytes": recovery.torn.dropped_bytes, "where": recovery.torn.where},
                 )
+        self._complete_broker()
+
+    def _journal_options(self) -> JournalOptions:
+        journal = self.config.journal
+        return JournalOptions(segment_bytes=journal.segment_bytes, sync=journal.sync is SyncMode.ALWAYS)
+
+    def _build_broker(self, journal: Journal) -> None:
+        self.journal = journal
+        amqp = self.config.amqp
+        self.broker = Broker(journal, max_priority=amqp.max_priority, cancel_requeue=amqp.cancel_requeue)
+        self.partitioned = _partitioned(journal, self.config)
+        self.sampler = Sampler(int(self.clock()))
+        self._streams = self.broker.attach(self.partitioned)
+        self.refresh_clock()
+
+    def _complete_broker(self) -> None:
         if not self.broker.vhosts:
             put_defaults(self.broker)
-        streams.follow()
+        self._streams.follow()
+
+    def _begin_fold(self, journal: Journal) -> Fold:
+        self._build_broker(journal)
+        return Fold(self.broker, self.partitioned.store)
+
+    async def _own_log(self, replica: ReplicaLife) -> None:
+        fold = await replica.own(self._begin_fold, tls_context)
+        self.listeners.ports.update(replica.ports)
+        self.refresh_clock()
+        self.recovered_records = fold.finish()
+        self._complete_broker()
+
+    def _doorkeeper(self) -> Doorkeeper:
+        users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
+        assert streams is not None
+        return Doorkeeper(
+            users,
+            self.amqp.authenticator,
+            TokenVerifier(auth) if auth.jwt_enabled else None,
+            Sessions(users),
+            self.clock,
+            streams.place_of,
+            self.config.http.anonymous,
+        )
 
     def _http_context(self) -> Context:
-        auth = self.config.auth
         return Context(
             self.config,
             self.partitioned,
@@ -199,25 +240,19 @@ class Node:
             self.clock,
             self.health,
             self.wake,
-            TokenVerifier(auth) if auth.jwt_enabled else None,
+            self._doorkeeper(),
             self.started_at,
             History(self.partitioned.counters),
-            self.amqp.authenticator,
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
-            self._listeners,
+            self.listeners.all,
             self.sampler,
         )
 
-    def _listeners(self) -> list[Listener]:
-        amqp, http = self.config.amqp.host, self.config.http.host
-        ports = (
-            ("amqp", amqp, self.amqp_port),
-            ("amqp/ssl", amqp, self.amqp_tls_port),
-            ("http", http, self.http_port),
-            ("https", http, self.http_tls_port),
-        )
-        return [Listener(name, host, port) for name, hosts, port in ports if port for host in hosts]
+    def stop_waiting(self) -> None:
+        """``start`` shall not wait for the log any longer: it raises StoppedWaiting."""
+        if self.replica is not None:
+            self.replica.stop_waiting()
 
     async def stop(self, grace: float = 3.0) -> None:
         """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
@@ -228,10 +263,14 @@ class Node:
         if self._housekeeper is not None:
             self._housekeeper.cancel()
             await asyncio.gather(self._housekeeper, return_exceptions=True)
+        if self._handover is not None:
+            self._handover.cancel()
+            await asyncio.gather(self._handover, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         await self._password_upgrades.stop()
         self.broker.flow.turn()
+        self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})
 
@@ -314,6 +353,8 @@ class Node:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             self.sample_figures()
+            if self.replica is not None:
+                self._watch_replica(self.replica)
             self.check_alarms()
             self.checkpoint_if_due()
             due = self.broker.flow.timers.next_due()
@@ -328,6 +369,28 @@ class Node:
         """Count what happened in this second."""
         used, self.broker.flow.used = self.broker.flow.used, set()
         self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
+
+    def _watch_replica(self, replica: ReplicaLife) -> None:
+        """End when the log has another owner, or is asked for."""
+        trouble = replica.trouble()
+        if bool(trouble) != self._cut_off:
+            # Clients shall look elsewhere: another node may own the log by now. Nobody here can know.
+            self._cut_off = bool(trouble)
+            log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
+            self.amqp.refuse(trouble)
+        if self.journal.failed is not None:
+            self.amqp.stop_listening()
+            self.ended.set()
+        elif replica.is_asked_for and self._handover is None:
+            log.warning("handing the log over", extra={"to": replica.is_asked_for})
+            self._handover = asyncio.create_task(self._hand_over(), name="handover")
+
+    async def _hand_over(self) -> None:
+        """Let consumers finish and confirm all that was read, so that clients need to send nothing twice."""
+        await self.amqp.drain(_DRAIN_SECONDS)
+        await self.settle()
+        self.amqp.flush()
+        self.ended.set()
 
     def checkpoint_if_due(self) -> None:
         """Shorten the journal when it has grown, and when the disk needs the room of what is settled:
@@ -402,19 +465,10 @@ class Node:
             return False, str(self.journal.failed)
         if self._stopping:
             return False, "stopping"
-        return True, ""
-
-    def _warn_if_open(self) -> None:
-        wide = [
-            h
-            for h in (*self.config.amqp.host, *self.config.http.host)
-            if h not in ("127.0.0.1", "::1", "localhost")
-        ]
-        if wide and not self.broker.users.has_own_users:
-            log.warning(
-                "listening beyond this machine, but only guest exists, which works from loopback alone",
-                extra={"hosts": ",".join(sorted(set(wide)))},
-            )
+        trouble = self.replica.trouble() if self.replica is not None else ""
+        if not trouble and self._cut_off:
+            trouble = "PostgreSQL is back; clients are admitted in a moment"
+        return not trouble, trouble
 
 
 def put_defaults(broker: Broker) -> None:
@@ -458,25 +512,24 @@ async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, node.listeners.reload)
+    starting = asyncio.create_task(node.start(), name="start")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # a standby, or a long recovery
+        node.stop_waiting()
     try:
-        await node.start()
-    except (JournalError, OSError) as error:
+        await starting
+    except StoppedWaiting:
+        log.info("stopped", extra={})
+        return 0
+    except (JournalError, OSError) as error:  # also of TLS: a certificate that cannot be read
         log.error("cannot start", extra={"reason": str(error)})
+        stopped.cancel()
         return 1
-    await stop.wait()
+    ended = asyncio.create_task(node.ended.wait(), name="ended")
+    await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    stopped.cancel()
     await node.stop()
     return 1 if node.journal.failed else 0
-
-
-def _tls_context(config: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    assert config.tls_cert is not None
-    context.load_cert_chain(config.tls_cert, config.tls_key)
-    if config.tls_ca is not None:
-        context.load_verify_locations(config.tls_ca)
-    context.verify_mode = {
-        TlsVerify.NONE: ssl.CERT_NONE,
-        TlsVerify.OPTIONAL: ssl.CERT_OPTIONAL,
-        TlsVerify.REQUIRED: ssl.CERT_REQUIRED,
-    }[config.tls_verify]
-    return context

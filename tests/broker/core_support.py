@@ -12,8 +12,9 @@ from types import ModuleType
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.flow import PublishOutcome
-from holtmq.broker.message import TRANSIENT, Message, make_address
+from holtmq.broker.message import TRANSIENT, Message, decode_message, make_address
 from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.message_records import decode_delayed
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work import spilling_fifo
@@ -23,6 +24,7 @@ from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.testing.views import raw_messages
 from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties
 from holtmq.wire.tables import FieldTable
 
@@ -297,6 +299,22 @@ class Bench:
         self.turn()
         assert self._journal.checkpoint(*snapshot(self.broker))
         self._journal.flush()
+
+    def read_back(self) -> int:
+        """Read whatever the journal keeps for a queue, lease or delay, and compare; how many there were."""
+        held = [lease.message for session in self.broker.sessions for lease in session.outstanding()]
+        for queue in self.vhost.queues.values():
+            held += raw_messages(self.broker, queue)
+            held += [message for batch in queue.held_back.values() for message in batch]
+        there = [message for message in held if message.position]
+        delayed = list(self.flow.delayed)
+        records = self._journal.read_many([*(message.position for message in there), *delayed])
+        for message, (_, payload) in zip(there, records, strict=False):
+            stored, _ = decode_message(payload, message.position)
+            assert (stored.body, stored.address) == (message.body, message.address), message
+        for _, payload in records[len(there) :]:
+            decode_delayed(payload)
+        return len(records)
 
     def crash(self, keep: Keep = Keep.NOTHING) -> None:
         """Lose what was not durable, and start again."""

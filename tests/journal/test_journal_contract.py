@@ -1,11 +1,13 @@
-"""What every journal promises: the same tests on the one in memory and the one in files."""
+"""What every journal promises: the same tests on the one in memory, in files, and replicated."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from uuid import uuid4
 
 import pytest
 
@@ -21,6 +23,7 @@ from holtmq.journal import (
 )
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.replica.opening import ReplicaOptions, ReplicatedOpening
 
 Restart = Callable[[Journal], tuple[Journal, Recovery]]
 SMALL = JournalOptions(segment_bytes=2048)
@@ -29,10 +32,12 @@ SMALL = JournalOptions(segment_bytes=2048)
 class Bench:
     """One kind of journal, and how the next process would find it."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, url: str = "") -> None:
         self.kind = kind
         self.folder = folder
         self.disk = FakeDisk()
+        self.replica = ReplicaOptions(url, name=uuid4().hex, takeover_after=30)
+        self.openings: list[ReplicatedOpening] = []
         self.journal: Journal = self._fresh()
 
     def _fresh(self) -> Journal:
@@ -45,6 +50,9 @@ class Bench:
     def _open(self) -> tuple[Journal, Recovery]:
         if self.kind == "fake":
             return open_journal("", SMALL, disk=self.disk)
+        if self.kind == "replicated":
+            self.openings.append(ReplicatedOpening("", SMALL, self.replica, disk=self.disk))
+            return self.openings[-1].journal, self.openings[-1].recovery
         return open_journal(self.folder, SMALL)
 
     def reopen(self) -> Recovery:
@@ -61,7 +69,9 @@ class Bench:
         if isinstance(self.journal, MemoryJournal):
             self.journal, recovery = self.journal.restart()
             return recovery
-        if self.kind == "fake":
+        if self.openings:
+            self.openings[-1].abandon()
+        if self.kind in ("fake", "replicated"):
             self.disk.crash(Keep.NOTHING)
         else:
             self.journal.release()  # type: ignore[attr-defined]
@@ -73,13 +83,21 @@ class Bench:
             self.journal.fail("the disk is gone")
         elif self.kind == "fake":
             self.disk.fail_sync()
+        elif self.kind == "replicated":
+            impatient = replace(self.replica, node="other", takeover_after=0)
+            self.openings.append(ReplicatedOpening("", SMALL, impatient, disk=FakeDisk()))
+            self.openings[-1].recovery.drain()
         else:
             pytest.skip("a real disk does not fail on request")
 
 
-@pytest.fixture(params=["memory", "fake", "files"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    return Bench(request.param, tmp_path / "journal")
+@pytest.fixture(params=["memory", "fake", "files", "replicated"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    url = request.getfixturevalue("postgres").url if request.param == "replicated" else ""
+    bench = Bench(request.param, tmp_path / "journal", url)
+    yield bench
+    for opening in bench.openings:
+        opening.abandon()
 
 
 def test_records_come_back_in_order_with_their_positions(bench: Bench) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.disk import OsDisk, OsFile
+from holtmq.journal.fake_disk import FakeDisk
 
 OPTIONS = JournalOptions(segment_bytes=64 << 10)
 
@@ -355,3 +356,32 @@ async def test_who_waits_in_a_turn_that_fills_a_segment_waits_for_all_of_the_tur
     await asyncio.wait_for(everything.wait(), 20)
     assert told == [None]
     await asyncio.to_thread(journal.close)
+
+
+def test_a_group_that_waited_long_enough_is_completed_by_the_caller_like_any_other() -> None:
+    """The timer may fire between a publish and its turn, where the acks before it are written."""
+    deferred: list[Callable[[], None]] = []
+    timers: list[Callable[[], None]] = []
+    disk = FakeDisk()
+    journal, recovery = open_journal(
+        "",
+        disk=disk,
+        defer=deferred.append,
+        notify=lambda collect: None,
+        later=lambda _, action: timers.append(action),
+    )
+    recovery.drain()
+    journal.append(20, b"nobody waits for this")
+    deferred.pop()()
+    journal.append(20, b"a publish")
+    journal.on_durable(lambda error: None)
+    (turn,) = deferred
+
+    timers.pop()()
+    journal.append(20, b"an ack that came before it")
+    turn()
+
+    groups = [waiting.group for waiting in journal._unwritten.in_flight]
+    assert len(groups) == 1
+    assert b"".join(groups[0].parts).endswith(b"an ack that came before it")
+    journal.close()

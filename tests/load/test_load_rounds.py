@@ -16,7 +16,12 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=list(WORKLOADS))
 def test_a_round_measures_and_leaves_no_queue_behind(workload: Workload) -> None:
-    small = replace(workload, messages=min(workload.messages, 5000))
+    small = replace(
+        workload,
+        messages=min(workload.messages, 5000),
+        distinct=min(workload.distinct, 2000),
+        backlog=min(workload.backlog, 20_000),
+    )
     warm_up = 0.05
     with TestBroker() as broker:
         seen = run_round(Address.parse(broker.amqp_url), small, seconds=0.2, warm_up=warm_up)

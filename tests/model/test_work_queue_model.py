@@ -24,6 +24,7 @@ from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.message_records import decode_delayed
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.journal import JournalOptions
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.wire.tables import FieldTable
 
@@ -55,6 +56,8 @@ shapes = st.lists(traits, max_size=3).map(
     )
 )
 picks = st.integers(0, 1000)
+# A checkpoint gives back, or rewrites, whatever has lost a message.
+TINY_SEGMENTS = JournalOptions(segment_bytes=512, compact_below=0.95)
 turns = st.sampled_from([True, True, False])  # whether the operation ends its turn
 
 
@@ -80,7 +83,7 @@ class Machine(RuleBasedStateMachine):
         for one in self.patches:
             one.start()
         self.disk = FakeDisk()
-        self.bench = Bench(self.disk)
+        self.bench = Bench(self.disk, options=TINY_SEGMENTS)
         self.model = Model()
         self.model.now_ms = START_MS
         self.bench.declare(DEAD)
@@ -773,6 +776,12 @@ class Machine(RuleBasedStateMachine):
             assert queue.store.in_memory <= 6 + 2 * 3 + 3, "memory is not bounded"
         held = sum(len(session.ledger) for session in self.sessions)
         assert held == len(self.leases)
+
+    @invariant()
+    def all_of_it_is_on_the_disk(self) -> None:
+        if self.bench.broker.journal.failed is None:
+            with self.disk.spared():
+                self.bench.read_back()
 
 
 Machine.TestCase.settings = settings.get_profile("model")

@@ -254,7 +254,7 @@ class PartitionedQueues:
 
     def _retains(self) -> None:
         after = self._promises.state.copy()
-        changed = after.retain(self._now_us)
+        changed = after.retain(self._now_us, self._promises.durable)
         done = self._promises.command(lambda: self._world.partitioned.retain(self._world.now))
         if done is not None and changed:
             self._promises.becomes(after, answered=False)

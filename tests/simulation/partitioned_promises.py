@@ -92,7 +92,7 @@ class PartitionedPromises:
     def claimable(self, request: PopRequest, now: float) -> dict[str, tuple[int, int]]:
         """What a pop may take now, by partition: nothing that a crash could take back."""
         queue, group = request.queue, request.group
-        durable = self._versions[self._durable].queues[queue].partitions
+        durable = self.durable.queues[queue].partitions
         held = {
             lease.partition
             for lease in self.leases
@@ -156,6 +156,11 @@ class PartitionedPromises:
         found, wanted = self.observed(), self._expected(self.state)
         if found != wanted:
             raise BrokenRule(f"partitioned queues: {difference(wanted, found)}")
+
+    @property
+    def durable(self) -> State:
+        """The newest state that is known to be on the disk."""
+        return self._versions[self._durable]
 
     def read_all_back(self) -> None:
         """Every message is on the disk as it was pushed."""

@@ -1,4 +1,4 @@
-"""A Spark program to be killed: one query archives a queue, another copies it into a second one, for ever."""
+"""A Spark program to be killed: a query copies a queue into a second one, a job archives it."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 from spark_support import QUICK
 
 from holtmq.spark import session
+from holtmq.spark.jobs.archive import archive
 from holtmq.spark.jobs.running import Setting
-from holtmq.spark.lake import Lake
+from holtmq.spark.lake.writer import Care
 
 
 def copy_options(url: str) -> dict[str, str]:
@@ -16,31 +17,20 @@ def copy_options(url: str) -> dict[str, str]:
 
 def main(url: str, folder: Path) -> None:
     spark = session("crash", "local[2]", **QUICK)
-    setting = Setting(url, "local[2]")
-    lake = Lake(spark, str(folder / "lake"))
-    lake.settle()
-
-    def add(batch, number) -> None:  # type: ignore[no-untyped-def]
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        lake.add(batch, query, number)
-
-    source = spark.readStream.format("holtmq").options(**copy_options(setting.url))
-    checkpoints = folder / "checkpoints"
-    archived = source.load().writeStream.foreachBatch(add)
+    source = spark.readStream.format("holtmq").options(**copy_options(url))
     copied = source.load().select("payload", "partition").writeStream.format("holtmq")
-    queries = [
-        archived.option("checkpointLocation", str(checkpoints / "archive")).trigger(
-            processingTime="0 seconds"
-        ),
-        copied.options(url=url, queue="out")
-        .option("checkpointLocation", str(checkpoints / "copy"))
-        .trigger(processingTime="0 seconds"),
-    ]
-    running = [query.start() for query in queries]
-    (folder / "started").touch()
-    spark.streams.awaitAnyTermination()
-    for query in running:
-        print(query.exception())
+    copied = copied.options(url=url, queue="out").option(
+        "checkpointLocation", str(folder / "checkpoints" / "copy")
+    )
+    query = copied.trigger(processingTime="0 seconds").start()
+    archive(
+        Setting(url, "local[2]", every=0.05, retry_timeout="2m"),
+        "in",
+        str(folder / "lake"),
+        max_rows=70,
+        care=Care(compact_from=3),
+    )
+    print(query.exception())
     sys.exit(3)
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
+
 
 def until(ready: Callable[[], bool], what: str, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
@@ -73,3 +75,20 @@ class Broker:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+def push_until_taken(broker: Broker, numbers: range) -> None:
+    """Push into queue ``in`` until the broker has it; it may be away, and ids make a repeat harmless."""
+    items = [
+        {"queue": "in", "partition": f"p{n % 4}", "transactionId": f"t{n}", "payload": {"id": n}}
+        for n in numbers
+    ]
+    deadline = time.monotonic() + 300
+    while True:
+        try:
+            answer = httpx.post(f"{broker.url}/api/v1/push", json={"items": items}, timeout=10)
+            assert answer.status_code == 201, answer.text
+            return
+        except httpx.TransportError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

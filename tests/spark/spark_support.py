@@ -74,6 +74,13 @@ class Shop:
             )
         )
 
+    def lag_or(self, otherwise: int, queue: str, group: str) -> int:
+        """The group's lag, also while there is no such group yet."""
+        try:
+            return self.lag(queue, group)
+        except KeyError:
+            return otherwise
+
     def read(self, spark: SparkSession, queue: str, **options: str) -> DataFrame:
         reader = spark.read.format("holtmq").option("url", self.url).option("queue", self.name(queue))
         return reader.options(**options).load()

@@ -10,38 +10,16 @@ from pathlib import Path
 import httpx
 import pytest
 from crash_job import copy_options
+from lake_support import ids
 from pyspark.sql import SparkSession
-from spark_processes import Broker, Process, until
+from spark_processes import Broker, Process, push_until_taken, until
 
-from holtmq.spark.lake import Lake
+from holtmq.spark.jobs.archive import archive
+from holtmq.spark.jobs.running import Setting
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 ROUNDS = int(os.environ.get("HOLT_SPARK_CRASH_ROUNDS", "2"))
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    one = Broker(tmp_path)
-    yield one
-    one.kill()
-
-
-def push(broker: Broker, numbers: range) -> None:
-    """Until the broker has them; it may be away meanwhile, and ids make a repeat harmless."""
-    items = [
-        {"queue": "in", "partition": f"p{n % 4}", "transactionId": f"t{n}", "payload": {"id": n}}
-        for n in numbers
-    ]
-    deadline = time.monotonic() + 300
-    while True:
-        try:
-            answer = httpx.post(f"{broker.url}/api/v1/push", json={"items": items}, timeout=10)
-            assert answer.status_code == 201, answer.text
-            return
-        except httpx.TransportError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
 
 def offset(broker: Broker, queue: str) -> int:
@@ -50,6 +28,13 @@ def offset(broker: Broker, queue: str) -> int:
     except httpx.TransportError:
         return 0
     return int(answer.json()["queues"][0]["nextOffset"]) if answer.status_code == 200 else 0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    one = Broker(tmp_path)
+    yield one
+    one.kill()
 
 
 @pytest.mark.timeout(1800)
@@ -65,7 +50,7 @@ def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
         before = offset(broker, "out")
         job = Process([sys.executable, script, broker.url, str(tmp_path)], tmp_path / f"job-{number}.log")
         try:
-            push(broker, range(pushed, pushed + 300))
+            push_until_taken(broker, range(pushed, pushed + 300))
             pushed += 300
 
             def moving(job: Process = job, before: int = before) -> bool:
@@ -74,7 +59,7 @@ def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
 
             until(moving, "the job copies", 600)
             for _ in range(3):
-                push(broker, range(pushed, pushed + 200))
+                push_until_taken(broker, range(pushed, pushed + 200))
                 pushed += 200
                 time.sleep(dice.uniform(0, 0.8))
                 broker.kill()
@@ -83,35 +68,23 @@ def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
         finally:
             job.kill()
 
-    lake, out = _catch_up(spark, broker, tmp_path)
+    out = _copied(spark, broker, tmp_path)
+    archive(Setting(broker.url), "in", str(tmp_path / "lake"), engine="arrow")
 
     assert sorted(out) == list(range(pushed))
-    assert sorted(lake) == list(range(pushed))
+    assert ids(tmp_path / "lake", "parquet") == list(range(pushed))
 
 
-def _catch_up(spark: SparkSession, broker: Broker, folder: Path) -> tuple[list[int], list[int]]:
-    """Finish both queries in this process, on their checkpoints; the ids in the lake and in the queue."""
-    lake = Lake(spark, str(folder / "lake"))
-    lake.settle()
-    checkpoints = folder / "checkpoints"
-
-    def add(batch, number) -> None:  # type: ignore[no-untyped-def]
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        lake.add(batch, query, number)
-
+def _copied(spark: SparkSession, broker: Broker, folder: Path) -> list[int]:
+    """Finish the copy in this process, on its checkpoint; the ids in the queue."""
     source = spark.readStream.format("holtmq").options(
         **copy_options(broker.url) | {"maxOffsetsPerTrigger": "5000"}
     )
-    archived = source.load().writeStream.foreachBatch(add)
     copied = source.load().select("payload", "partition").writeStream.format("holtmq")
-    for query in (
-        archived.option("checkpointLocation", str(checkpoints / "archive")),
-        copied.options(url=broker.url, queue="out").option("checkpointLocation", str(checkpoints / "copy")),
-    ):
-        assert query.trigger(availableNow=True).start().awaitTermination(600), "never caught up"
-    ids = "CAST(get_json_object(CAST(payload AS STRING), '$.id') AS BIGINT) AS id"
-    found = spark.read.format("holtmq").options(url=broker.url, queue="out").load()
-    return (
-        [row.id for row in lake.frame().selectExpr(ids).collect()],
-        [row.id for row in found.selectExpr(ids).collect()],
+    query = copied.options(url=broker.url, queue="out").option(
+        "checkpointLocation", str(folder / "checkpoints" / "copy")
     )
+    assert query.trigger(availableNow=True).start().awaitTermination(600), "never caught up"
+    found = spark.read.format("holtmq").options(url=broker.url, queue="out").load()
+    column = "CAST(get_json_object(CAST(payload AS STRING), '$.id') AS BIGINT) AS id"
+    return [row.id for row in found.selectExpr(column).collect()]

@@ -44,7 +44,7 @@ from holtmq.amqp.transaction import Settle, Transaction
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import Traits
-from holtmq.broker.publish.routes import Imprint, Route
+from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.work.leases import Holder, Lease, Ledger
 from holtmq.broker.work.work_queue import WorkQueue
@@ -73,7 +73,6 @@ class Channel:
         self.global_prefetch = 0
         self.confirms: Confirms | None = None
         self.owes_confirms = False  # published with confirms in this read
-        self._traits = self.flow.traits.by_header
         self.transaction: Transaction | None = None
         self.topology = Topology(self)
         self.consuming = Consuming(self)
@@ -88,7 +87,7 @@ class Channel:
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """A whole message has arrived."""
-        traits, header = self._traits.get(header) or self.flow.traits.shared(header)
+        traits = self.flow.traits.of(header)
         if not traits.plain:
             header, traits = self._check_special(traits, header)
         if self.transaction is not None:
@@ -106,23 +105,14 @@ class Channel:
         if self.confirms is not None or mandatory:
             self._published(outcome, route, mandatory, header, body)
 
-    def publish_like(self, imprint: Imprint, mandatory: bool, body: bytes) -> None:
-        """A whole message has arrived, like one that was found to be in order: the hot one."""
-        if self.transaction is not None:
-            self.publish(imprint.route, mandatory, imprint.header, body)
-            return
-        try:
-            outcome = self.flow.publish_like(imprint, body)
-        except JournalFailed:
-            if self.confirms is None:
-                raise
-            outcome = PublishOutcome.REFUSED
+    def published(self, count: int, journalled: bool) -> None:
+        """So many messages went the short way into their queues, on a channel with confirms."""
         confirms = self.confirms
-        # Placed (0), or journalled (1) like one before it in this read: there is nothing to note but the tag.
-        if confirms is not None and self.owes_confirms and outcome <= confirms.journalled:
-            confirms.last += 1
-        elif confirms is not None or mandatory:
-            self._published(outcome, imprint.route, mandatory, imprint.header, body)
+        assert confirms is not None
+        confirms.last += count
+        if journalled:
+            confirms.journalled = True
+        self._owe_confirms()
 
     def _published(
         self, outcome: PublishOutcome, route: Route, mandatory: bool, header: bytes, body: bytes
@@ -134,9 +124,12 @@ class Channel:
             confirms.last += 1
             if outcome:
                 confirms.note(outcome is PublishOutcome.JOURNALLED, outcome is PublishOutcome.REFUSED)
-            if not self.owes_confirms:
-                self.owes_confirms = True
-                self.connection.confirming.append(self)
+            self._owe_confirms()
+
+    def _owe_confirms(self) -> None:
+        if not self.owes_confirms:
+            self.owes_confirms = True
+            self.connection.confirming.append(self)
 
     def tell_confirms(self) -> None:
         """The read is over: confirm what it published, at once or when it is durable."""

@@ -33,7 +33,7 @@ from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
 from holtmq.broker.topology.exchanges import Kind
-from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 
@@ -269,12 +269,20 @@ class Connection:
 
     # -- for channels ----------------------------------------------------------------------------
 
+    def restricts_topics(self, exchange: QueueExchange) -> bool:
+        """Whether this user may use some topics of the exchange and others not."""
+        permissions = self.broker.topic_permissions
+        return exchange.inner_kind is Kind.TOPIC and permissions.restricts(
+            self.user_name, self.vhost.name, exchange.name
+        )
+
     def check_topic(self, exchange: str, topic: str, *, write: bool) -> None:
         """Refuse a topic that this user may not use; other exchanges than those of topics are not asked."""
-        permissions, vhost = self.broker.topic_permissions, self.vhost
+        vhost = self.vhost
         found = vhost.exchanges.get(exchange)
-        if found is None or found.inner_kind is not Kind.TOPIC:
+        if found is None or not self.restricts_topics(found):
             return
+        permissions = self.broker.topic_permissions
         if not permissions.may(self.user_name, vhost.name, exchange, topic, write=write):
             raise AccessRefused(
                 f"access to topic '{topic}' in exchange '{exchange}' in vhost '{vhost.name}' "

@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from holtmq.amqp.ack_timeout import AckTimeout
+from holtmq.amqp.delivery_heads import frame_heads
 from holtmq.broker.message import Message
 from holtmq.broker.work.leases import Holder, Lease
 from holtmq.broker.work.work_queue import WorkQueue
@@ -22,11 +23,8 @@ UNLIMITED: Final = 1 << 30
 _TAG: Final = struct.Struct(">QB").pack
 _TAG_BYTES: Final = 9
 _FRAME: Final = struct.Struct(">BHI").pack
-_END_AND_FRAME: Final = struct.Struct(">BBHI").pack
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
-_HEADS_MAX: Final = 1_024
-_MIDDLES_MAX: Final = 64  # not refilled: with headers that never repeat it would only churn
-_LARGE_OVERHEAD: Final = 512
+_OVERHEAD: Final = 64  # of a delivery, about: what its size is needed for is when to write
 
 
 class Consumer(Holder):
@@ -34,6 +32,7 @@ class Consumer(Holder):
 
     __slots__ = (
         "_heads",
+        "_starts",
         "_timeout",
         "arguments",
         "cancel_requeue",
@@ -70,7 +69,8 @@ class Consumer(Holder):
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0: unlimited
         self.priority = priority
-        self._heads: dict[bytes, _Head] = {}
+        self._starts: dict[int, bytes] = {}  # by the length of exchange and key: 512 at most
+        self._heads = frame_heads(channel.number)
         self._timeout = AckTimeout(channel, self, queue)
 
     @property
@@ -112,30 +112,43 @@ class Consumer(Holder):
             and messages[0].seq > before
             and (not before or min([message.seq for message in messages]) > before)
         )
-        redelivered = size = frame_size = 0
-        # Messages of one publisher share these objects, and equal headers mean bodies of equal size.
+        starts, heads = self._starts, self._heads
+        header_heads, body_heads = heads.header, heads.body
+        redelivered = size = 0
+        # Messages of a publisher that repeats itself share these objects, and equal headers mean bodies of
+        # equal size: then all between delivery tag and body is one piece.
         address = header = start = middle = b""
         for message in messages:
             number += 1
             body = message.body
-            if message.header is not header or message.address is not address or not fresh:
-                address, header = message.address, message.header
-                if not fresh:
-                    redelivered = int(queue.is_redelivered(message))
-                    if redelivered and queue.counts_deliveries:
-                        header = with_delivery_count(header, queue.returned.get(message.seq, 1))
-                head = self._heads.get(address) or self._head(address)
-                if len(body) > max_body:
-                    chunks.append(head.start + _TAG(number, redelivered) + address + b"\xce")
-                    chunks += content_frames(channel.number, header, body, max_body)
-                    size += len(body) + _LARGE_OVERHEAD
-                    header = b""
-                    continue
-                start = head.start
-                middle = head.middles.get(header) or head.middle(header, body)
-                frame_size = len(start) + _TAG_BYTES + len(middle) + len(body) + 1
-            chunks += start, _TAG(number, redelivered), middle, body, b"\xce"
-            size += frame_size
+            size += len(body)
+            if message.header is header and message.address is address and fresh:
+                if not middle:
+                    length, body_bytes = len(header), len(body)
+                    head = header_heads.get(length) or heads.before_header(length)
+                    tail = (
+                        body_heads[body_bytes] if body_bytes in body_heads else heads.before_body(body_bytes)
+                    )
+                    middle = b"".join((address, head, header, tail))
+                chunks += start, _TAG(number, redelivered), middle, body, b"\xce"
+                continue
+            address, header, middle = message.address, message.header, b""
+            if not fresh:
+                redelivered = int(queue.is_redelivered(message))
+                if redelivered and queue.counts_deliveries:
+                    header = with_delivery_count(header, queue.returned.get(message.seq, 1))
+            length = len(address)
+            start = starts.get(length) or self._start(length)
+            if len(body) > max_body:
+                chunks.append(start + _TAG(number, redelivered) + address + b"\xce")
+                chunks += content_frames(channel.number, header, body, max_body)
+                header = b""
+                continue
+            length, body_bytes = len(header), len(body)
+            head = header_heads.get(length) or heads.before_header(length)
+            tail = body_heads[body_bytes] if body_bytes in body_heads else heads.before_body(body_bytes)
+            chunks += start, _TAG(number, redelivered), address, head, header, tail, body, b"\xce"
+        size += len(messages) * (_OVERHEAD + len(messages[0].header))
         outbox.grew(size)
         if self.no_ack:
             queue.settle_all(messages)
@@ -146,35 +159,13 @@ class Consumer(Holder):
         """The queue is gone: tell the client."""
         self.channel.consuming.lost(self)
 
-    def _head(self, address: bytes) -> "_Head":
-        if len(self._heads) >= _HEADS_MAX:
-            self._heads.clear()
-        head = self._heads[address] = _Head(self.channel.number, self.tag_bytes, address)
-        return head
-
-
-class _Head:
-    """The bytes of a delivery that repeat: all but the delivery tag and the body."""
-
-    __slots__ = ("_channel_number", "_end", "middles", "start")
-
-    def __init__(self, channel_number: int, tag_bytes: bytes, address: bytes) -> None:
-        self._channel_number = channel_number
-        method = _DELIVER + tag_bytes
-        self.start = _FRAME(1, channel_number, len(method) + 9 + len(address)) + method
-        self._end = address + b"\xce"
-        # Between delivery tag and body, by content header: publishers repeat those, too.
-        self.middles: dict[bytes, bytes] = {}
-
-    def middle(self, header: bytes, body: bytes) -> bytes:
-        """End of the method frame, the header frame, and the start of the body frame if there is one."""
-        number = self._channel_number
-        middle = b"".join((self._end, _FRAME(2, number, len(header)), header))
-        if body:
-            middle += _END_AND_FRAME(0xCE, 3, number, len(body))
-        if len(self.middles) < _MIDDLES_MAX:
-            self.middles[header] = middle
-        return middle
+    def _start(self, address_bytes: int) -> bytes:
+        """The delivery up to its tag, for exchange and key of this length together."""
+        method = _DELIVER + self.tag_bytes
+        start = self._starts[address_bytes] = (
+            _FRAME(1, self.channel.number, len(method) + _TAG_BYTES + address_bytes) + method
+        )
+        return start
 
 
 def content_frames(channel_number: int, header: bytes, body: bytes, max_body: int) -> list[bytes]:

@@ -1,7 +1,8 @@
 """The frames of one connection's reads, sans-IO: what happens once a message.
 
-Owns: framing, what is known about publishes that repeat, contents that come in pieces. Must not touch:
-sockets, and methods other than publish and ack, which are the connection's and its channels'.
+Owns: framing, publishes that go the general way, contents that come in pieces. Must not touch: sockets,
+publishes that go the short way (``publish_run.py``), and methods other than publish and ack, which are the
+connection's and its channels'.
 """
 
 import struct
@@ -12,9 +13,11 @@ from holtmq.amqp.codec import decode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.methods import BasicPublish
+from holtmq.amqp.publish_caches import PublishCaches, publish_caches
+from holtmq.amqp.publish_run import PublishRun
 from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.publish.routes import Imprint, Route
+from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.vhost import VHost
 from holtmq.wire.properties import body_size
 
@@ -36,85 +39,40 @@ _BASIC_PUBLISH: Final = b"\x00\x3c\x00\x28"
 _PUBLISH_ID: Final = 0x003C0028
 _HEADER_FRAME: Final = struct.Struct(">BHIHHQ").unpack_from  # and the start of its payload
 _HEADER_MIN: Final = 7 + 14 + 1
-_ROUTES_MAX: Final = 4_096
-_KNOWN_MAX: Final = 1_024
-_PREFIX_MAX: Final = 512
 _OVERHEAD: Final = 8
-
-
-class _Publish:
-    """What the bytes before a body say."""
-
-    __slots__ = ("body_bytes", "channel", "imprint", "mandatory")
-
-    def __init__(self, channel: Channel, imprint: Imprint, mandatory: bool, body_bytes: int) -> None:
-        self.channel = channel
-        self.imprint = imprint
-        self.mandatory = mandatory
-        self.body_bytes = body_bytes
 
 
 class Reading:
     """Works off what a connection has read."""
 
-    __slots__ = (
-        "_channels",
-        "_connection",
-        "_known",
-        "_last_reach",
-        "_reach",
-        "_routes",
-        "_routes_version",
-        "_traits",
-        "_vhost",
-    )
+    __slots__ = ("_caches", "_channels", "_connection", "_may_write", "_rules_version", "_run")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self._channels = connection.channels
-        self._routes: dict[bytes, tuple[Route, bool]] = {}
-        self._routes_version = 0
-        self._vhost: VHost | None = None
-        self._traits = connection.flow.traits.by_header
-        self._known: dict[bytes, _Publish] = {}  # by method, header and head of the body's frame
-        self._reach = 0  # how long the prefixes are that are looked for
-        self._last_reach = 0  # of the last publish that was not known
+        self._run: PublishRun | None = None
+        self._caches: PublishCaches
+        self._may_write: set[str] = set()  # exchanges, as far as this user was checked
+        self._rules_version = 0
 
     def opened(self, vhost: VHost) -> None:
-        """The client is in: from here on there are routes."""
-        self._vhost = vhost
+        """The client is in: from here on it may publish."""
+        self._caches = publish_caches(vhost)
+        self._run = PublishRun(self._connection, vhost, self._caches)
 
     def frames(self, data: bytes, at: int) -> None:
         """Every whole frame in ``data`` from ``at``; leaves the rest for the next read.
 
-        The loop over a read is the hot path: acks and publishes are recognised here, everything
-        else is a method call away.
+        Runs of publishes and of acks have loops of their own, everything else is a method call away.
         """
         end = len(data)
         channels = self._channels
         channel: Channel | None
-        routes = self._fresh_routes()
         connection = self._connection
         max_payload = connection.max_payload
-        known, reach = self._known, self._reach
         gathered = connection.flow.gathered
+        run = self._run
         while end - at >= _OVERHEAD:
-            if reach and (publish := known.get(data[at : at + reach])) is not None:
-                body_at = at + reach
-                stop = body_at + publish.body_bytes
-                channel = publish.channel
-                if (
-                    stop < end
-                    and data[stop] == 0xCE
-                    and channel.partial_route is None
-                    and not channel.closing
-                ):
-                    at = stop + 1
-                    try:
-                        channel.publish_like(publish.imprint, publish.mandatory, data[body_at:stop])
-                    except BrokerError as error:
-                        self._fail(channel, channel_error(error), _PUBLISH_ID)
-                    continue
             kind, number, size = _FRAME(data, at)
             payload_at = at + 7
             stop = payload_at + size
@@ -146,29 +104,24 @@ class Reading:
                         # Those behind the one at fault are passed over, like all that a closing channel gets.
                         self._fail(channel, error, _ACK_ID)
                     continue
-                raw = data[payload_at:stop]
-                found = routes.get(raw)
-                if found is not None or raw[:4] == _BASIC_PUBLISH:
-                    at = stop + 1
-                    if found is None:
-                        found = self._resolve(channel, raw)
-                        if found is None:
-                            continue
-                    at = self._content(channel, found, data, at - size - _OVERHEAD, at, end)
-                    reach = self._reach
+                if run is not None and data.startswith(_BASIC_PUBLISH, payload_at):
+                    after = run.take(channel, data, at, end)
+                    if after == at:
+                        after = self._publish(channel, data, payload_at, stop, end)
+                    at = after
                     continue
             at = stop + 1
             if gathered:
                 connection.flow.write_gathered()
             connection.unread = data[at:]  # what remains if this frame stalls the connection
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
-                connection.run_method(channel, number, raw)
+                connection.run_method(channel, number, data[payload_at:stop])
             else:
                 connection.other_frame(kind, number, channel, data[payload_at:stop])
             if connection.has_stopped:
                 return
             max_payload = connection.max_payload
-            routes = self._fresh_routes()
+            run = self._run
         connection.unread = data[at:] if at else data
 
     @staticmethod
@@ -183,37 +136,52 @@ class Reading:
             tags.append(tag)
         return tags
 
-    # -- publishing ------------------------------------------------------------------------------
+    # -- publishing, the general way -------------------------------------------------------------
 
-    def _fresh_routes(self) -> dict[bytes, tuple[Route, bool]]:
-        """Publish methods seen before, with where they lead; forgotten when the topology changes."""
-        vhost = self._vhost
-        if vhost is not None and (self._routes_version != vhost.version or len(self._routes) > _ROUTES_MAX):
-            self._routes.clear()
-            self._known.clear()
-            self._routes_version = vhost.version
-        return self._routes
+    def _publish(self, channel: Channel, data: bytes, payload_at: int, stop: int, end: int) -> int:
+        """One publish, from its method on. Returns where to go on."""
+        method = data[payload_at:stop]
+        found = self._caches.route(method)
+        if found is None or not self._is_allowed(found[0]):
+            found = self._resolve(channel, method)
+            if found is None:
+                return stop + 1
+        return self._content(channel, found, data, stop + 1, end)
+
+    def _is_allowed(self, route: Route) -> bool:
+        """Whether this connection's user was found to have the right to publish there."""
+        version = route.vhost.rules_version
+        if self._rules_version != version:
+            self._may_write.clear()
+            self._rules_version = version
+        return route.exchange.name in self._may_write
 
     def _fail(self, channel: Channel, error: AmqpError, which: int) -> None:
         """Close the channel. Its consumers leave, and queues may go with the last of them."""
         self._connection.fail_channel(channel, error, which)
-        self._fresh_routes()
 
-    def _content(
-        self, channel: Channel, found: tuple[Route, bool], data: bytes, method_at: int, at: int, end: int
-    ) -> int:
+    def _content(self, channel: Channel, found: tuple[Route, bool], data: bytes, at: int, end: int) -> int:
         """The content of a publish, if all of it is in this read. Returns where to go on."""
         if end - at < _HEADER_MIN:
             return self._begin_content(channel, found, at)
+        max_payload = self._connection.max_payload
         kind, number, size, _, _, length = _HEADER_FRAME(data, at)
         stop = at + 7 + size
-        if kind != 2 or number != channel.number or stop >= end or data[stop] != 0xCE or size < 14:
+        if (
+            kind != 2
+            or number != channel.number
+            or not 14 <= size <= max_payload
+            or stop >= end
+            or data[stop] != 0xCE
+        ):
             return self._begin_content(channel, found, at)
         header = data[at + 7 : stop]
         after: int = stop + 1
         body = b""
         if length:
-            if end - after < _OVERHEAD or length > self._connection.settings.max_message_bytes:
+            if end - after < _OVERHEAD or length > min(
+                max_payload, self._connection.settings.max_message_bytes
+            ):
                 return self._begin_content(channel, found, at)
             kind, number, size = _FRAME(data, after)
             body_at = after + 7
@@ -222,9 +190,6 @@ class Reading:
                 return self._begin_content(channel, found, at)
             body = data[body_at:stop]
             after = stop + 1
-            if body_at - method_at == self._last_reach and header in self._traits:
-                self._remember(channel, found, data[method_at:body_at], header, size)
-            self._last_reach = body_at - method_at
         try:
             channel.publish(found[0], found[1], header, body)
         except ChannelFault as error:
@@ -232,23 +197,6 @@ class Reading:
         except BrokerError as error:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
         return after
-
-    def _remember(
-        self, channel: Channel, found: tuple[Route, bool], prefix: bytes, header: bytes, body_bytes: int
-    ) -> None:
-        """Know the next publish like this one by all its bytes before the body.
-
-        Publishers repeat themselves, and one lookup then stands for three frames. Only prefixes of one length
-        are looked for: that of two publishes in a row, since where lengths alternate looking is in vain. And
-        only headers that were seen before get here: others may never come again.
-        """
-        shared = self._traits[header]
-        if not shared[0].plain or len(prefix) > _PREFIX_MAX:
-            return
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        self._known[prefix] = _Publish(channel, Imprint(found[0], *shared), found[1], body_bytes)
-        self._reach = len(prefix)
 
     def _begin_content(self, channel: Channel, found: tuple[Route, bool], at: int) -> int:
         """The content comes in pieces: remember the method, take frame after frame."""
@@ -272,9 +220,10 @@ class Reading:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
         connection.has_published = True
-        found = route, method.mandatory
-        self._routes[raw] = found
-        return found
+        if not connection.restricts_topics(route.exchange):
+            self._may_write.add(method.exchange)
+        self._caches.offer_route(raw, route, method.mandatory)
+        return route, method.mandatory
 
     def content_frame(self, channel: Channel, kind: int, payload: bytes) -> None:
         found = channel.partial_route

@@ -17,6 +17,7 @@ from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.handshake import Settings
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
 from holtmq.auth.passwords import VerifiedCredentials
+from holtmq.auth.turns import TooManyLogins
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
 
@@ -61,7 +62,9 @@ class AmqpServer:
         broker.on_expelled = self.expel
         self.alarm = ""  # why publishers must wait; empty: they need not
         self._waiting_for_journal: set[AmqpProtocol] = set()
+        self._refusal = ""  # why nobody is let in
         self._servers: list[asyncio.Server] = []
+        self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._swept_at = 0.0
@@ -72,7 +75,12 @@ class AmqpServer:
         for host in hosts:
             try:
                 server = await loop.create_server(
-                    lambda: AmqpProtocol(self), host, port, ssl=tls, backlog=1024
+                    lambda: AmqpProtocol(self),
+                    host,
+                    port,
+                    ssl=tls,
+                    backlog=1024,
+                    ssl_handshake_timeout=None if tls is None else self.limits.handshake_timeout,
                 )
             except OSError as error:
                 if host == "::1" and len(hosts) > 1:  # a machine without IPv6
@@ -81,6 +89,7 @@ class AmqpServer:
                 raise
             self._servers.append(server)
             port = port or server.sockets[0].getsockname()[1]
+            self.addresses.append((host, port, tls is not None))
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="amqp-sweeper")
         return port
@@ -97,6 +106,13 @@ class AmqpServer:
             connection = protocol.connection
             if connection.is_running and is_meant(connection.vhost.name, connection.user_name):
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+
+    def refuse(self, reason: str) -> None:
+        """Close every connection and let no new one in, until ``reason`` is empty."""
+        self._refusal = reason
+        if reason:
+            self.expel(reason, lambda vhost, user: True)
+            self.wake()
 
     def raise_alarm(self, reason: str) -> None:
         """Publishers wait from now on."""
@@ -137,13 +153,19 @@ class AmqpServer:
         user: str | None = None
         try:
             found = await self.authenticator.authenticate(
-                name, password, from_loopback=connection.handshake.from_loopback
+                name,
+                password,
+                from_loopback=connection.handshake.from_loopback,
+                address=protocol.peer.rpartition(":")[0],
             )
             user = found.name
-        except LoginRefused as refusal:
+        except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
         if connection.phase is Phase.HANDSHAKE:
-            connection.handshake.checked(user)
+            if self._refusal:
+                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self._refusal))
+            else:
+                connection.handshake.checked(user)
             self.wake()
 
     async def _sweep(self) -> None:
@@ -169,6 +191,20 @@ class AmqpServer:
         for server in self._servers:
             server.close()
 
+    async def drain(self, timeout: float) -> None:
+        """Deliver nothing more and let consumers finish what they hold; then read from nobody any more."""
+        self.stop_listening()
+        channels = [channel for each in self.connections for channel in each.connection.channels.values()]
+        for channel in channels:
+            channel.flowing = False
+        deadline = asyncio.get_running_loop().time() + timeout
+        while any(channel.consumer_leases() for channel in channels):
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(0.01)
+        for protocol in self.connections:
+            protocol.stop_reading()
+
     async def stop(self, timeout: float = 3.0) -> None:
         """Say goodbye to everybody; whoever does not answer is cut off."""
         self.stop_listening()
@@ -179,6 +215,7 @@ class AmqpServer:
                 )
             )
             protocol.flush()
+            protocol.read_goodbye()
         deadline = asyncio.get_running_loop().time() + timeout
         while self.connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
@@ -204,6 +241,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._reading = True
         self._ended = False
         self._parting = False  # all is said; the client closes the socket
+        self._closed_to_input = False
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
         self.peer = ""
@@ -332,9 +370,19 @@ class AmqpProtocol(asyncio.Protocol):
             self._reading = False
             self.transport.pause_reading()
 
+    def stop_reading(self) -> None:
+        """What the client sends from now on is neither stored nor confirmed."""
+        self._closed_to_input = True
+        self._pause_reading()
+
+    def read_goodbye(self) -> None:
+        """The close was sent: its answer may come in."""
+        self._closed_to_input = False
+        self.resume_reading()
+
     def resume_reading(self) -> None:
         """Read again, unless there is another reason not to."""
-        held = self._server.alarm and self.connection.has_published
+        held = self._closed_to_input or (self._server.alarm and self.connection.has_published)
         if not self._reading and not held and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()

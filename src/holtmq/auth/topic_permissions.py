@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.auth.permissions import BadPattern, compile_pattern
+from holtmq.name_patterns import BadPattern, compile_pattern
 
 _MOST_ANSWERS: Final = 4096
 
@@ -78,6 +78,11 @@ class TopicPermissions:
             for exchange in sorted(granted)
         ]
 
+    def restricts(self, user: str, vhost: str, exchange: str) -> bool:
+        """Whether the user's topics of the exchange have to be looked at one by one."""
+        granted = self._grants.get((user, vhost))
+        return granted is not None and exchange in granted
+
     def may(self, user: str, vhost: str, exchange: str, topic: str, *, write: bool) -> bool:
         """Whether the user may use this topic of the exchange."""
         granted = self._grants.get((user, vhost))
@@ -90,5 +95,5 @@ class TopicPermissions:
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
             pattern = permission.expanded(permission.write if write else permission.read)
-            known = self._answers[question] = compile_pattern(pattern).search(topic) is not None
+            known = self._answers[question] = compile_pattern(pattern).found_in(topic)
         return known

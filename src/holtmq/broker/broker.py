@@ -104,13 +104,13 @@ class Broker(Administration):
 
     def apply_policies(self, vhost: VHost) -> Iterator[WorkQueue]:
         """Bring every queue of a vhost in line with the policies of now, one with each step."""
-        vhost.version += 1  # an exchange may have another alternate
+        vhost.rules_changed()  # an exchange may have another alternate
         for queue in list(vhost.queues.values()):
             if not queue.deleted and self._apply_policy(queue):
                 self.flow.touch(queue)
                 if queue.limited:
                     queue.shed_excess(self.flow.pager)
-                vhost.version += 1  # cached routes know which queues have limits
+                vhost.rules_changed()  # cached routes know which queues have limits
             yield queue
 
     def _apply_policy(self, queue: WorkQueue) -> bool:
@@ -248,6 +248,7 @@ class Broker(Administration):
             consumer.cancelled(queue)
         queue.store.clear()
         queue.held_back.clear()
+        self.flow.used.add(queue)  # so that it leaves the sums
         if self.journal.failed:
             return  # nobody asked for this removal in words: a restart will have the queue again
         if queue.persisted:

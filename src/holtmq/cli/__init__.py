@@ -24,6 +24,7 @@ _VERBS = {
     "connection": "holtmq.cli.clients:connection",
     "consumer": "holtmq.cli.clients:consumer",
     "journal": "holtmq.cli.journal:journal",
+    "cluster": "holtmq.cli.cluster:cluster",
     "bench": "holtmq.cli.bench:bench",
     "pipeline": "holtmq.cli.pipeline:pipeline",
     "verify": "holtmq.cli.verify:verify",

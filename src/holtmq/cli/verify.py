@@ -5,6 +5,7 @@ Owns: the options, the progress bar, the exit status. Must not touch: the verifi
 """
 
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -32,6 +33,18 @@ import click
     show_default=True,
     help="As the setting of the same name; never must fail at a power cut.",
 )
+@click.option(
+    "--observe/--no-observe",
+    default=True,
+    show_default=True,
+    help="Watch the broker's fdatasync calls from outside with strace, if it is installed and allowed.",
+)
+@click.option(
+    "--replica",
+    metavar="URL",
+    default="",
+    help="Verify failover instead: two nodes that share a log in this PostgreSQL, removed afterwards.",
+)
 @click.option("--stop-at-failure", is_flag=True, help="End with the first broken promise.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on standard output.")
 def verify(
@@ -40,6 +53,8 @@ def verify(
     folder: Path | None,
     round_seconds: float,
     journal_sync: str,
+    observe: bool,
+    replica: str,
     stop_at_failure: bool,
     as_json: bool,
 ) -> None:
@@ -52,6 +67,9 @@ def verify(
     """
     import asyncio
     import secrets
+
+    if replica:
+        _verify_replica(replica, rounds, seed, folder, stop_at_failure, as_json)
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -77,13 +95,67 @@ def verify(
         found = f"{report.confirmed:,} confirmed, {report.lost} lost{broken}"
         progress.update(task, completed=report.rounds, found=found)
 
-    options = Options(rounds, seed, folder, round_seconds, sync=journal_sync, stop_at_failure=stop_at_failure)
+    options = Options(
+        rounds,
+        seed,
+        folder,
+        round_seconds,
+        sync=journal_sync,
+        observe=observe,
+        stop_at_failure=stop_at_failure,
+    )
     with progress:
         report = asyncio.run(Judge(options, after_round).run())
     if as_json:
         click.echo(report.as_json().decode())
     else:
-        if report.file_system in ("tmpfs", "ramfs"):
-            console.print("[yellow]This folder is in memory: its syncs prove nothing about a disk.[/]")
         show(report, console)
+    raise SystemExit(0 if report.passed else 1)
+
+
+def _verify_replica(
+    url: str, rounds: int, seed: int | None, folder: Path | None, stop_at_failure: bool, as_json: bool
+) -> NoReturn:
+    """Two nodes of their own in the user's PostgreSQL, one fault after the other."""
+    import asyncio
+    import secrets
+
+    from rich.console import Console
+
+    from holtmq.journal import JournalError
+
+    try:
+        from holtmq.journal.replica.errors import Unreachable
+        from holtmq.journal.replica.session import Session
+        from holtmq.journal.replica.store import LogStore
+    except ImportError as missing:
+        raise click.ClickException(f"{missing}: pip install 'holtmq[postgres]'") from None
+    from holtmq.verify.replica.judge import Options, ReplicaJudge
+    from holtmq.verify.replica.report import ReplicaReport, show
+
+    console = Console(stderr=True)
+
+    def after_round(report: ReplicaReport) -> None:
+        console.print(
+            f"{report.rounds}/{rounds}  {report.last_fault}: {report.confirmed:,} confirmed, "
+            f"{report.broken} broken promises",
+            highlight=False,
+        )
+
+    seed = secrets.randbelow(1_000_000) if seed is None else seed
+    options = Options(url, rounds, seed, folder, stop_at_failure=stop_at_failure)
+    judge = ReplicaJudge(options, after_round)
+    store = LogStore(Session(url, 10.0, "verify"), judge.log_name)
+    try:
+        store.open()
+        try:
+            report = asyncio.run(judge.run())
+        finally:
+            store.remove()
+    except (JournalError, Unreachable) as exc:
+        raise click.ClickException(str(exc)) from None
+    if as_json:
+        click.echo(report.as_json().decode())
+    else:
+        show(report, Console())
     raise SystemExit(0 if report.passed else 1)

@@ -20,6 +20,7 @@ from .compaction import Reclaimed, SealedSegment, reclaim
 from .disk import Disk
 from .interface import Defer
 from .live import LivePositions, live_bases
+from .mirror import Mirror
 
 _Value = TypeVar("_Value")
 
@@ -50,6 +51,7 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._results: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
+        self.mirror: Mirror | None = None
 
     @property
     def waits_for(self) -> int | None:
@@ -87,9 +89,9 @@ class Checkpointer:
         assert running is not None
         assert running.live is not None
         running.publishing = True
-        position, live = running.position, running.live
+        position, live, mirror = running.position, running.live, self.mirror
         work = partial(
-            _publish, self._disk, position, live, sealed, threshold, unsynced, self._stopping.is_set
+            _publish, self._disk, position, live, sealed, threshold, unsynced, self._stopping.is_set, mirror
         )
         self._background(work, self._finished)
 
@@ -159,6 +161,7 @@ def _publish(
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
+    mirror: Mirror | None,
 ) -> CheckpointOutcome:
     outcome = CheckpointOutcome(position)
     try:
@@ -170,8 +173,12 @@ def _publish(
                 file.close()
         publish(disk, position)
         outcome.published = True
+        if mirror is not None:
+            mirror.published(position)
         outcome.reclaimed = reclaim(disk, sealed, live, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
+        if mirror is not None:
+            mirror.reclaimed()
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")
     return outcome

@@ -82,6 +82,7 @@ class FileJournal:
         self._idle_callbacks: list[DurableCallback] = []  # given when nothing was waiting
         self._turn_due = False
         self._idle_turn_due = False
+        self._overdue = False  # the open group has waited long enough
         self._unwritten = Unwritten()
         self._durable = SYNC_SIZE
         self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
@@ -208,6 +209,7 @@ class FileJournal:
             self._later is None
             or self._callbacks
             or self._idle_callbacks
+            or self._overdue
             or self._end - self._start > self._options.idle_bytes
         ):
             self._hand_over()
@@ -218,11 +220,14 @@ class FileJournal:
             self._later(self._options.idle_seconds, self._idle_turn)
 
     def _idle_turn(self) -> None:
+        # Through ``defer`` like every other turn: there the caller adds what belongs to the group, acks that
+        # came before a publish for instance. The timer may fire between that publish and its turn.
         self._idle_turn_due = False
-        self._hand_over()
+        self._overdue = True
+        self._schedule_turn()
 
     def _hand_over(self) -> None:
-        self._turn_due = False
+        self._turn_due = self._overdue = False
         self._run_idle()
         if self._failed is None:
             self._close_group()
@@ -371,6 +376,7 @@ class FileJournal:
         for base, _ in log.segments:
             self._reader.add(base)
         log.writer.syncs = self._options.sync
+        self._checkpointer.mirror = log.mirror
         self._state = ""
         self._writing.start(log.writer, self._notify, self._collect)
 
@@ -389,5 +395,7 @@ class FileJournal:
     def release(self) -> None:
         """Give up ownership without a word to the log."""
         self._state = "it is closed"
+        if self._checkpointer.mirror is not None:
+            self._checkpointer.mirror.close()
         self._reader.close()
         self._disk.unlock()

@@ -17,8 +17,10 @@ from .disk import Disk, OsDisk
 from .epoch import next_epoch
 from .file_journal import FileJournal, JournalOptions
 from .interface import Defer, JournalError, JournalFailed, Later, Recovery
+from .records import MARKER_SIZE
 from .recovery import Survey, TailWalk, survey
-from .segment import HEADER_SIZE, TEMPORARY, create_segment
+from .replica.mark import NAME as REPLICA_MARK
+from .segment import HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment
 from .writer import LogWriter, OpenLog
 
 _COPY: Final = 1 << 20
@@ -49,7 +51,14 @@ def open_journal(
     disk = disk or OsDisk(folder)
     disk.lock()
     try:
-        for name in disk.list():
+        names = disk.list()
+        if REPLICA_MARK in names:
+            raise JournalError(
+                f"{disk.folder} is a copy of a log in PostgreSQL, which may hold more than the copy: start "
+                "with journal.replica. To go on without PostgreSQL, stop the owner in good order and remove "
+                f"the file {REPLICA_MARK} from its folder"
+            )
+        for name in names:
             if name.endswith(TEMPORARY):  # a crash's leftovers: nothing refers to them
                 disk.remove(name)
         found = survey(disk)
@@ -91,7 +100,8 @@ def _recover(
             journal.opened(_resume(disk, found, walk, recovery.epoch, capacity, clock))
         else:
             recovery.clean = True
-            file, header = create_segment(disk, 0, recovery.epoch, capacity)
+            header = SegmentHeader(0, recovery.epoch, disk.random_bytes(MARKER_SIZE))
+            file = create_segment(disk, header, capacity)
             writer = LogWriter(disk, file, header, capacity, 0, recovery.epoch, clock)
             journal.opened(OpenLog(writer, recovery.epoch, [(0, HEADER_SIZE + capacity)], capacity, 0, 0))
     except OSError as exc:

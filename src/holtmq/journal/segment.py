@@ -18,7 +18,6 @@ from typing import Final
 from .checksum import crc32
 from .disk import Disk, File
 from .interface import JournalCorrupt
-from .records import MARKER_SIZE
 
 HEADER_SIZE: Final = 64
 SUFFIX: Final = ".seg"
@@ -97,14 +96,13 @@ def read_header(file: File, base: int, folder: str) -> SegmentHeader:
     return SegmentHeader(base, epoch, marker, bool(flags & _COMPACTED), end, index_offset, count)
 
 
-def create_segment(disk: Disk, base: int, epoch: int, capacity: int) -> tuple[File, SegmentHeader]:
+def create_segment(disk: Disk, header: SegmentHeader, capacity: int) -> File:
     """A new empty segment, durable with its name before the first record goes in.
 
     It is built under another name: a crash on the way leaves a temporary file, never a ``.seg`` with half a
     header that could not be told from damage.
     """
-    header = SegmentHeader(base, epoch, disk.random_bytes(MARKER_SIZE))
-    name = segment_name(base)
+    name = segment_name(header.base)
     file = disk.open(name + TEMPORARY, create=True)
     try:
         file.preallocate(HEADER_SIZE + capacity)
@@ -115,7 +113,7 @@ def create_segment(disk: Disk, base: int, epoch: int, capacity: int) -> tuple[Fi
     except BaseException:
         file.close()
         raise
-    return file, header
+    return file
 
 
 @dataclass(slots=True)

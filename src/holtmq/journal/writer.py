@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from .disk import Disk, File
-from .records import encode_sync
+from .mirror import Mirror
+from .records import MARKER_SIZE, encode_sync
 from .segment import HEADER_SIZE, SegmentHeader, create_segment
 
 # Space that was reserved but never written makes a sync of new bytes a change of metadata as well, with a
@@ -33,6 +34,17 @@ class Group:
     start: int
     end: int
     parts: tuple[bytes, ...]  # everything after the SYNC record
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Consecutive bytes of the log, all in one segment."""
+
+    header: SegmentHeader
+    capacity: int  # of the segment, in bytes after its header
+    start: int
+    end: int
+    parts: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +68,10 @@ class LogWriter:
         clock: Callable[[], float],
     ) -> None:
         self.syncs = True  # False only where the operator gave up on power cuts
+        self.idle_seconds: float | None = None  # how often ``idle`` wants to be called
         self._disk = disk
         self._file = file
-        self._base = header.base
-        self._marker = header.marker
+        self._header = header
         self._capacity = capacity
         self._durable = durable  # everything below has been reported
         self._synced = durable  # and below this it is on the disk: what SYNC records may claim
@@ -69,38 +81,50 @@ class LogWriter:
 
     def commit(self, groups: Sequence[Group]) -> Commit:
         """Write all groups and sync once (once more for each segment that is left)."""
+        return self.write(self.lay_out(groups), len(groups))
+
+    def lay_out(self, groups: Sequence[Group]) -> list[Stretch]:
+        """The bytes of these groups as they will lie in the log, one stretch for each segment touched."""
         now = self._clock()
-        parts: list[bytes] = []
-        at = start = groups[0].start
-        syncs = 1
+        header, synced = self._header, self._synced
+        stretches: list[Stretch] = []
         for group in groups:
-            if group.base != self._base:
+            if group.base != header.base:
+                header = SegmentHeader(group.base, self._epoch, self._disk.random_bytes(MARKER_SIZE))
+                synced = group.start  # the segment before is synced whole when this one is made
+            if not stretches or stretches[-1].header is not header:
+                stretches.append(Stretch(header, group.capacity, group.start, group.start, []))
+            stretch = stretches[-1]
+            stretch.capacity, stretch.end = group.capacity, group.end
+            stretch.parts.append(encode_sync(header.marker, group.start, synced, now))
+            stretch.parts.extend(group.parts)
+        return stretches
+
+    def write(self, stretches: Sequence[Stretch], groups: int) -> Commit:
+        """Write what ``lay_out`` returned, next, and sync it."""
+        syncs = 1
+        for stretch in stretches:
+            if stretch.header is not self._header:
                 # The old segment is durable to its last byte before the new one exists: so damage in a
                 # segment that has a successor is never a torn tail.
-                if parts:
-                    self._write(parts, at)
-                self._leave_segment(group.start)
-                self._enter_segment(group)
+                self._leave_segment(stretch.start)
+                self._enter_segment(stretch)
                 syncs += 1
-                parts = []
-                at = group.start
-            elif group.capacity > self._capacity:
-                self._file.preallocate(HEADER_SIZE + group.capacity)
-                self._capacity = group.capacity
-            parts.append(encode_sync(self._marker, group.start, self._synced, now))
-            parts.extend(group.parts)
-        self._write(parts, at)
-        end = groups[-1].end
-        if self.syncs and end - at <= _SMALL:
-            self._write_ahead(end)
+            elif stretch.capacity > self._capacity:
+                self._file.preallocate(HEADER_SIZE + stretch.capacity)
+                self._capacity = stretch.capacity
+            self._write(stretch.parts, stretch.start)
+        last = stretches[-1]
+        if self.syncs and last.end - last.start <= _SMALL:
+            self._write_ahead(last.end)
         began = time.perf_counter()
         if self.syncs:
             self._file.sync()
         seconds = time.perf_counter() - began
-        self._durable = end
+        self._durable = last.end
         if self.syncs:
-            self._synced = end
-        return Commit(len(groups), self._durable, self._durable - start, syncs, seconds)
+            self._synced = last.end
+        return Commit(groups, last.end, last.end - stretches[0].start, syncs, seconds)
 
     def seal(self) -> None:
         """Note, unsynced, how far all is durable, in the place that the next group's SYNC will take.
@@ -108,15 +132,22 @@ class LogWriter:
         After a kill the page cache survives, and with it the proof that the last group was synced: if it is
         found damaged then, that is corruption and not a torn tail.
         """
-        self._write([encode_sync(self._marker, self._durable, self._synced, self._clock())], self._durable)
+        mark = encode_sync(self._header.marker, self._durable, self._synced, self._clock())
+        self._write([mark], self._durable)
+
+    def idle(self) -> None:
+        """Nothing was handed over for ``idle_seconds``."""
+
+    def closing(self) -> None:
+        """From the loop's thread: ``finish`` comes next."""
 
     def finish(self) -> None:
         """Mark a clean end, give back the unused space, and close."""
         if self._synced < self._durable:
             self._file.sync()  # before the mark claims it
-        mark = encode_sync(self._marker, self._durable, self._durable, self._clock(), clean=True)
+        mark = encode_sync(self._header.marker, self._durable, self._durable, self._clock(), clean=True)
         self._write([mark], self._durable)
-        self._file.truncate(self._durable + len(mark) - self._base + HEADER_SIZE)
+        self._file.truncate(self._durable + len(mark) - self._header.base + HEADER_SIZE)
         self._file.sync()
         self._file.close()
 
@@ -124,29 +155,28 @@ class LogWriter:
         self._file.close()
 
     def _write(self, parts: Sequence[bytes], position: int) -> None:
-        self._file.pwrite(parts, position - self._base + HEADER_SIZE)
+        self._file.pwrite(parts, position - self._header.base + HEADER_SIZE)
 
     def _write_ahead(self, end: int) -> None:
         """Zeros over the zeros that follow, unless the next small commit still has room among such."""
         if end + _SMALL > self._written:
             start = max(end, self._written)
-            stop = min(end + _AHEAD, self._base + self._capacity)
+            stop = min(end + _AHEAD, self._header.base + self._capacity)
             if start < stop:
                 self._write([_ZEROS[: stop - start]], start)
                 self._written = stop
 
     def _leave_segment(self, end: int) -> None:
-        self._file.truncate(end - self._base + HEADER_SIZE)
+        self._file.truncate(end - self._header.base + HEADER_SIZE)
         self._file.sync()
         self._file.close()
         self._durable = self._synced = end
 
-    def _enter_segment(self, group: Group) -> None:
-        self._file, header = create_segment(self._disk, group.base, self._epoch, group.capacity)
-        self._base = header.base
-        self._marker = header.marker
-        self._capacity = group.capacity
-        self._written = header.base
+    def _enter_segment(self, stretch: Stretch) -> None:
+        self._file = create_segment(self._disk, stretch.header, stretch.capacity)
+        self._header = stretch.header
+        self._capacity = stretch.capacity
+        self._written = stretch.header.base
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +189,4 @@ class OpenLog:
     capacity: int
     end: int
     checkpoint_position: int
+    mirror: Mirror | None = None

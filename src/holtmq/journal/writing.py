@@ -64,6 +64,8 @@ class Writing:
 
     def finish(self, *, failed: bool) -> None:
         """Write what was handed over and, unless something has failed, mark a clean end."""
+        if self._writer is not None:
+            self._writer.closing()
         if self._thread is not None:
             self._handed.put(None)
             self._thread.join()
@@ -84,7 +86,17 @@ def _run_writer(
     stop = False
     while not stop:
         groups: list[Group] = []
-        item = handed.get()
+        try:
+            item = handed.get(timeout=writer.idle_seconds)
+        except Empty:
+            try:
+                writer.idle()
+            except BaseException as exc:
+                results.append(exc)
+                writer.abandon()
+                wake()
+                return
+            continue
         while True:
             if item is None:
                 stop = True

@@ -14,6 +14,8 @@ from holtmq.load.blobs import Blob, Layout, body_is_intact, stamp_at
 from holtmq.load.confirm_stream import ConfirmStream
 from holtmq.load.delivery_stream import AckWriter, DeliveryStream
 from holtmq.load.link import CHANNEL, Link, LoadError
+from holtmq.load.varied_blob import VariedBlob
+from holtmq.load.varied_stream import VariedStream
 
 _READ_BYTES: Final = 256 * 1024
 _SENDS_A_TURN: Final = 4
@@ -22,7 +24,7 @@ _SENDS_A_TURN: Final = 4
 class Publisher:
     """Sends its blob again and again, as far as its window allows."""
 
-    def __init__(self, link: Link, blob: Blob, window: int) -> None:
+    def __init__(self, link: Link, blob: Blob | VariedBlob, window: int) -> None:
         self.link = link
         self.blob = blob
         self.window = window
@@ -41,7 +43,7 @@ class Publisher:
 
     @property
     def half_sent(self) -> bool:
-        return self._at % self.blob.message_bytes != 0
+        return self._at != self.blob.end_of(self.blob.whole(self._at))
 
     def send(self, allowed: int) -> None:
         """Send up to ``allowed`` more messages, fewer when the window or the kernel says so."""
@@ -50,16 +52,15 @@ class Publisher:
         elif self.window:
             allowed = min(allowed, self.window - (self.sent - self.confirms.confirmed))
         blob = self.blob
-        size = blob.message_bytes
         for _ in range(_SENDS_A_TURN):
             if allowed <= 0:
                 return
-            first = self._at // size
-            started = self._at % size != 0
+            first = blob.whole(self._at)
+            started = self._at != blob.end_of(first)
             now = perf_counter_ns()
             if first + started < blob.messages:
                 blob.stamp(first + started, now)
-            stop = min(first + allowed, blob.messages) * size
+            stop = blob.end_of(min(first + allowed, blob.messages))
             try:
                 out = self.link.sock.send(blob.view[self._at : stop])
             except BlockingIOError:
@@ -69,7 +70,7 @@ class Publisher:
                 raise LoadError(f"{self.link.address} closed a publisher: {error}") from None
             self._since = now
             at = self._at + out
-            whole = at // size - first
+            whole = blob.whole(at) - first
             self.sent += whole
             allowed -= whole
             self._at = 0 if at == len(blob.data) else at
@@ -97,15 +98,21 @@ class Consumer:
     def __init__(
         self,
         link: Link,
-        layout: Layout,
+        layout: Layout | None,
         body_bytes: int,
         ack_every: int,
         *,
         every_latency: bool = False,
         clock: Callable[[], int] = perf_counter_ns,
+        varied: VariedStream | None = None,
     ) -> None:
         self.link = link
-        self.stream = DeliveryStream(layout.prefix, layout.message_bytes, layout.body_at)
+        self.stream: DeliveryStream | VariedStream
+        if varied is not None:
+            self.stream = varied
+        else:
+            assert layout is not None
+            self.stream = DeliveryStream(layout.prefix, layout.message_bytes, layout.body_at)
         self.latencies_ns: list[int] = []
         self._layout = layout
         self._body_bytes = body_bytes
@@ -146,8 +153,8 @@ class Consumer:
 
     def _count(self, size: int) -> None:
         stream = self.stream
-        if stream.added(size) and stream.last_at >= 0:
-            self._sample()
+        if stream.added(size) and isinstance(stream, DeliveryStream) and stream.last_at >= 0:
+            self._sample(stream)
         stream.settle()
         behind = stream.count - self._acked
         if self._ack_every == 1 and behind:
@@ -157,8 +164,8 @@ class Consumer:
             self._acked = stream.count - stream.count % self._ack_every
             self._send_acks(frames.ack(CHANNEL, self._acked, multiple=True))
 
-    def _sample(self) -> None:
-        stream = self.stream
+    def _sample(self, stream: DeliveryStream) -> None:
+        assert self._layout is not None
         last = stream.last_at + self._layout.body_at
         if not body_is_intact(stream.buffer, last, self._body_bytes):
             raise LoadError("a delivered body is not the one that was published")

@@ -65,6 +65,14 @@ class Blob:
         self._body_at = self.message_bytes - len(content) + len(head) + frames.FRAME_HEAD.size
         self._shown = bytes(STAMP_BYTES)
 
+    def whole(self, at: int) -> int:
+        """How many messages end at or before a byte."""
+        return at // self.message_bytes
+
+    def end_of(self, messages: int) -> int:
+        """The byte after so many messages."""
+        return messages * self.message_bytes
+
     def stamp(self, first: int, now_ns: int) -> None:
         """Write the time into every message from ``first`` on. Only bytes that changed are touched."""
         stamp = _STAMP.pack(now_ns)

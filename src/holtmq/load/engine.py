@@ -24,13 +24,19 @@ class Engine:
     """Publishers, the consumers of each queue, and the selector between them."""
 
     def __init__(
-        self, publishers: Sequence[Publisher], queues: Sequence[Sequence[Consumer]], backlog: int
+        self,
+        publishers: Sequence[Publisher],
+        queues: Sequence[Sequence[Consumer]],
+        backlog: int,
+        *,
+        shared_out: bool = False,
     ) -> None:
         self.publishers = list(publishers)
         self.queues = [list(consumers) for consumers in queues]
         self.consumers = [consumer for consumers in self.queues for consumer in consumers]
         self.limit = _UNLIMITED  # publishes allowed in all
         self._backlog = backlog
+        self._shared_out = shared_out  # each message reaches one of the queues, not all of them
         # Topping the backlog up by single messages would cost a system call each: wait for an eighth.
         self._step = max(backlog // 8, 1)
         self._selector = selectors.DefaultSelector()
@@ -50,7 +56,9 @@ class Engine:
 
     @property
     def consumed(self) -> int:
-        """Messages that reached every queue's consumers."""
+        """Messages that reached the consumers of every queue they are for."""
+        if self._shared_out:
+            return self.delivered
         return min((sum(c.received for c in consumers) for consumers in self.queues), default=0)
 
     @property
@@ -98,6 +106,11 @@ class Engine:
     def close(self) -> None:
         """Let go of the sockets; they stay open."""
         self._selector.close()
+
+    def resume(self) -> None:
+        """Publish again after a drain."""
+        for publisher in self.publishers:
+            publisher.finishing = False
 
     def drain(self) -> None:
         """Stop publishing, and wait until all that was sent is confirmed and consumed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from time import perf_counter
 
+from holtmq.load.churn import churning
 from holtmq.load.engine import Engine
 from holtmq.load.link import Address, LoadError
 from holtmq.load.measuring import Meter, Percentiles, Round, percentiles
@@ -35,8 +36,11 @@ def run_round(
         if workload.mode is Mode.DEEP:
             return _deep_round(stage, pid)
         queues = [] if workload.mode is Mode.PUBLISH else stage.consumers()
-        engine = Engine(stage.publishers(), queues, workload.backlog)
+        engine = Engine(stage.publishers(), queues, workload.backlog, shared_out=workload.distinct > 0)
         try:
+            if workload.mode is Mode.OPEN:
+                with churning(address, workload, stage.exchange):
+                    return _open_round(engine, workload, seconds, warm_up, pid)
             return _steady_round(engine, workload, seconds, warm_up, pid)
         finally:
             engine.close()
@@ -67,6 +71,20 @@ def _steady_round(
     return _round(
         workload, before, after, messages, latency=latency, confirm=confirm, slow_reads=_slow_reads(engine)
     )
+
+
+def _open_round(engine: Engine, workload: Workload, seconds: float, warm_up: float, pid: int | None) -> Round:
+    """Publish for a while, then wait for the consumers: the rate is over both, and so is the CPU time."""
+    _work(engine, workload, warm_up)
+    engine.drain()
+    engine.resume()
+    before = _Meter(engine, pid)
+    _work(engine, workload, seconds)
+    engine.drain()
+    after = _Meter(engine, pid)
+    if engine.consumed != engine.sent:
+        raise LoadError(f"{workload.name}: {engine.sent} published, {engine.consumed} delivered")
+    return _round(workload, before, after, after.consumed - before.consumed, slow_reads=_slow_reads(engine))
 
 
 def _work(engine: Engine, workload: Workload, seconds: float) -> None:

@@ -12,6 +12,8 @@ from typing import Final
 from holtmq.load.actors import Consumer, Publisher
 from holtmq.load.blobs import Blob, layout
 from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.varied_blob import VariedBlob, Variety, binding_key, varied_blob
+from holtmq.load.varied_stream import VariedStream
 from holtmq.load.workloads import Mode, Workload
 
 _BINDINGS_QUEUE: Final = "holt-load-others"
@@ -47,10 +49,11 @@ class Stage:
         self.queues = [f"holt-load-{number}" for number in range(workload.queues)]
         if self.exchange:
             self.control.declare_exchange(self.exchange, workload.exchange_kind)
-        for queue in self.queues:
+        for number, queue in enumerate(self.queues):
             self.control.declare_queue(queue, durable=workload.durable, arguments=workload.queue_arguments)
             if self.exchange:
-                self.control.bind(queue, self.exchange, "load.*.used")
+                pattern = binding_key(number) if workload.distinct else "load.*.used"
+                self.control.bind(queue, self.exchange, pattern)
         if workload.other_bindings:
             self.control.declare_queue(_BINDINGS_QUEUE, durable=False, arguments={})
             for number in range(workload.other_bindings):
@@ -65,13 +68,22 @@ class Stage:
         link = self._connect()
         if self.workload.window:
             link.confirm()
-        return Publisher(
-            link, Blob(self.workload, self.exchange, self.queues[0], link.frame_max), self.workload.window
+        blob = (
+            self._varied_blob(link)
+            if self.workload.distinct
+            else Blob(self.workload, self.exchange, self.queues[0], link.frame_max)
         )
+        return Publisher(link, blob, self.workload.window)
+
+    def _varied_blob(self, link: Link) -> VariedBlob:
+        return varied_blob(Variety.of(self.workload), self.exchange, link.frame_max)
 
     def consumers(self) -> list[list[Consumer]]:
         return [
-            [self._consumer(queue, f"c{number}") for number in range(self.workload.consumers_per_queue)]
+            [
+                self._consumer(queue, f"holt-load-consumer-{number}")
+                for number in range(self.workload.consumers_per_queue)
+            ]
             for queue in self.queues
         ]
 
@@ -80,13 +92,15 @@ class Stage:
         link = self._connect()
         if workload.prefetch:
             link.qos(workload.prefetch)
+        varied = VariedStream(tag, self._varied_blob(link)) if workload.distinct else None
         early = link.consume(queue, tag, no_ack=not workload.prefetch)
         consumer = Consumer(
             link,
-            layout(workload, self.exchange, queue, tag, link.frame_max),
+            None if varied else layout(workload, self.exchange, queue, tag, link.frame_max),
             workload.body_bytes,
             workload.ack_every if workload.prefetch else 0,
             every_latency=workload.mode is Mode.PACED,
+            varied=varied,
         )
         consumer.start(early)
         return consumer

@@ -5,7 +5,7 @@ Owns: their definition as values. Must not touch: how they are run or reported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -19,6 +19,7 @@ class Mode(Enum):
     PUBLISH = "publish"  # publish with confirms, nobody consumes
     PACED = "paced"  # publish at a fixed rate, look at every message's latency
     DEEP = "deep"  # publish a backlog, then drain it
+    OPEN = "open"  # publish without regard to the consumers, then wait for them; all of it is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,70 @@ class Workload:
     other_bindings: int = 0
     rate: int = 0  # messages a second, for PACED
     messages: int = 0  # for DEEP
+    distinct: int = (
+        0  # messages that differ in ids, time and headers, before they come again; 0: all are equal
+    )
+    varied_sizes: bool = False  # bodies of 20 to ``body_bytes`` bytes
+    churn: int = 0  # queues declared, bound and deleted a second, beside the traffic
     queue_arguments: dict[str, FieldValue] = field(default_factory=dict)
     small: bool = True  # counts as a small-message workload in the summary
 
 
+_VARIED: Final = Workload(
+    "varied-sizes",
+    "unique ids and bodies of 20 to 600 bytes, one routing key",
+    mode=Mode.OPEN,
+    body_bytes=600,
+    varied_sizes=True,
+    distinct=150_000,
+    prefetch=1000,
+    backlog=0,
+    exchange_kind="topic",
+)
+_MIXED: Final = replace(
+    _VARIED, name="mixed-keys", about="the same with 100,000 routing keys in turn", routing_keys=100_000
+)
+
 _ALL: Final = (
+    replace(
+        _VARIED,
+        name="unique-ids",
+        about="unique ids, bodies of 200 bytes, one routing key",
+        body_bytes=200,
+        varied_sizes=False,
+    ),
+    _VARIED,
+    _MIXED,
+    replace(
+        _MIXED,
+        name="mixed-keys-durable",
+        about="the same, persistent, confirms with window 5,000",
+        durable=True,
+        window=5000,
+    ),
+    replace(_MIXED, name="mixed-keys-20", about="mixed keys to 20 queues with a consumer each", queues=20),
+    replace(
+        _MIXED,
+        name="topology-churn",
+        about="mixed keys, while 100 queues a second are declared, bound and deleted",
+        churn=100,
+    ),
+    Workload(
+        "backlog-16",
+        "500,000 equal messages of 16 bytes waiting",
+        mode=Mode.OPEN,
+        prefetch=1000,
+        backlog=500_000,
+    ),
+    Workload(
+        "backlog-64k",
+        "4,000 messages of 64 KiB waiting",
+        mode=Mode.OPEN,
+        body_bytes=65536,
+        prefetch=1000,
+        backlog=4000,
+        small=False,
+    ),
     Workload("auto-ack", "transient, consumed without acks"),
     Workload("manual-ack", "transient, prefetch 1,000, an ack for each message", prefetch=1000),
     Workload(

@@ -3,8 +3,8 @@
 Owns: the checks and what to do about each. Must not touch: anything; it only looks.
 """
 
-import importlib
 import importlib.metadata
+import importlib.util
 import json
 import re
 import shutil
@@ -12,8 +12,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from holtmq.spark.errors import BrokerRefused, BrokerUnreachable, HoltSparkError
+
+_PACKAGES: Final = (("pyspark", ">=4.2,<5"), ("pyarrow", ">=15"), ("pandas", ">=2.2,<3"))
+_FORMATS: Final = (("deltalake", ">=1.6,<2", "delta"), ("pyiceberg", ">=0.12,<0.13", "iceberg"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,10 @@ def examine(url: str, token: str = "", tls_ca: str = "", *, start_spark: bool = 
     """Every finding, as soon as it is known."""
     yield _python()
     yield _java()
-    for package, wanted in (("pyspark", ">=4.2,<5"), ("pyarrow", ">=15"), ("pandas", ">=2.2,<3")):
+    for package, wanted in _PACKAGES:
         yield _package(package, wanted)
+    for package, wanted, extra in _FORMATS:
+        yield _optional(package, wanted, extra)
     yield from _broker(url, token, tls_ca)
     if start_spark:
         yield _guarded("Spark", _spark)
@@ -47,23 +53,38 @@ def _java() -> Finding:
         return Finding(
             "Java", False, "not found: install a JDK of version 17 or 21, or set JAVA_HOME and PATH"
         )
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("Java", False, f"{java} does not run: {error}")
     found = re.search(r'version "(\d+)', said)
     version = int(found[1]) if found else 0
     good = version >= 17
     return Finding("Java", good, f"{version} at {java}" + ("" if good else ": Spark 4 needs 17 or newer"))
 
 
-def _package(name: str, wanted: str) -> Finding:
+def _package(name: str, wanted: str, extra: str = "spark") -> Finding:
+    """By the package's record and whether it can be found: importing pyspark takes seconds."""
     try:
         version = importlib.metadata.version(name)
-        importlib.import_module(name)
+        if importlib.util.find_spec(name) is None:
+            raise ImportError(f"its files are not there, though {version} is recorded")
     except (importlib.metadata.PackageNotFoundError, ImportError) as error:
-        return Finding(name, False, f"missing ({error}): pip install 'holtmq[spark]'")
+        return Finding(name, False, f"missing ({error}): pip install 'holtmq[{extra}]'")
     have = _numbers(version)
     low, _, high = wanted.partition(",")
     good = have >= _numbers(low) and (not high or have < _numbers(high))
     return Finding(name, good, version + ("" if good else f": {wanted} is needed"))
+
+
+def _optional(name: str, wanted: str, extra: str) -> Finding:
+    """A package that only some lakes need: its absence is no fault."""
+    found = _package(name, wanted, extra)
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, True, f"not installed; {extra} lakes need pip install 'holtmq[{extra}]'")
+    return found
 
 
 def _numbers(version: str) -> list[int]:
@@ -77,7 +98,7 @@ def _broker(url: str, token: str, tls_ca: str) -> Iterator[Finding]:
         from holtmq.spark.options import Connection
     except ImportError:
         return  # said above already
-    with BrokerClient(Connection(url, token, timeout=5, retry_seconds=2, tls_ca=tls_ca)) as broker:
+    with BrokerClient(Connection(url, token, timeout=3, retry_seconds=1, tls_ca=tls_ca)) as broker:
         try:
             broker.call("GET", "/api/v1/ranges", {"pattern": "-"})
             yield Finding("Broker", True, url)
@@ -129,7 +150,7 @@ def _spark() -> str:
 def _guarded(what: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(what, True, check())
-    except (HoltSparkError, OSError, RuntimeError) as error:
+    except (HoltSparkError, OSError, RuntimeError, ImportError) as error:
         return Finding(what, False, str(error))
 
 

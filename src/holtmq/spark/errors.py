@@ -4,6 +4,12 @@ Owns: the error types. All of them pickle, because Spark carries them from execu
 Must not touch: anything else.
 """
 
+import re
+from typing import Final
+
+_OURS: Final = re.compile(r"holtmq\.spark\.[\w.]*?(\w+): (.+)")
+_WRAPPING: Final = 1500
+
 
 class HoltSparkError(Exception):
     """Base of all errors the connector raises itself."""
@@ -35,3 +41,16 @@ class DataLoss(HoltSparkError):
 
 class UnfitSchema(HoltSparkError, ValueError):
     """Columns that do not fit the relation, on the way in or out."""
+
+
+def our_words(text: str) -> str:
+    """Spark's text of a failure with our own sentence, where there is one, first and its wrapping after."""
+    text = text.strip()
+    found = _OURS.findall(text)
+    if not found:
+        return text[:2000]
+    sentence = str(found[-1][1]).strip()
+    head = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if sentence in head:
+        return sentence
+    return f"{sentence}\n  (Spark: {head[:_WRAPPING]})"

@@ -74,6 +74,15 @@ class RowReader:
                 if refusal.status not in (404, 410) or self._options.fail_on_data_loss:
                     raise
 
+    @property
+    def fetched(self) -> tuple[str, ...]:
+        """Columns this read needs of its origin."""
+        return self._shape.fetched
+
+    def shaped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows that came from elsewhere, with the columns of ``fetched``, as Spark expects them."""
+        return self._shaped(rows, to_arrow_schema(self._schema, timezone="UTC"))
+
     def _shaped(self, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         shape = self._shape
         if not shape.typed and CORRUPT not in shape.names:

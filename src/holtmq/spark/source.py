@@ -55,10 +55,20 @@ class HoltDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HoltReader(source_options(self._given(schema), streaming=False), schema)
+        given = self._given(schema)
+        if any(name.lower() == "lake" for name in given):
+            from holtmq.spark.lake.relation import batch_reader
+
+            return batch_reader(given, schema)
+        return HoltReader(source_options(given, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return HoltStreamReader(source_options(self._given(schema), streaming=True), schema)
+        given = self._given(schema)
+        if any(name.lower() == "lake" for name in given):
+            from holtmq.spark.lake.relation import stream_reader
+
+            return stream_reader(given, schema)
+        return HoltStreamReader(source_options(given, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         table = bool(tables.options_of(schema))

@@ -31,7 +31,9 @@ from holtmq.testing.views import ConnectionView
 T = TypeVar("T")
 
 _HOST: Final = "127.0.0.1"
-_SEGMENT_BYTES: Final = 1 << 20  # a test's journal is short, and a disk in memory has to hold all of it
+_SEGMENT_BYTES: Final = (
+    1 << 20
+)  # at most: a test's journal is short, and a disk in memory has to hold all of it
 _GRACE: Final = 0.05  # clients in tests are often gone, or blocked in the very thread that stops the broker
 
 
@@ -226,7 +228,7 @@ class TestBroker(Inspection):
             config,
             amqp=replace(config.amqp, host=(_HOST,), port=self._amqp_port),
             http=replace(config.http, host=(_HOST,), port=self._http_port),
-            journal=replace(config.journal, segment_bytes=_SEGMENT_BYTES),
+            journal=replace(config.journal, segment_bytes=min(config.journal.segment_bytes, _SEGMENT_BYTES)),
         )
         node = FaultyNode(config, clock=self.clock, disk=self.disk)
         try:

@@ -33,7 +33,7 @@ class FaultyNode(Node):
         await super().start()
         guest = self.broker.users.user(DEFAULT_USER)
         if guest is not None and guest.password_hash == GUEST_HASH:  # nobody has changed it
-            self.amqp.verified.remember(DEFAULT_USER, "guest", guest.password_hash)
+            self.amqp.authenticator.remember(DEFAULT_USER, "guest", guest.password_hash)
 
     def _at(self, at: float, action: Callable[[], None]) -> None:
         # A virtual clock reads a hair above its millisecond, and so does whatever is counted from a reading:

@@ -29,6 +29,7 @@ class Entry:
     fate: Fate = Fate.SENT
     known: bool = False  # it has been durable: confirmed, seen after a recovery, or acked for good
     settled: bool = False  # an ack was sent, at least
+    behind_fence: bool = False  # sent to an owner that was replaced
 
 
 @dataclass(slots=True)
@@ -63,6 +64,8 @@ class Record:
         # The one transaction without an answer: what it acks, and what it publishes.
         self._transaction: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         self._numbers: dict[str, int] = {}
+        self.fenced = False  # the owner that the clients talk to was replaced
+        self.confirmed_behind_fence: list[str] = []
         self.confirmed = 0
         self.acked = 0
         self.committed = 0
@@ -73,13 +76,15 @@ class Record:
         """Note that a message is about to be sent; its name."""
         number = self._numbers[publisher] = self._numbers.get(publisher, 0) + 1
         name = f"{publisher}.{number}"
-        self._entries[name] = Entry(queue, publisher, number)
+        self._entries[name] = Entry(queue, publisher, number, behind_fence=self.fenced)
         return name
 
     def confirm(self, name: str) -> None:
         """The broker has confirmed it."""
         entry = self._entries[name]
         entry.known = True
+        if entry.behind_fence and self.fenced:
+            self.confirmed_behind_fence.append(name)
         if entry.fate is Fate.SENT:  # a consumer may have been faster than the confirm
             entry.fate = Fate.KEPT
         self.confirmed += 1
@@ -90,12 +95,14 @@ class Record:
         if not entry.known:
             entry.fate = Fate.REPEATED if entry.settled else Fate.SENT
 
-    def sent_again(self, name: str, *, stored: bool) -> None:
-        """The answer: it was stored now, or it had been before.
+    def sent_again(self, name: str, *, stored: bool | None) -> None:
+        """The answer: it was stored now, or it had been before; None: one of the two.
 
         Stored a second time it will be found twice, or after its ack; not stored at all, it will be missed.
         """
         entry = self._entries[name]
+        if stored is None and entry.fate is Fate.REPEATED:
+            return
         if entry.fate is Fate.SENT or (entry.fate is Fate.REPEATED and stored):
             entry.fate = Fate.KEPT
         elif entry.fate is Fate.REPEATED:
@@ -213,3 +220,9 @@ def name_of(body: bytes) -> str | None:
     if b"%08x" % crc32(text) != checksum:
         return None
     return text.partition(b"|")[0].decode()
+
+
+def publisher_and_number(body: bytes) -> tuple[str, int]:
+    """For sorting bodies where their order says nothing."""
+    publisher, _, number = (name_of(body) or ".0").rpartition(".")
+    return publisher, int(number)

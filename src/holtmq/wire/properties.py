@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Final
 
 from holtmq.wire.primitives import (
@@ -66,6 +67,30 @@ _NAMES: Final = (
     (1 << 2, "cluster_id"),
 )
 _OCTETS: Final = _DELIVERY_MODE | _PRIORITY
+
+FLAG_REPLY_TO: Final = _REPLY_TO
+FLAG_EXPIRATION: Final = _EXPIRATION
+FLAG_USER_ID: Final = _USER_ID
+
+
+class Form(Enum):
+    """How a property is laid out."""
+
+    TEXT = "text"
+    TABLE = "table"
+    OCTET = "octet"
+    TIMESTAMP = "timestamp"
+
+
+def _form(flag: int) -> Form:
+    if flag == _HEADERS:
+        return Form.TABLE
+    if flag == _TIMESTAMP:
+        return Form.TIMESTAMP
+    return Form.OCTET if flag & _OCTETS else Form.TEXT
+
+
+PROPERTY_FLAGS: Final = tuple((flag, name, _form(flag)) for flag, name in _NAMES)  # in wire order
 
 
 @dataclass(slots=True)

@@ -64,38 +64,41 @@ def test_a_direct_reply_or_a_user_makes_a_message_special() -> None:
     assert traits_of(Properties(reply_to="somewhere")).plain
 
 
-def test_the_same_properties_are_read_once_whatever_the_body_size() -> None:
+def test_properties_that_repeat_are_read_twice_and_then_kept_whatever_the_body_size() -> None:
+    cache = TraitsCache()
+    cache.of(content_header(b"a"))
+    second = cache.of(content_header(b"ab"))
+
+    assert cache.of(content_header(b"longer")) is second
+
+
+def test_nothing_is_kept_at_first_sight() -> None:
     cache = TraitsCache()
 
-    assert cache.of(content_header(b"a")) is cache.of(content_header(b"longer"))
+    for n in range(250):
+        cache.of(content_header(b"", priority=n))
 
-
-def test_equal_headers_share_one_copy() -> None:
-    cache = TraitsCache()
-    first = content_header(b"a")
-
-    cache.shared(first)
-
-    assert cache.shared(bytes(bytearray(first)))[1] is first
+    assert cache.by_bytes == {}
 
 
 def test_the_cache_forgets_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traits_module, "_CACHE_MAX", 10)
+    monkeypatch.setattr(traits_module, "_CACHE_BYTES", 10_000)
     cache = TraitsCache()
 
-    for n in range(50):
+    for n in [number for number in range(50) for _ in range(3)]:
         assert cache.of(content_header(b"", priority=n)).priority == n
 
-    assert len(cache.by_header) <= 10
+    assert 0 < len(cache.by_bytes) <= 12
 
 
 def test_huge_headers_are_not_kept() -> None:
     cache = TraitsCache()
 
-    traits = cache.of(content_header(b"", headers={"big": "x" * 5000}))
+    for _ in range(3):
+        traits = cache.of(content_header(b"", headers={"big": "x" * 5000}))
 
     assert traits.headers == {"big": "x" * 5000}
-    assert cache.by_header == {}
+    assert cache.by_bytes == {}
 
 
 def test_a_header_of_another_class_is_refused() -> None:

@@ -110,6 +110,14 @@ class IdsGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOut:
+    """How often a group has been given the head of each of these partitions, settled or not."""
+
+    group: int
+    rows: tuple[tuple[int, int, int], ...]  # (partition, attempt, end of what was handed out)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStarted:
     """Where a group starts on partitions it has no cursor for: all of them, or the one named."""
 
@@ -180,6 +188,7 @@ QueueEvent = (
     | MessageDeleted
     | PartitionsDeleted
     | IdsGiven
+    | HandedOut
 )
 SubscriptionEvent = Subscribed | SubscriptionMoved | SubscriptionsForgotten
 Event = QueueEvent | SubscriptionEvent | Traced
@@ -201,6 +210,7 @@ _RARE: Final[dict[int, type[Event]]] = {
     26: MessageDeleted,
     27: PartitionsDeleted,
     28: IdsGiven,
+    29: HandedOut,
 }
 _KINDS: Final = {kind: number for number, kind in _RARE.items()}
 _PUSHED, _ACKED, _TRIMMED = 1, 2, 3

@@ -14,6 +14,7 @@ from holtmq.broker.partitioned.events import (
     DeadLettersRemoved,
     GroupDeleted,
     GroupStarted,
+    HandedOut,
     IdsGiven,
     MessageDeleted,
     PartitionsDeleted,
@@ -140,8 +141,7 @@ class PartitionedQueue:
         """A partition of a claim that is not handed out after all: the next pop may have it."""
         reader = self.groups[group]
         if delivery.lease is not None:
-            reader.leases.end(delivery.partition)
-            reader.leases.attempts.pop(delivery.partition, None)
+            reader.leases.give_back(delivery.partition)
         self._offer(reader, delivery.partition)
 
     def extend(self, lease_id: str, seconds: float, now: float) -> Extension:
@@ -165,8 +165,7 @@ class PartitionedQueue:
         reader = self.groups.get(group)
         if reader is None or not reader.leases.has(partition, lease_id):
             return False
-        reader.leases.end(partition)
-        reader.leases.attempts.pop(partition, None)
+        reader.leases.give_back(partition)
         self._offer(reader, partition)
         return True
 
@@ -219,6 +218,10 @@ class PartitionedQueue:
                 forget_partitions(event, self.partitions, self.indexes, self.groups.values())
             case IdsGiven():
                 self.given_ids.add(event)
+            case HandedOut():
+                leases = self._numbered[event.group].leases
+                for partition, attempt, end in event.rows:
+                    leases.mark(partition, attempt, end)
             case QueueConfigured():
                 self.namespace, self.task, self.config = event.namespace, event.task, event.config
                 self.room = None

@@ -224,6 +224,10 @@ class PartitionedService:
         """
         return None if self.spool.pops_paused else self._popping.pop(request, now)
 
+    def record_deliveries(self) -> None:
+        """Write down how often what is out has been handed out; before a stop in good order."""
+        self._popping.marks.write()
+
     def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
         """Every queue of a namespace and/or task; blank matches all."""
         return self._popping.matching(namespace, task)
@@ -298,6 +302,10 @@ class PartitionedService:
         self.store.commit([(number, event) for event in events])
         self.counters.of(queue.name).acked(sum([len(run[2]) for run in runs]), 0)
         return queue, outcomes
+
+    def queues_of_lease(self, lease_id: str) -> list[str]:
+        """The names of the queues in which a lease may hold something."""
+        return [queue.name for queue in self._popping.homes(lease_id)]
 
     def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:
         """Renew a lease wherever it holds something; by default for a minute, or its queue's lease time."""

@@ -22,8 +22,10 @@ from holtmq.wire.tables import FieldTable
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 _PERSISTENT: Final = 2
 _MAX_TTL_MS: Final = 2**32 - 1
-_CACHE_MAX: Final = 4_096
-_CACHE_HEADER_MAX: Final = 2_048  # a header may fill a frame; thousands of those are not worth the memory
+_CACHE_BYTES: Final = 2 << 20
+_CACHED_BYTES_MAX: Final = 2_048  # a header may fill a frame; thousands of those are not worth the memory
+_ENTRY_BYTES: Final = 800  # what traits take, about, with a decoded table
+_SLOTS: Final = 4_096
 
 
 class Traits:
@@ -85,38 +87,37 @@ class Traits:
 
 
 class TraitsCache:
-    """Publishers repeat themselves: traits by content header, and by property bytes for other sizes."""
+    """Traits by property bytes, for publishers that repeat themselves and cannot go the short way.
 
-    __slots__ = ("_by_bytes", "by_header")
+    Nothing is kept at first sight, since most properties hold an id that never comes again.
+    """
+
+    __slots__ = ("_bytes", "_seen", "by_bytes")
 
     def __init__(self) -> None:
-        # Also the one copy of a header that its messages share: a deep queue keeps it once.
-        self.by_header: dict[bytes, tuple[Traits, bytes]] = {}
-        self._by_bytes: dict[bytes, Traits] = {}
+        self.by_bytes: dict[bytes, Traits] = {}
+        self._bytes = 0
+        self._seen = [0] * _SLOTS  # the last hash of each slot
 
     def of(self, header: bytes) -> Traits:
         """Traits of a content header; CodecError or Conflict when it makes no sense."""
-        return self.shared(header)[0]
-
-    def shared(self, header: bytes) -> tuple[Traits, bytes]:
-        """Traits, and the copy of the header to keep."""
-        found = self.by_header.get(header)
+        body_size(header)  # refuses what is not a basic content header
+        property_bytes = header[PROPERTIES_AT:]
+        found = self.by_bytes.get(property_bytes)
         if found is not None:
             return found
-        body_size(header)  # refuses what is not a basic content header
-        if len(header) > _CACHE_HEADER_MAX:
-            return Traits(header), header
-        property_bytes = header[PROPERTIES_AT:]
-        traits = self._by_bytes.get(property_bytes)
-        if traits is None:
-            traits = Traits(header)
-            if len(self._by_bytes) >= _CACHE_MAX:
-                self._by_bytes.clear()
-            self._by_bytes[property_bytes] = traits
-        if len(self.by_header) >= _CACHE_MAX:
-            self.by_header.clear()
-        found = self.by_header[header] = (traits, header)
-        return found
+        traits = Traits(header)
+        hashed = hash(property_bytes)
+        slot = hashed % _SLOTS
+        if self._seen[slot] != hashed:
+            self._seen[slot] = hashed
+        elif len(property_bytes) <= _CACHED_BYTES_MAX:
+            self._bytes += 2 * len(property_bytes) + _ENTRY_BYTES
+            if self._bytes > _CACHE_BYTES:
+                self.by_bytes.clear()
+                self._bytes = 0
+            self.by_bytes[property_bytes] = traits
+        return traits
 
 
 def _ttl_ms(expiration: bytes) -> int:

@@ -15,7 +15,7 @@ from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
-from holtmq.broker.publish.routes import Imprint, Route, durable_ids
+from holtmq.broker.publish.routes import Route
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import (
@@ -24,11 +24,13 @@ from holtmq.broker.records.message_records import (
 )
 from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.paging import JournalPager
 from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
+from holtmq.wire.property_walker import PropertyWalkers
 
 
 class PublishOutcome(IntEnum):
@@ -64,6 +66,7 @@ class Publishing:
         "timers",
         "traits",
         "vhosts",
+        "walkers",
     )
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
@@ -74,6 +77,7 @@ class Publishing:
         self.pager = JournalPager(journal)
         self.vhosts = vhosts
         self.traits = TraitsCache()
+        self.walkers = PropertyWalkers()
         self.timers: TimerWheel[Callable[[], None]] = TimerWheel()
         self.now_ms = 0
         self.seq = 0
@@ -131,30 +135,6 @@ class Publishing:
         if not route.queues:
             return _UNROUTED
         self.place(message, route.queues)
-        return outcome
-
-    def publish_like(self, imprint: Imprint, body: bytes) -> PublishOutcome:
-        """Take another message in like one before: ``publish`` with all its questions answered.
-
-        For a single queue; other routes go the long way.
-        """
-        fifo, queue = imprint.fifo, imprint.queue
-        if fifo is None or queue is None:
-            return self.publish_in_read(imprint.route, imprint.traits, imprint.header, body)
-        self.seq = seq = self.seq + 1
-        message = Message(
-            seq, imprint.address, imprint.header, body, self.now_ms, 0, imprint.priority, imprint.persistent
-        )
-        outcome = _PLACED
-        if imprint.durable_ids:
-            if self.gathered:
-                self.write_gathered()
-            message.position = self.journal.append(_MESSAGE, encode_message(message, imprint.durable_ids))
-            outcome = _JOURNALLED
-        fifo.inbox.append(message)
-        queue.bytes += len(body)
-        if not queue.dirty:
-            self.touch(queue)
         return outcome
 
     def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:

@@ -1,21 +1,16 @@
 """Where a publish goes, worked out once per exchange and key.
 
-Owns: the resolved route, and the imprint of messages on it, that publishers cache until their vhost's
-version changes. Must not touch: messages in queues.
+Owns: the resolved route, which publishers may keep until their vhost's version changes. Must not touch:
+messages in queues.
 """
-
-import struct
-from typing import Final
 
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.streams.envelopes import Envelope
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.exchanges import Exchange
+from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
-
-NO_QUEUES: Final[tuple[WorkQueue, ...]] = ()
 
 
 class Route:
@@ -59,39 +54,3 @@ class Route:
         gathered = not result.depends_on_message and len(streams) == len(result.queues)
         self.streams = streams if gathered else ()
         self.envelopes: dict[Traits, Envelope] = {}  # of such messages, by their properties
-
-
-class Imprint:
-    """What equal messages have in common: route, properties, and the fifo if they always wait in one."""
-
-    __slots__ = (
-        "address",
-        "durable_ids",
-        "fifo",
-        "header",
-        "persistent",
-        "priority",
-        "queue",
-        "route",
-        "traits",
-    )
-
-    def __init__(self, route: Route, traits: Traits, header: bytes) -> None:
-        self.route = route
-        self.traits = traits
-        self.address = route.address
-        self.header = header
-        self.priority = traits.priority
-        self.persistent = traits.persistent or route.persists
-        self.durable_ids = route.durable_ids if self.persistent else b""
-        self.fifo: SpillingFifo | None = None
-        self.queue = route.only_queue
-        if self.queue is not None and route.simple and traits.plain and traits.ttl_ms is None:
-            queue = self.queue
-            self.fifo = queue.fifo if queue.fifo is not None else queue.fifos[traits.priority]
-
-
-def durable_ids(queues: tuple[WorkQueue, ...] | list[WorkQueue]) -> bytes:
-    """The journal's names of those queues that survive a restart."""
-    ids = [queue.id for queue in queues if queue.persisted and not queue.is_stream]
-    return struct.pack(f">{len(ids)}I", *ids)

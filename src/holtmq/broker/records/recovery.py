@@ -64,6 +64,7 @@ _counters_decoder = msgspec.msgpack.Decoder(Counters)
 _delay_decoder = msgspec.msgpack.Decoder(DelayState)
 _PARTITIONED = int(Kind.PARTITIONED)
 _MESSAGE: Final = int(Kind.MESSAGE)
+_TRIM: Final = 4096  # settled positions at the head of a queue that are worth a copy of the rest
 
 
 class _Holding:
@@ -131,6 +132,9 @@ class _Holding:
                     while gone and head < len(positions) and positions[head] in gone:
                         gone.remove(positions[head])
                         head += 1
+                    if head >= _TRIM and head * 2 >= len(positions):  # a standby folds for days
+                        del positions[:head]
+                        head = 0
                     self.heads[level] = head
                     break
             else:
@@ -164,73 +168,98 @@ class _Holding:
 
 def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | None = None) -> int:
     """Fold a journal into an empty broker; how many records there were."""
-    holdings: dict[int, _Holding] = {}
-    delayed: dict[int, int] = {}
-    count = 0
-    seq = 0  # highest in use; transient messages leave theirs only in marks and counts
-    for position, kind, payload in _all_records(recovery):
-        count += 1
-        if kind == _MESSAGE:  # a restart reads millions of these, so they come before the match
-            placed_seq, expires_ms, priority, queue_ids, body_size = placed(payload)
-            if placed_seq > seq:
-                seq = placed_seq
-            for queue_id in queue_ids:
-                holding = holdings.get(queue_id)
-                if holding is not None:
-                    holding.add(position, priority, expires_ms, body_size)
-            continue
-        if kind >= _PARTITIONED:  # first: a million bodies come this way
-            if partitioned is not None:
-                partitioned.fold(position, kind, payload)
-            continue
-        match kind:
-            case Kind.SETTLED:
-                queue_id, size, positions = decode_settled(payload)
-                if queue_id in holdings:
-                    holdings[queue_id].settle(positions, size)
-            case Kind.PURGED:
-                queue_id, size, positions = decode_settled(payload)
-                if queue_id in holdings:
-                    holdings[queue_id].keep_only(positions, size)
-            case Kind.DELIVERED:
-                queue_id, upto = decode_mark(payload)
-                seq = max(seq, upto)
-                if queue_id in holdings:
-                    holdings[queue_id].delivered_upto = upto
-            case Kind.RETURNED:
-                for queue_id, returned_seq, times in decode_returned(payload):
-                    seq = max(seq, returned_seq)
+    fold = Fold(broker, partitioned)
+    fold.read(recovery)
+    return fold.finish()
+
+
+class Fold:
+    """The fold in two steps: a standby reads for days, and finishes when it takes over.
+
+    ``read`` may run in another thread, as long as that thread alone touches the broker. ``finish`` appends
+    records and therefore belongs to the loop's.
+    """
+
+    def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
+        self._broker = broker
+        self._partitioned = partitioned
+        self._holdings: dict[int, _Holding] = {}
+        self._delayed: dict[int, int] = {}
+        self._seq = 0  # highest in use; transient messages leave theirs only in marks and counts
+        self._count = 0
+
+    def read(self, recovery: Recovery) -> None:
+        """Fold every record, to the end."""
+        broker, partitioned, holdings = self._broker, self._partitioned, self._holdings
+        delayed, count, seq = self._delayed, self._count, self._seq
+        for position, kind, payload in _all_records(recovery):
+            count += 1
+            if kind == _MESSAGE:  # a restart reads millions of these, so they come before the match
+                placed_seq, expires_ms, priority, queue_ids, body_size = placed(payload)
+                if placed_seq > seq:
+                    seq = placed_seq
+                for queue_id in queue_ids:
+                    holding = holdings.get(queue_id)
+                    if holding is not None:
+                        holding.add(position, priority, expires_ms, body_size)
+                continue
+            if kind >= _PARTITIONED:  # first: a million bodies come this way
+                if partitioned is not None:
+                    partitioned.fold(position, kind, payload)
+                continue
+            match kind:
+                case Kind.SETTLED:
+                    queue_id, size, positions = decode_settled(payload)
                     if queue_id in holdings:
-                        holdings[queue_id].returned[returned_seq] = times
-            case Kind.CHANGE:
-                _apply(broker, decode_change(payload), holdings)
-            case Kind.DELAYED:
-                due_ms, _, _, message = decode_delayed(payload)
-                seq = max(seq, message.seq)
-                delayed[position] = due_ms
-            case Kind.DELAY_ENDED:
-                delayed.pop(int.from_bytes(payload, "little"), None)
-            case Kind.QUEUE_STATE:
-                state = _state_decoder.decode(payload)
-                if state.id in holdings:
-                    holdings[state.id].restore(state)
-            case Kind.COUNTERS:
-                counters = _counters_decoder.decode(payload)
-                seq, broker.last_queue_id = counters.seq, counters.last_queue_id
-            case Kind.DELAY_STATE:
-                delayed = _delay_decoder.decode(payload).due_ms
-            case _:  # PAGED
-                pass
-    broker.flow.seq = seq
-    for holding in holdings.values():
-        holding.finish()
-        broker.flow.touch(holding.queue)
-        if holding.queue.limited:  # the crash may have come between a message and the one it pushed out
-            holding.queue.shed_excess(broker.flow.pager)
-        holding.queue.figures.recovered(holding.queue)
-    for position, due_ms in delayed.items():
-        broker.flow.schedule_delayed(position, True, due_ms)
-    return count
+                        holdings[queue_id].settle(positions, size)
+                case Kind.PURGED:
+                    queue_id, size, positions = decode_settled(payload)
+                    if queue_id in holdings:
+                        holdings[queue_id].keep_only(positions, size)
+                case Kind.DELIVERED:
+                    queue_id, upto = decode_mark(payload)
+                    seq = max(seq, upto)
+                    if queue_id in holdings:
+                        holdings[queue_id].delivered_upto = upto
+                case Kind.RETURNED:
+                    for queue_id, returned_seq, times in decode_returned(payload):
+                        seq = max(seq, returned_seq)
+                        if queue_id in holdings:
+                            holdings[queue_id].returned[returned_seq] = times
+                case Kind.CHANGE:
+                    _apply(broker, decode_change(payload), holdings)
+                case Kind.DELAYED:
+                    due_ms, _, _, message = decode_delayed(payload)
+                    seq = max(seq, message.seq)
+                    delayed[position] = due_ms
+                case Kind.DELAY_ENDED:
+                    delayed.pop(int.from_bytes(payload, "little"), None)
+                case Kind.QUEUE_STATE:
+                    state = _state_decoder.decode(payload)
+                    if state.id in holdings:
+                        holdings[state.id].restore(state)
+                case Kind.COUNTERS:
+                    counters = _counters_decoder.decode(payload)
+                    seq, broker.last_queue_id = counters.seq, counters.last_queue_id
+                case Kind.DELAY_STATE:
+                    delayed = _delay_decoder.decode(payload).due_ms
+                case _:  # PAGED
+                    pass
+        self._delayed, self._count, self._seq = delayed, count, seq
+
+    def finish(self) -> int:
+        """Hand the queues what they hold, and plan what was delayed; how many records there were."""
+        broker = self._broker
+        broker.flow.seq = self._seq
+        for holding in self._holdings.values():
+            holding.finish()
+            broker.flow.touch(holding.queue)
+            if holding.queue.limited:  # the crash may have come between a message and the one it pushed out
+                holding.queue.shed_excess(broker.flow.pager)
+            holding.queue.figures.recovered(holding.queue)
+        for position, due_ms in self._delayed.items():
+            broker.flow.schedule_delayed(position, True, due_ms)
+        return self._count
 
 
 def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
@@ -276,7 +305,14 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             vhost.unbind(vhost.exchange(source), where, key, unpack_table(arguments))
         case PolicyPut(vhost_name, name, pattern, apply_to, priority, definition, operator):
             policy = make_policy(
-                vhost_name, name, pattern, unpack_table(definition), apply_to, priority, operator=operator
+                vhost_name,
+                name,
+                pattern,
+                unpack_table(definition),
+                apply_to,
+                priority,
+                operator=operator,
+                stored=True,
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
             _complete(broker.apply_policies(broker.vhosts[vhost_name]))

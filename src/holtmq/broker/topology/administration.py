@@ -128,13 +128,13 @@ class Administration:
         permissions.check()
         if self.users.user(user) is None:
             raise NotFound(f"no user '{user}'")
-        self.vhost(vhost).version += 1  # cached routes hold the answer to "may this user write here"
+        self.vhost(vhost).rules_changed()  # publishers remember the answer to "may this user write here"
         self.users.set_permissions(Grant(user, vhost, permissions))
         self.record(PermissionPut(user, vhost, permissions.configure, permissions.write, permissions.read))
 
     def clear_permissions(self, user: str, vhost: str) -> None:
         """Take a user's permissions in a vhost away."""
-        self.vhost(vhost).version += 1
+        self.vhost(vhost).rules_changed()
         if self.users.clear_permissions(user, vhost):
             self.record(PermissionDeleted(user, vhost))
 
@@ -143,7 +143,7 @@ class Administration:
         permission.check()
         if self.users.user(permission.user) is None:
             raise NotFound(f"no user '{permission.user}'")
-        self.vhost(permission.vhost).version += 1  # cached routes hold the answer
+        self.vhost(permission.vhost).rules_changed()  # publishers remember the answer
         self.topic_permissions.put(permission)
         self.record(
             TopicPermissionPut(
@@ -153,7 +153,7 @@ class Administration:
 
     def delete_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> bool:
         """Open the topics of an exchange, or of all, to a user again; False when there was no permission."""
-        self.vhost(vhost).version += 1
+        self.vhost(vhost).rules_changed()
         if not self.topic_permissions.remove(user, vhost, exchange):
             return False
         self.record(TopicPermissionDeleted(user, vhost, exchange))

@@ -115,6 +115,7 @@ class Exchange(Generic[Q]):
         "needs_headers",
         "needs_properties",
         "varies",
+        "version",
     )
 
     def __init__(
@@ -138,6 +139,7 @@ class Exchange(Generic[Q]):
         self._detached: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id of a destination that is gone
         self._detached_count = 0
         self._next_sequence = 0
+        self.version = 0  # changes with the bindings
 
     def __repr__(self) -> str:
         return f"Exchange({self.name!r}, {self.kind.value})"
@@ -176,6 +178,7 @@ class Exchange(Generic[Q]):
             self._drop_detached(identity, known)  # of the queue that had this name before
         self._index.add(binding)  # refuses before anything is changed
         self._next_sequence += 1
+        self.version += 1
         self._bindings[identity] = binding
         self._by_destination.setdefault(identity[:2], {})[identity] = binding
         return True
@@ -200,6 +203,7 @@ class Exchange(Generic[Q]):
         gone = self._by_destination.pop(key, {})
         if not gone:
             return iter(())
+        self.version += 1
         if self.inner_kind in _CHOOSING:  # one of all bindings is chosen: none that is gone may be among them
             for identity, binding in gone.items():
                 self._index.remove(binding)
@@ -218,6 +222,7 @@ class Exchange(Generic[Q]):
 
     def _drop_detached(self, identity: Identity, binding: Binding[Q]) -> None:
         if self._bindings.pop(identity, None) is not None:  # else the exchange is being dismantled, too
+            self.version += 1
             self._index.remove(binding)
             self._detached_count -= 1
 
@@ -236,6 +241,10 @@ class Exchange(Generic[Q]):
     def destinations(self) -> list[tuple[bool, str]]:
         """Where its bindings lead to: whether that is an exchange, and its name."""
         return list(self._by_destination)
+
+    def is_detached(self, destination: Union[Q, "Exchange[Q]"]) -> bool:
+        """Whether the destination is gone, and its bindings not taken apart yet."""
+        return id(destination) in self._detached
 
     def leads_to(self, to_exchange: bool, destination: str) -> bool:
         """Whether any binding leads there."""
@@ -270,7 +279,13 @@ class Exchange(Generic[Q]):
             once.setdefault((isinstance(destination, Exchange), destination.name), destination)
         return list(once.values())
 
+    @property
+    def topics(self) -> TopicTrie[Binding[Q]] | None:
+        """The patterns of a topic exchange."""
+        return self._index.trie if isinstance(self._index, _TopicIndex) else None
+
     def _forget(self, identity: Identity, binding: Binding[Q]) -> None:
+        self.version += 1
         self._index.remove(binding)
         del self._bindings[identity]
         siblings = self._by_destination[identity[:2]]
@@ -352,17 +367,17 @@ class _FanoutIndex(Generic[Q]):
 
 class _TopicIndex(Generic[Q]):
     def __init__(self) -> None:
-        self._trie: TopicTrie[Binding[Q]] = TopicTrie()
+        self.trie: TopicTrie[Binding[Q]] = TopicTrie()
 
     def add(self, binding: Binding[Q]) -> None:
-        self._trie.add(binding.routing_key, binding.identity, binding)
+        self.trie.add(binding.routing_key, binding.identity, binding)
 
     def remove(self, binding: Binding[Q]) -> None:
-        self._trie.remove(binding.routing_key, binding.identity)
+        self.trie.remove(binding.routing_key, binding.identity)
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
         # The trie answers by shape; sorted, so that the order says only who was bound first.
-        return sorted(self._trie.match(routing_key), key=_bound_at)
+        return sorted(self.trie.match(routing_key), key=_bound_at)
 
 
 class _HeadersIndex(Generic[Q]):

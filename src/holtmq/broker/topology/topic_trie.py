@@ -9,13 +9,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class _Node(Generic[T]):
+class TrieNode(Generic[T]):
+    """A word of some patterns, and what follows it."""
+
     __slots__ = ("any_words", "children", "is_any_words", "one_word", "values")
 
     def __init__(self, is_any_words: bool = False) -> None:
-        self.children: dict[str, _Node[T]] = {}
-        self.one_word: _Node[T] | None = None  # the child for "*"
-        self.any_words: _Node[T] | None = None  # the child for "#"
+        self.children: dict[str, TrieNode[T]] = {}
+        self.one_word: TrieNode[T] | None = None  # the child for "*"
+        self.any_words: TrieNode[T] | None = None  # the child for "#"
         self.is_any_words = is_any_words  # this node is a "#": it may swallow further words
         self.values: dict[object, T] = {}  # by identity, in order of arrival
 
@@ -33,20 +35,20 @@ class TopicTrie(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._root: _Node[T] = _Node()
+        self.root: TrieNode[T] = TrieNode()
         self.visited = 0  # nodes entered by all matches so far: the cost, free of the machine's noise
 
     def add(self, pattern: str, identity: object, value: T) -> None:
         """Store ``value`` under ``pattern``; the same identity again replaces it."""
-        node = self._root
+        node = self.root
         for word in split_words(pattern):
             node = self._child(node, word)
         node.values[identity] = value
 
     def remove(self, pattern: str, identity: object) -> bool:
         """Forget one value, and every node that served it alone."""
-        path: list[tuple[_Node[T], str]] = []
-        node = self._root
+        path: list[tuple[TrieNode[T], str]] = []
+        node = self.root
         for word in split_words(pattern):
             child = self._existing(node, word)
             if child is None:
@@ -67,16 +69,16 @@ class TopicTrie(Generic[T]):
 
     def match(self, routing_key: str) -> list[T]:
         """Every value whose pattern matches, each once."""
-        alive: dict[_Node[T], None] = {}
-        _enter(alive, self._root)
+        alive: dict[TrieNode[T], None] = {}
+        enter(alive, self.root)
         self.visited += len(alive)
         for word in split_words(routing_key):
-            following: dict[_Node[T], None] = {}
+            following: dict[TrieNode[T], None] = {}
             for node in alive:
                 if node.is_any_words:
-                    _enter(following, node)
-                _enter(following, node.children.get(word))
-                _enter(following, node.one_word)
+                    enter(following, node)
+                enter(following, node.children.get(word))
+                enter(following, node.one_word)
             if not following:
                 return []
             alive = following
@@ -85,12 +87,12 @@ class TopicTrie(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        return self._root.is_empty
+        return self.root.is_empty
 
-    def _child(self, node: _Node[T], word: str) -> _Node[T]:
+    def _child(self, node: TrieNode[T], word: str) -> TrieNode[T]:
         child = self._existing(node, word)
         if child is None:
-            child = _Node(is_any_words=word == "#")
+            child = TrieNode(is_any_words=word == "#")
             if word == "*":
                 node.one_word = child
             elif word == "#":
@@ -100,7 +102,7 @@ class TopicTrie(Generic[T]):
         return child
 
     @staticmethod
-    def _existing(node: _Node[T], word: str) -> _Node[T] | None:
+    def _existing(node: TrieNode[T], word: str) -> TrieNode[T] | None:
         if word == "*":
             return node.one_word
         if word == "#":
@@ -113,7 +115,8 @@ def split_words(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-def _enter(alive: dict[_Node[T], None], node: _Node[T] | None) -> None:
+def enter(alive: dict[TrieNode[T], None], node: TrieNode[T] | None) -> None:
+    """Add a node to those alive after some words."""
     # A "#" below a node matches zero words, so reaching the node reaches the "#" as well.
     while node is not None and node not in alive:
         alive[node] = None

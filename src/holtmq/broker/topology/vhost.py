@@ -19,6 +19,7 @@ from holtmq.broker.topology.exchanges import (
 from holtmq.broker.topology.queue_arguments import QueueDeclaration
 from holtmq.broker.topology.queue_arguments import equivalence_error as queue_equivalence_error
 from holtmq.broker.topology.routing import RouteResult, route
+from holtmq.broker.topology.targets import ExchangeTargets, QueueSet, QueueSets
 from holtmq.broker.work.work_queue import WorkQueue
 
 Table: TypeAlias = Mapping[str, object]
@@ -39,13 +40,31 @@ class Removal(NamedTuple):
 
 
 class VHost:
-    """The names of one tenant. ``version`` changes with everything a cached route depends on."""
+    """The names of one tenant.
 
-    __slots__ = ("_sources", "alternate_by_policy", "exchanges", "name", "queues", "version")
+    ``version`` changes with everything a cached route depends on; ``rules_version`` only with exchanges,
+    permissions and policies, and not with queues and bindings, which come and go much more often.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_queue_sets",
+        "_sources",
+        "_targets",
+        "alternate_by_policy",
+        "exchanges",
+        "name",
+        "queues",
+        "rules_version",
+        "version",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.version = 1
+        self.rules_version = 1
+        self._targets: dict[str, ExchangeTargets] = {}
+        self._queue_sets = QueueSets()
         predeclared: list[QueueExchange] = predeclared_exchanges()
         self.exchanges = {exchange.name: exchange for exchange in predeclared}
         self.queues: dict[str, WorkQueue] = {}
@@ -80,8 +99,26 @@ class VHost:
     ) -> RouteResult[WorkQueue]:
         """The queues a message reaches from this exchange."""
         return route(
-            exchange, routing_key, headers, self.queues.get, self._alternate_of, properties, delay_served
+            exchange, routing_key, headers, self.queues.get, self.alternate_of, properties, delay_served
         )
+
+    def targets_of(self, exchange: QueueExchange) -> ExchangeTargets:
+        """The lookup by key of one exchange, as of now."""
+        found = self._targets.get(exchange.name)
+        if found is None:
+            found = self._targets[exchange.name] = ExchangeTargets(self, exchange)
+        found.refresh()
+        return found
+
+    def queue_set(self, queues: tuple[WorkQueue, ...]) -> QueueSet:
+        """The one set of these queues."""
+        return self._queue_sets.of(queues)
+
+    def rules_changed(self) -> None:
+        """Permissions or policies are others from now on."""
+        self.version += 1
+        self.rules_version += 1
+        self._queue_sets.clear()
 
     # -- exchanges -------------------------------------------------------------------------------
 
@@ -99,7 +136,7 @@ class VHost:
                 raise Conflict(difference)
             return False
         self.exchanges[name] = requested
-        self.version += 1
+        self.rules_changed()
         return True
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> Removal:
@@ -116,7 +153,8 @@ class VHost:
         steps = [source.detach(doomed) for source in sources]
         self._sources.pop(_key(doomed), None)
         del self.exchanges[name]
-        self.version += 1
+        self._targets.pop(name, None)
+        self.rules_changed()
         return Removal([source.name for source in sources], chain(*steps, self._forget_exchange(doomed)))
 
     def _forget_exchange(self, doomed: QueueExchange) -> Iterator[None]:
@@ -162,6 +200,9 @@ class VHost:
         del self.queues[queue.name]
         queue.deleted = True
         self.version += 1
+        self._queue_sets.clear()
+        if "" in self._targets:
+            self._targets[""].forget_queue(queue.name)
         return Removal([source.name for source in sources], chain(*steps))
 
     # -- bindings --------------------------------------------------------------------------------
@@ -225,7 +266,8 @@ class VHost:
         names = sorted(self._sources.get(_key(destination), ()))
         return [self.exchanges[name] for name in names if name in self.exchanges]
 
-    def _alternate_of(self, exchange: QueueExchange) -> QueueExchange | None:
+    def alternate_of(self, exchange: QueueExchange) -> QueueExchange | None:
+        """Where messages go that an exchange has no binding for."""
         name = exchange.alternate_name or self.alternate_by_policy(exchange)
         return self.exchanges.get(name) if name else None
 

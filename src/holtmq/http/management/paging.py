@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from holtmq.auth.permissions import BadPattern, compile_pattern
-from holtmq.auth.users import User
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query
-from holtmq.http.management.access import Need
+from holtmq.name_patterns import BadPattern, compile_pattern
 
 T = TypeVar("T")
 
@@ -49,17 +47,13 @@ class Page:
         }
 
 
-def read_page(query: Query, user: User) -> Page:
+def read_page(query: Query) -> Page:
     """The page a query asks for; 400 when it makes no sense."""
     number, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
     if number < 1 or not 1 <= size <= _MOST:
         text = f"Invalid pagination parameters: page number {number}, page size {size}"
         raise Refusal(400, text, "invalid_pagination_parameters")
-    is_pattern = query.text("use_regex") == "true"
-    if is_pattern:
-        # A pattern can be made to run for years, and nothing else does meanwhile.
-        Need.ADMINISTRATOR.check(user)
-    return Page(number, size, _name_filter(query.text("name"), is_pattern))
+    return Page(number, size, _name_filter(query.text("name"), query.text("use_regex") == "true"))
 
 
 def _number(query: Query, name: str, default: int) -> int:
@@ -78,10 +72,10 @@ def _name_filter(wanted: str, is_pattern: bool) -> Callable[[object], bool] | No
         lowered = wanted.lower()
         return lambda row: lowered in _name(row).lower()
     try:
-        found = compile_pattern(f"(?i:{wanted})").search
-    except BadPattern:
-        raise Refusal(400, "Pagination parameters are invalid") from None
-    return lambda row: found(_name(row)) is not None
+        found = compile_pattern(f"(?i:{wanted})").found_in
+    except BadPattern as error:
+        raise Refusal(400, f"Pagination parameters are invalid: {error}") from None
+    return lambda row: found(_name(row))
 
 
 def _name(row: object) -> str:

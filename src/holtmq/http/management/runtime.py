@@ -13,7 +13,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.access import Need
+from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.users import policy_row, set_policy, user_named
 from holtmq.http.management.wire import PolicyIn, checked_name
@@ -327,25 +327,25 @@ ROWS: Final = (
     Row("DELETE", _TOPIC + "/{vhost}/{user}/{exchange}", delete_topic_permissions),
     Row("GET", "/api/users/{user}/topic-permissions", list_topic_permissions),
     Row("GET", "/api/vhosts/{vhost}/topic-permissions", list_topic_permissions),
-    Row("GET", "/api/vhost-limits", list_vhost_limits, Need.MONITORING),
-    Row("GET", "/api/vhost-limits/{vhost}", list_vhost_limits, Need.MONITORING),
+    Row("GET", "/api/vhost-limits", list_vhost_limits, MONITOR),
+    Row("GET", "/api/vhost-limits/{vhost}", list_vhost_limits, MONITOR),
     Row("PUT", "/api/vhost-limits/{vhost}/{limit}", put_vhost_limit),
     Row("DELETE", "/api/vhost-limits/{vhost}/{limit}", delete_vhost_limit),
-    Row("GET", "/api/user-limits", list_user_limits, Need.MONITORING),
-    Row("GET", "/api/user-limits/{user}", list_user_limits, Need.MONITORING),
+    Row("GET", "/api/user-limits", list_user_limits, MONITOR),
+    Row("GET", "/api/user-limits/{user}", list_user_limits, MONITOR),
     Row("PUT", "/api/user-limits/{user}/{limit}", put_user_limit),
     Row("DELETE", "/api/user-limits/{user}/{limit}", delete_user_limit),
-    Row("GET", _PARAMETERS, list_parameters, Need.MONITORING),
-    Row("GET", _PARAMETERS + "/{component}", list_parameters, Need.MONITORING),
-    Row("GET", _PARAMETERS + "/{component}/{vhost}", list_parameters, Need.MONITORING),
-    Row("GET", _PARAMETERS + "/{component}/{vhost}/{name}", show_parameter, Need.MONITORING),
+    Row("GET", _PARAMETERS, list_parameters, MONITOR),
+    Row("GET", _PARAMETERS + "/{component}", list_parameters, MONITOR),
+    Row("GET", _PARAMETERS + "/{component}/{vhost}", list_parameters, MONITOR),
+    Row("GET", _PARAMETERS + "/{component}/{vhost}/{name}", show_parameter, MONITOR),
     Row("PUT", _PARAMETERS + "/{component}/{vhost}/{name}", put_parameter),
     Row("DELETE", _PARAMETERS + "/{component}/{vhost}/{name}", delete_parameter),
-    Row("GET", "/api/global-parameters", list_global_parameters, Need.MONITORING),
-    Row("GET", "/api/global-parameters/{name}", show_global_parameter, Need.MONITORING),
+    Row("GET", "/api/global-parameters", list_global_parameters, MONITOR),
+    Row("GET", "/api/global-parameters/{name}", show_global_parameter, MONITOR),
     Row("PUT", "/api/global-parameters/{name}", put_global_parameter),
     Row("DELETE", "/api/global-parameters/{name}", delete_global_parameter),
-    Row("GET", "/api/cluster-name", show_cluster_name, Need.LOGIN),
+    Row("GET", "/api/cluster-name", show_cluster_name, LOGIN),
     Row("PUT", "/api/cluster-name", put_cluster_name),
-    Row("GET", "/api/without-meaning", list_without_meaning, Need.MONITORING),
+    Row("GET", "/api/without-meaning", list_without_meaning, MONITOR),
 )

@@ -13,7 +13,7 @@ from holtmq import __version__
 from holtmq.broker.topology.exchanges import Kind
 from holtmq.http.engine.clients import ConnectionRow
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.access import Need
+from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.runtime import cluster_name
@@ -73,7 +73,7 @@ async def overview(call: ManagementCall) -> object:
 
 
 async def whoami(call: ManagementCall) -> object:
-    return {"name": call.user.name, "tags": list(call.user.tags)}
+    return {"name": call.identity.name, "tags": list(call.identity.tags)}
 
 
 async def nodes(call: ManagementCall) -> list[dict[str, object]]:
@@ -181,25 +181,27 @@ async def auth(call: ManagementCall) -> object:
 
 
 async def rebalance(call: ManagementCall) -> Answer:
-    log.info("rebalance asked for: one node has all queues, so none moves", extra={"user": call.user.name})
+    log.info(
+        "rebalance asked for: one node has all queues, so none moves", extra={"user": call.identity.name}
+    )
     return CHANGED
 
 
 ROWS: Final = (
-    Row("GET", "/api/feature-flags", feature_flags, Need.MONITORING),
-    Row("GET", "/api/extensions", extensions, Need.LOGIN),
-    Row("GET", "/api/auth", auth, Need.LOGIN),
+    Row("GET", "/api/feature-flags", feature_flags, MONITOR),
+    Row("GET", "/api/extensions", extensions, LOGIN),
+    Row("GET", "/api/auth", auth, LOGIN),
     Row("POST", "/api/rebalance/queues", rebalance),
-    Row("GET", "/api/overview", overview, Need.MONITORING),
-    Row("GET", "/api/whoami", whoami, Need.LOGIN),
-    Row("GET", "/api/nodes", nodes, Need.MONITORING),
-    Row("GET", "/api/nodes/{node}", node, Need.MONITORING),
-    Row("GET", "/api/connections", connections, Need.MONITORING, paged=True),
-    Row("GET", "/api/connections/{connection}", connection, Need.MONITORING),
+    Row("GET", "/api/overview", overview, MONITOR),
+    Row("GET", "/api/whoami", whoami, LOGIN),
+    Row("GET", "/api/nodes", nodes, MONITOR),
+    Row("GET", "/api/nodes/{node}", node, MONITOR),
+    Row("GET", "/api/connections", connections, MONITOR, paged=True),
+    Row("GET", "/api/connections/{connection}", connection, MONITOR),
     Row("DELETE", "/api/connections/{connection}", close_connection),
-    Row("GET", "/api/vhosts/{vhost}/connections", connections, Need.MONITORING, paged=True),
-    Row("GET", "/api/channels", channels, Need.MONITORING, paged=True),
-    Row("GET", "/api/vhosts/{vhost}/channels", channels, Need.MONITORING, paged=True),
-    Row("GET", "/api/consumers", consumers, Need.MONITORING),
-    Row("GET", "/api/consumers/{vhost}", consumers, Need.MONITORING),
+    Row("GET", "/api/vhosts/{vhost}/connections", connections, MONITOR, paged=True),
+    Row("GET", "/api/channels", channels, MONITOR, paged=True),
+    Row("GET", "/api/vhosts/{vhost}/channels", channels, MONITOR, paged=True),
+    Row("GET", "/api/consumers", consumers, MONITOR),
+    Row("GET", "/api/consumers/{vhost}", consumers, MONITOR),
 )

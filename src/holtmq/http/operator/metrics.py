@@ -14,6 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from holtmq.auth.rights import PUBLIC
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply
@@ -161,5 +162,5 @@ async def prometheus(call: Call) -> object:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/metrics/prometheus", None, "system", "Figures for scrapers", prometheus),
+    Endpoint("GET", "/metrics/prometheus", PUBLIC, "system", "Figures for scrapers", prometheus),
 )

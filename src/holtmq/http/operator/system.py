@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from holtmq import __version__
-from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint, Reply
+from holtmq.auth.rights import PUBLIC
+from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 
 _HOST: Final = socket.gethostname()
@@ -35,6 +36,12 @@ async def health(call: Call) -> object:
     if reason:
         body["reason"] = reason
     return Reply(200 if usable else 503, body)
+
+
+async def ready(call: Call) -> object:
+    """For load balancers: whether clients shall be sent here. With a replica, only the owner is ready."""
+    usable, reason = call.context.health()
+    return Reply(200, {"ready": True}) if usable else Reply(503, {"ready": False, "reason": reason})
 
 
 def resident_bytes() -> int:
@@ -158,29 +165,31 @@ async def buffers(call: Call) -> object:
 
 _MAINTENANCE: Final = "/api/v1/system/maintenance"
 ENDPOINTS: Final = (
-    Endpoint("GET", "/health", None, "system", "Whether the node is usable", health, statuses=(200, 503)),
-    Endpoint("GET", "/metrics", None, "system", "Figures as JSON", metrics),
-    Endpoint("GET", _MAINTENANCE, ADMIN, "system", "The switches and the spool", show_maintenance),
+    Endpoint("GET", "/health", PUBLIC, "system", "Whether the node is usable", health, statuses=(200, 503)),
+    Endpoint("GET", "/ready", PUBLIC, "system", "Whether clients shall come", ready, statuses=(200, 503)),
+    Endpoint("GET", _MAINTENANCE, ADMINISTER, "system", "The switches and the spool", show_maintenance),
     Endpoint(
         "POST",
         _MAINTENANCE,
-        ADMIN,
+        ADMINISTER,
         "system",
         "Spool pushes instead of storing them",
         switch_maintenance,
         body=EnabledIn,
         statuses=(200, 400),
     ),
-    Endpoint("GET", f"{_MAINTENANCE}/pop", ADMIN, "system", "Whether pops are paused", show_pop_maintenance),
+    Endpoint(
+        "GET", f"{_MAINTENANCE}/pop", ADMINISTER, "system", "Whether pops are paused", show_pop_maintenance
+    ),
     Endpoint(
         "POST",
         f"{_MAINTENANCE}/pop",
-        ADMIN,
+        ADMINISTER,
         "system",
         "Pause pops",
         switch_pop_maintenance,
         body=EnabledIn,
         statuses=(200, 400),
     ),
-    Endpoint("GET", "/api/v1/status/buffers", READ, "status", "The spool", buffers),
+    Endpoint("GET", "/api/v1/status/buffers", MONITOR, "status", "The spool", buffers),
 )

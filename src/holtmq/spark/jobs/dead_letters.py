@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holtmq.spark.files import Files
 from holtmq.spark.jobs.report import Bar, Section, render
 from holtmq.spark.jobs.running import Setting
+from holtmq.spark.lake.storage import qualified
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -72,9 +72,8 @@ def dead_letters(
     families = _families(letters)
     hours = _hours(letters)
     if lake:
-        files = Files(spark, lake)
         kept = letters.selectExpr("*", "to_date(last_failed_at) AS date")
-        kept.write.mode("overwrite").partitionBy("date").parquet(files.full("_dead_letters"))
+        kept.write.mode("overwrite").partitionBy("date").parquet(f"{qualified(lake)}/_dead_letters")
     if html:
         Path(html).write_text(_page(families, hours, queues), encoding="utf-8")
     letters.unpersist()

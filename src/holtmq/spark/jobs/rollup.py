@@ -1,36 +1,50 @@
 """``holt pipeline rollup``: figures per minute, queue, partition and group, kept in the lake.
 
-Owns: what is counted and the minutes it covers. Must not touch: the queues. A minute is written once it is
-over; writing it again replaces it, so a run that died is simply repeated.
+Owns: what is counted and the minutes it covers. Must not touch: the queues. Each queue has its own place in
+time, committed with its figures. A minute is written once it is over; writing it again replaces it, so a run
+that died is simply repeated.
 """
 
+import posixpath
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial as bind
 from typing import TYPE_CHECKING, Final
 
-from holtmq.spark.files import Files
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from holtmq.spark.jobs.running import Setting, repeat
+from holtmq.spark.jobs.stopping import Stop
+from holtmq.spark.lake.engines import ThreadEngine
+from holtmq.spark.lake.frames import Lake
+from holtmq.spark.lake.model import DataFile, Position, Table
+from holtmq.spark.lake.opening import open_table
+from holtmq.spark.lake.staging import stage_frame
+from holtmq.spark.lake.storage import Storage
+from holtmq.spark.lake.writer import LakeWriter
+from holtmq.spark.lake.writing import Layout, aligned, read_file, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_STATE: Final = "_rollup/_until"  # a file for each run, named by the time it reached
 _DATA: Final = "_rollup/minutes"
 _MINUTE_MS: Final = 60_000
-COLUMNS: Final = (
-    "minute",
-    "queue",
-    "partition",
-    "group",
-    "pushed",
-    "bytes",
-    "delivered",
-    "acked",
-    "failed",
-    "dead",
-    "queued_p50_ms",
-    "queued_p95_ms",
-    "queued_p99_ms",
+_COUNTS: Final = ("pushed", "bytes", "delivered", "acked", "failed", "dead")
+_TIMES: Final = ("queued_p50_ms", "queued_p95_ms", "queued_p99_ms")
+COLUMNS: Final = ("minute", "queue", "partition", "group", *_COUNTS, *_TIMES)
+SCHEMA: Final = pa.schema(
+    [
+        ("minute", pa.timestamp("us", "UTC")),
+        ("partition", pa.string()),
+        ("group", pa.string()),
+        *((name, pa.int64()) for name in _COUNTS),
+        *((name, pa.float64()) for name in _TIMES),
+        ("queue", pa.string()),
+        ("date", pa.date32()),
+    ]
 )
+PARTITIONED: Final = ("queue", "date")
 _PUSHED: Final = """
     SELECT date_trunc('MINUTE', created_at) AS minute, queue, partition, CAST(NULL AS STRING) AS group,
            count(*) AS pushed, sum(length(payload)) AS bytes
@@ -48,53 +62,122 @@ _SETTLED: Final = """
 """
 
 
-def rollup(setting: Setting, queues: str, lake: str, *, partial: bool = False) -> dict[str, object]:
+def rollup(
+    setting: Setting,
+    queues: str,
+    lake: str,
+    *,
+    partial: bool = False,
+    format: str = "",
+    stop: Stop | None = None,
+) -> dict[str, object]:
     """Roll up every minute that is over and not done yet; ``partial`` takes the present one too."""
     spark = setting.session("rollup")
-    files = Files(spark, lake)
+    storage = Storage(posixpath.join(lake, _DATA))
+    names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
 
-    def step() -> dict[str, object]:
-        runs = [name for name in files.names(_STATE) if name.isdigit()]
-        since = max(map(int, runs), default=0)
-        now_ms = int(time.time() * 1000)
-        until = now_ms if partial else now_ms - now_ms % _MINUTE_MS
-        began = time.monotonic()
-        rows = _minutes(spark, setting, queues, since - since % _MINUTE_MS, until)
-        spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-        writer = rows.selectExpr("*", "to_date(minute) AS date", "date_format(minute, 'HHmm') AS at")
-        writer.write.mode("overwrite").partitionBy("date", "at").parquet(files.full(_DATA))
-        if str(until) not in runs:
-            files.write(f"{_STATE}/{until}", "")
-        for name in runs:
-            if int(name) < until:
-                files.delete(f"{_STATE}/{name}")
-        total = read_rollup(spark, lake).where(f"minute >= timestamp_millis({since - since % _MINUTE_MS})")
-        sums = total.selectExpr(*(f"coalesce(sum({c}), 0) AS {c}" for c in COLUMNS[4:10])).first()
-        assert sums is not None
-        return {
-            "job": "rollup",
-            **sums.asDict(),
-            "seconds": round(time.monotonic() - began, 2),
-            "lake": files.full(_DATA),
-        }
+    def layout(table: Table) -> Layout:
+        return Layout(SCHEMA, PARTITIONED, ("minute",), table.in_file)
 
-    return repeat(setting, step)
+    opened = bind(open_table, storage, format, create=True, schema=SCHEMA, partitioned=PARTITIONED)
+    with LakeWriter(storage, opened, layout, f"rollup of {queues}") as writer:
+        return repeat(setting, lambda: _step(spark, setting, names, writer, storage, partial), stop)
 
 
 def read_rollup(spark: "SparkSession", lake: str) -> "DataFrame":
     """The figures as a table."""
-    files = Files(spark, lake)
-    return spark.read.parquet(files.full(_DATA)).select(*[f"`{name}`" for name in COLUMNS])
+    root = posixpath.join(lake, _DATA)
+    found = Lake(spark, root, schema=SCHEMA, partitioned=PARTITIONED).frame()
+    return found.select(*[f"`{name}`" for name in COLUMNS])
+
+
+def _step(
+    spark: "SparkSession",
+    setting: Setting,
+    queues: Sequence[str],
+    writer: LakeWriter,
+    storage: Storage,
+    partial: bool,
+) -> dict[str, object]:
+    began = time.monotonic()
+    now_ms = int(time.time() * 1000)
+    until = now_ms if partial else now_ms - now_ms % _MINUTE_MS
+    since = {name: _since(writer.table, name) for name in queues}
+    folder = writer.staging()
+    files: list[DataFile] = []
+    for start in sorted(set(since.values())):  # queues that stand at the same minute are read together
+        chosen = [name for name in queues if since[name] == start]
+        files += stage_frame(_minutes(spark, setting, chosen, start, until), writer.layout, folder)
+    sums = _sums(storage, folder, files)
+    # A partial run wrote the minute this one begins with: what it has of it goes.
+    old = [file for file in writer.table.files() if _overlaps(file, since)]
+    files += write_rows(_kept(storage, old, since), writer.layout, folder)
+    positions = {_key(name): Position(until, until) for name in queues}
+    writer.replace(files, old, positions)
+    writer.care(ThreadEngine(1))
+    setting.watch({"rows": sums["pushed"] + sums["delivered"], "behind": 0})
+    return {
+        "job": "rollup",
+        "queues": len(queues),
+        **sums,
+        "until": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until / 1000)),
+        "seconds": round(time.monotonic() - began, 2),
+        "lake": storage.root,
+        "format": writer.table.format,
+    }
+
+
+def _key(queue: str) -> str:
+    return f"rollup:{queue}"
+
+
+def _since(table: Table, queue: str) -> int:
+    """The first minute that is not done, in milliseconds."""
+    position = table.position(_key(queue))
+    return 0 if position is None else position.next - position.next % _MINUTE_MS
+
+
+def _overlaps(file: DataFile, since: Mapping[str, int]) -> bool:
+    start = since.get(file.partition["queue"])
+    return start is not None and file.may_hold("minute", start * 1000, 1 << 62)
+
+
+def _kept(storage: Storage, files: Sequence[DataFile], since: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        start = pa.scalar(since[file.partition["queue"]] * 1000, pa.timestamp("us", "UTC"))
+        with read_file(storage.full(file.path)) as opened:
+            for batch in opened.iter_batches():
+                kept = batch.filter(pc.less(batch.column("minute"), start))
+                if kept.num_rows:
+                    yield _with_partition(aligned(kept, SCHEMA), file.partition)
+
+
+def _with_partition(batch: pa.RecordBatch, partition: Mapping[str, str]) -> pa.RecordBatch:
+    for name in PARTITIONED:
+        field = SCHEMA.field(name)
+        values = pa.repeat(pa.scalar(partition[name]).cast(field.type), batch.num_rows)
+        batch = batch.set_column(SCHEMA.get_field_index(name), field, values)
+    return batch
+
+
+def _sums(storage: Storage, folder: str, files: Sequence[DataFile]) -> dict[str, int]:
+    """Figures of this run, out of what was written."""
+    sums = dict.fromkeys(_COUNTS, 0)
+    for file in files:
+        with read_file(posixpath.join(folder, file.path)) as opened:
+            rows = opened.read(columns=list(_COUNTS))
+        for name in _COUNTS:
+            sums[name] += pc.sum(rows.column(name)).as_py() or 0
+    return sums
 
 
 def _minutes(
-    spark: "SparkSession", setting: Setting, queues: str, since_ms: int, until_ms: int
+    spark: "SparkSession", setting: Setting, queues: Sequence[str], since_ms: int, until_ms: int
 ) -> "DataFrame":
     bounds = {"startingTimestamp": str(since_ms), "endingTimestamp": str(until_ms), "failOnDataLoss": "false"}
-    names = [name.strip() for name in queues.split(",")]
 
     def read(suffix: str, columns: str) -> "DataFrame":
-        chosen = ",".join(f"{name}{suffix}" for name in names)
+        chosen = ",".join(f"{name}{suffix}" for name in queues)
         options = {**setting.source, "queue": chosen, "columns": columns, **bounds}
         return spark.read.format("holtmq").options(**options).load()
 
@@ -103,6 +186,5 @@ def _minutes(
     settled = spark.sql(_SETTLED, rows=read("$deliveries", wanted)).selectExpr(
         "*", "queued[0] AS queued_p50_ms", "queued[1] AS queued_p95_ms", "queued[2] AS queued_p99_ms"
     )
-    return pushed.unionByName(settled.drop("queued"), allowMissingColumns=True).select(
-        *[f"`{name}`" for name in COLUMNS]
-    )
+    both = pushed.unionByName(settled.drop("queued"), allowMissingColumns=True)
+    return both.selectExpr(*[f"`{name}`" for name in COLUMNS], "to_date(minute) AS date")

@@ -1,24 +1,29 @@
-"""How every job runs: its session, its trigger, a live line while it works, a summary at the end.
+"""What every job has in common: its setting, a live line while it works, doing it again every so often.
 
-Owns: starting and following a streaming query, and what is told about it. Must not touch: what jobs compute.
+Owns: what is told while a job runs. Must not touch: what jobs compute. pyspark is imported where a session is
+made: a job without Spark uses this too.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
+from holtmq.spark import register
+from holtmq.spark.jobs.stopping import Stop
 from holtmq.spark.spark_session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_POLL_SECONDS: Final = 0.2
 _QUIET_SECONDS: Final = 10.0  # between two lines when nobody watches
+
+
+def _unwatched(figures: Mapping[str, float]) -> None:
+    """Nobody asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,18 @@ class Setting:
     tls_ca: str = ""  # file of the authority behind an https url; empty: the system's
     out: TextIO = sys.stderr
     retry_timeout: str = ""  # how long the broker may be away: option retryTimeout; empty: its default
+    threads: int = field(default_factory=lambda: os.cpu_count() or 2)  # of jobs that run without Spark
+    watch: Callable[[Mapping[str, float]], None] = _unwatched  # told rows, batches and lag while the job runs
+    shared: bool = False  # several jobs in one driver: each has views and settings of its own
 
     def session(self, name: str) -> "SparkSession":
-        return open_session(f"holt {name}", self.master, self.conf)
+        spark = open_session(f"holt {name}", self.master, self.conf)
+        if not self.shared:
+            return spark
+        own = register(spark.newSession())
+        # Spark looks a Python sink up in the session that is active in this thread; this call makes ours it.
+        own.createDataFrame([], "none INT")
+        return own
 
     @property
     def source(self) -> dict[str, str]:
@@ -50,22 +64,35 @@ class Setting:
 
 
 class Progress:
-    """One line that is written over on a terminal, now and then a new one elsewhere."""
+    """One line that is written over on a terminal; elsewhere a new one now and then, with something new."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._live = out.isatty()
         self._told = 0.0
+        self._last = ""
         self._open = False
 
-    def say(self, text: str, *, always: bool = False) -> None:
+    def say(self, text: str) -> None:
+        """How far the job is: shown when there is something to see."""
+        if text == self._last:
+            return
         now = time.monotonic()
         if self._live:
             self._out.write(f"\r\x1b[K{text}")
             self._open = True
-        elif always or now - self._told > _QUIET_SECONDS:
+        elif now - self._told > _QUIET_SECONDS:
             self._out.write(f"{text}\n")
             self._told = now
+        else:
+            return
+        self._last = text
+        self._out.flush()
+
+    def note(self, text: str) -> None:
+        """What must be seen in any case, on a line of its own."""
+        self._out.write(f"\r\x1b[K{text}\n" if self._open else f"{text}\n")
+        self._open = False
         self._out.flush()
 
     def end(self) -> None:
@@ -74,87 +101,19 @@ class Progress:
             self._out.flush()
 
 
-def run_stream(
-    setting: Setting, name: str, writer: "DataStreamWriter", stop: Callable[[], bool] = lambda: False
+def repeat(
+    setting: Setting, step: Callable[[], dict[str, object]], stop: Stop | None = None
 ) -> dict[str, object]:
-    """Run a query to its end (or until interrupted, with ``every``); its summary. A failure goes up."""
-    if setting.every is None:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{max(setting.every, 0.001):g} seconds")
-    began = time.monotonic()
-    query = writer.queryName(name).start()
-    progress = Progress(setting.out)
-    done: dict[int, int] = {}
-    try:
-        while query.isActive and not stop():
-            time.sleep(_POLL_SECONDS)
-            progress.say(_line(name, query))
-            done |= _batches(query)
-    except KeyboardInterrupt:
-        progress.say(f"{name}: stopping after this batch", always=True)
-    finally:
-        query.stop()
-        progress.end()
-    error = query.exception()
-    if error is not None:
-        raise error
-    done |= _batches(query)
-    rows = sum(done.values())
-    seconds = time.monotonic() - began
-    return {
-        "job": name,
-        "rows": rows,
-        "batches": len(done),
-        "seconds": round(seconds, 2),
-        "rows_per_second": round(rows / seconds, 1) if seconds else 0.0,
-        "query": str(query.id),
-    }
-
-
-def _batches(query: "StreamingQuery") -> dict[int, int]:
-    """Rows by batch; Spark remembers the last hundred."""
-    return {one["batchId"]: one["numInputRows"] for one in query.recentProgress if one["numInputRows"]}
-
-
-def _line(name: str, query: "StreamingQuery") -> str:
-    last = query.lastProgress
-    if last is None:
-        return f"{name}: starting"
-    lag = _lag(last["sources"][0])
-    behind = "" if lag is None else f", {lag:,} behind"
-    rate = last["processedRowsPerSecond"] or 0.0
-    return f"{name}: batch {last['batchId']}, {last['numInputRows']:,} rows, {rate:,.0f} rows/s{behind}"
-
-
-def _lag(source: Mapping[str, object]) -> int | None:
-    ends, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
-    if ends is None or latest is None:
-        return None
-    return sum(max(0, at - ends.get(queue, 0)) for queue, at in latest.items())
-
-
-def _offsets(value: object) -> dict[str, int] | None:
-    try:
-        table = json.loads(value) if isinstance(value, str) else value
-        assert isinstance(table, dict)
-        return {queue: at[0] if isinstance(at, list) else int(at) for queue, at in table.items()}
-    except (ValueError, AssertionError, TypeError):
-        return None
-
-
-def repeat(setting: Setting, step: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """Run a batch job once, or every so often until interrupted; the last summary."""
-    while True:
-        began = time.monotonic()
-        summary = step()
-        if setting.every is None:
-            return summary
-        Progress(setting.out).say(json.dumps(summary), always=True)
-        try:
-            time.sleep(max(0.0, setting.every - (time.monotonic() - began)))
-        except KeyboardInterrupt:
-            return summary
+    """Run a batch job once, or every so often until stopped; the last summary."""
+    with Stop() if stop is None else stop as stopping:
+        while True:
+            began = time.monotonic()
+            summary = step()
+            if setting.every is None or stopping:
+                return summary
+            Progress(setting.out).note(json.dumps(summary, default=str))
+            if stopping.wait(max(0.0, setting.every - (time.monotonic() - began))):
+                return summary | {"stopped": stopping.reason}
 
 
 def filtered(frame: "DataFrame", where: str) -> "DataFrame":

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from holtmq.broker.partitioned.commands.delivery_marks import DeliveryMarks
 from holtmq.broker.partitioned.counters import QueueCounters
 from holtmq.broker.partitioned.events import NO_QUEUE
 from holtmq.broker.partitioned.groups.group import Delivery, micros
@@ -45,6 +46,7 @@ class Popping:
         self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
         self._sweep_at = _SWEEP
         self._lookback = lookback
+        self.marks = DeliveryMarks(store, line)
         self.most_bytes = 64 << 20  # in one pop over all its queues, and the message that goes beyond
         self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
 
@@ -72,7 +74,11 @@ class Popping:
         runs: list[Run] = []
         limit, most, left = request.limit, request.most_partitions, self.most_bytes
         line = self._wide.line(request.namespace, request.task, request.group)
+        may_read = request.may_read
         for queue in line.take(now):
+            if may_read is not None and not may_read(queue.name):
+                line.offer(queue)  # it may be somebody else's
+                continue
             try:
                 wrote = self._join(request, queue, scope, now) or wrote
                 found = self._claim(queue, request, limit, most, left, now)
@@ -160,6 +166,7 @@ class Popping:
             raise
         if not request.auto_ack:
             self._note_home(request.lease_id, queue.number)
+            self.marks.note(queue, request.group, runs, now)
         self._line.plan(queue, request.group)
         return runs
 

@@ -1,7 +1,7 @@
 """How far one group is in each partition of a queue, and who holds what there.
 
-Owns: the group's cursors, retry counts and holds (durable), its live leases with their clock (not
-durable: a restart ends them all, and the cursor brings the messages back). At most one lease per
+Owns: the group's cursors, retry counts, holds and delivery marks (durable), its live leases with their
+clock (not durable: a restart ends them all, and the cursor brings the messages back). At most one lease per
 partition. Must not touch: clocks, files, sockets, wire names. Time comes in as ``now``.
 """
 
@@ -89,7 +89,18 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
 class PartitionLeases:
     """One group over all partitions, in columns: 24 bytes a partition, objects only for live leases."""
 
-    __slots__ = ("_by_id", "_live", "attempts", "consumed", "cursors", "holds", "retries", "settled_at")
+    __slots__ = (
+        "_by_id",
+        "_live",
+        "attempts",
+        "consumed",
+        "cursors",
+        "holds",
+        "marks",
+        "retries",
+        "settled_at",
+        "unmarked",
+    )
 
     def __init__(self) -> None:
         self.cursors: array[int] = array("Q")  # next position to hand out; UNSET when never touched
@@ -97,7 +108,9 @@ class PartitionLeases:
         self.settled_at: array[int] = array("Q")  # µs of the last settlement
         self.retries: dict[int, int] = {}
         self.holds: dict[int, int] = {}  # partition -> µs until which a nacked head waits
-        self.attempts: dict[int, int] = {}
+        self.attempts: dict[int, int] = {}  # partition -> how often its head has been handed out
+        self.marks: dict[int, tuple[int, int]] = {}  # the same as far as it is recorded, and up to where
+        self.unmarked: dict[int, int] = {}  # partition -> end of what was handed out since
         self._live: dict[int, PartitionLease] = {}
         self._by_id: dict[str, list[int]] = {}
 
@@ -117,11 +130,16 @@ class PartitionLeases:
         self.settled_at[partition] = at_us
         if new > old:
             self.consumed[partition] += new - old
+            if self.marks:
+                self._settle_mark(partition, new)
             lease = self._live.get(partition)
             if lease is not None and new < lease.end:
                 self.attempts[partition] = 1  # the rest has been handed out, too
+            elif partition in self.marks:
+                self.attempts[partition] = self.marks[partition][0]
             else:
                 self.attempts.pop(partition, None)
+                self.unmarked.pop(partition, None)
         if retry_count or self.retries:
             _put(self.retries, partition, retry_count)
         if hold_us or self.holds:
@@ -134,7 +152,25 @@ class PartitionLeases:
         self.end(partition)
         self.retries.pop(partition, None)
         self.holds.pop(partition, None)
+        self.forget_attempts(partition)
+
+    def mark(self, partition: int, attempt: int, end: int) -> None:
+        """Its messages up to ``end`` have been handed out, the head for the ``attempt``-th time."""
+        self.marks[partition] = (attempt, end)
+        self.attempts[partition] = attempt
+
+    def forget_attempts(self, partition: int) -> None:
+        """The next message of this partition has never been handed out."""
         self.attempts.pop(partition, None)
+        self.marks.pop(partition, None)
+        self.unmarked.pop(partition, None)
+
+    def _settle_mark(self, partition: int, new: int) -> None:
+        mark = self.marks.get(partition)
+        if mark is not None and new < mark[1]:
+            self.marks[partition] = (1, mark[1])
+        elif mark is not None:
+            del self.marks[partition]
 
     def grow(self, partition: int) -> None:
         missing = partition + 1 - len(self.cursors)
@@ -152,6 +188,7 @@ class PartitionLeases:
         self.end(partition)  # an expired lease nobody swept yet
         attempt = self.attempts.get(partition, 0) + 1
         self.attempts[partition] = attempt
+        self.unmarked[partition] = end
         lease = PartitionLease(lease_id, partition, first, end, expires_at, attempt, lent_at=now)
         self._live[partition] = lease
         self._by_id.setdefault(lease_id, []).append(partition)
@@ -187,6 +224,16 @@ class PartitionLeases:
                 del self._by_id[lease.id]
         return lease
 
+    def give_back(self, partition: int) -> None:
+        """End a lease whose messages have reached nobody: it does not count as an attempt."""
+        self.end(partition)
+        attempt = self.attempts.get(partition, 0) - 1
+        if attempt > 0:
+            self.attempts[partition] = attempt
+        else:
+            self.attempts.pop(partition, None)
+            self.unmarked.pop(partition, None)
+
     def extend(self, lease_id: str, until: float, now: float) -> tuple[list[PartitionLease], bool]:
         """Renew every unexpired lease of this id, never shortening one; (renewed, was the id known)."""
         held = self._by_id.get(lease_id, ())
@@ -208,7 +255,8 @@ class PartitionLeases:
     def drop_all(self) -> None:
         self._live.clear()
         self._by_id.clear()
-        self.attempts.clear()
+        self.unmarked.clear()
+        self.attempts = {partition: attempt for partition, (attempt, _) in self.marks.items()}
 
 
 def _put(sparse: dict[int, int], key: int, value: int) -> None:

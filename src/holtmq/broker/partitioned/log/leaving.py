@@ -62,7 +62,7 @@ def let_go_under_lease(group: Group, index: int, position: int, where: Partition
     if cursor is not None and where.live_from(cursor) > position >= cursor:
         # What its failures had used up is not charged to the next in line.
         leases.retries.pop(index, None)
-        leases.attempts.pop(index, None)
+        leases.forget_attempts(index)
         held_back = leases.holds.pop(index, None) is not None
     else:
         held_back = False
@@ -94,7 +94,8 @@ def forget_partitions(
         leases = group.leases
         for index in event.partitions:
             leases.end(index)
-            for sparse in (leases.retries, leases.holds, leases.attempts):
+            leases.forget_attempts(index)
+            for sparse in (leases.retries, leases.holds):
                 sparse.pop(index, None)
             if index < len(leases.cursors):
                 leases.cursors[index] = UNSET

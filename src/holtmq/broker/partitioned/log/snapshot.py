@@ -40,6 +40,8 @@ class _GroupState:
     settled_at: bytes
     retries: dict[int, int]
     holds: dict[int, int]
+    # Later additions: a snapshot from before them has none.
+    marks: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ def _group_state(group: Group) -> _GroupState:
         to_bytes(leases.settled_at),
         leases.retries,
         leases.holds,
+        leases.marks,
     )
 
 
@@ -177,4 +180,6 @@ def _group(saved: _GroupState, queue: PartitionedQueue) -> Group:
     group.leases.consumed = from_bytes("Q", saved.consumed)
     group.leases.settled_at = from_bytes("Q", saved.settled_at)
     group.leases.retries, group.leases.holds = saved.retries, saved.holds
+    for partition, (attempt, end) in saved.marks.items():
+        group.leases.mark(partition, attempt, end)
     return group

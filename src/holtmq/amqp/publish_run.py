@@ -1,0 +1,227 @@
+"""A run of publishes on one channel, in one loop: what happens once a message that has nothing special.
+
+Owns: the short way from the bytes of a read into the queues. A message is taken here when its three frames
+are whole in the read and in order, its properties ask for nothing special (``property_walker.py``) and its
+key leads straight to queues without limits (``targets.py``). The loop stops in front of any other message;
+the general way in ``reading.py`` takes that one, or says what is wrong with it. Must not touch: acks, other
+methods.
+"""
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from holtmq.amqp.channel import Channel
+from holtmq.amqp.publish_caches import BODY_MAX, PublishCaches, RepeatedPublish
+from holtmq.auth.permissions import Action
+from holtmq.broker.errors import BrokerError
+from holtmq.broker.message import Message, encode_message
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.topology.targets import ExchangeTargets, QueueSet
+from holtmq.broker.topology.vhost import VHost
+from holtmq.journal.interface import JournalFailed
+from holtmq.wire.property_walker import PERSISTENT
+
+if TYPE_CHECKING:
+    from holtmq.amqp.connection import Connection
+
+# kind, channel, size; class and method; (ticket); length of the exchange's name
+_PUBLISH_FRAME: Final = struct.Struct(">BHII2xB").unpack_from
+# kind, channel, size; class and weight; body size; property flags
+_HEADER_FRAME: Final = struct.Struct(">BHIIQH").unpack_from
+_FRAME: Final = struct.Struct(">BHI").unpack_from
+_PUBLISH: Final = 0x003C0028
+_BASIC: Final = 0x003C0000  # the class, and a weight of zero
+_ADDRESS_AT: Final = 13  # exchange and key, each behind its length
+_HEADER_MIN: Final = 22
+_PROPERTIES_AT: Final = 21
+_MESSAGE: Final = int(Kind.MESSAGE)
+_PRIORITY: Final = PERSISTENT - 1
+_SAMPLE: Final = 31  # one in so many messages is looked at as to whether it repeats; no round number of keys
+
+
+class PublishRun:
+    """The short way of one connection."""
+
+    __slots__ = (
+        "_caches",
+        "_connection",
+        "_exchange",
+        "_exchanges",
+        "_flow",
+        "_limit",
+        "_reach",
+        "_rules_version",
+        "_vhost",
+        "_walkers",
+    )
+
+    def __init__(self, connection: "Connection", vhost: VHost, caches: PublishCaches) -> None:
+        self._connection = connection
+        self._caches = caches
+        self._vhost = vhost
+        self._flow = connection.flow
+        self._walkers = connection.flow.walkers.by_flags
+        self._exchanges: dict[bytes, ExchangeTargets] = {}  # those that this user may publish to
+        self._exchange = b"\x00"  # the last one: its length and name
+        self._rules_version = 0
+        self._reach = 0  # how long the prefixes are that are looked for; 0: none
+        self._limit = connection.settings.max_message_bytes
+
+    def take(self, channel: Channel, data: bytes, at: int, end: int) -> int:
+        """Publish every message from ``at`` on that can go the short way; where the first other begins."""
+        flow = self._flow
+        if flow.gathered or channel.transaction is not None:
+            return at
+        exchange = self._exchange
+        targets = self._targets(exchange)
+        token = targets.token if targets is not None else None
+        walkers = self._walkers
+        number = channel.number
+        repeated = self._caches.repeated(number)
+        reach, missed = self._reach, 0
+        max_payload = self._connection.max_payload
+        limit = min(self._limit, max_payload)
+        now_ms = flow.now_ms
+        append = flow.journal.append
+        first_seq = seq = flow.seq
+        journalled = False
+        last_address = b""
+        queues: QueueSet | None = None
+        found: QueueSet | None
+        try:
+            while end - at > _HEADER_MIN:
+                if (
+                    reach
+                    and (known := repeated.get(data[at : at + reach])) is not None
+                    and known.token is token
+                    and (stop := at + reach + known.body_bytes) < end
+                    and data[stop] == 0xCE
+                ):
+                    body = data[at + reach : stop]
+                    address, header, properties = known.address, known.header, known.properties
+                    found = known.queues
+                else:
+                    kind, channel_number, size, method, name_bytes = _PUBLISH_FRAME(data, at)
+                    stop = at + 7 + size
+                    header_at = stop + 1
+                    if (
+                        method != _PUBLISH
+                        or channel_number != number
+                        or kind != 1
+                        or end - header_at < _HEADER_MIN
+                        or size > max_payload
+                        or data[stop] != 0xCE
+                        or data[stop - 1] > 1  # the bits: mandatory at most
+                    ):
+                        break
+                    address = data[at + _ADDRESS_AT : stop - 1]
+                    if address == last_address:
+                        address, found = last_address, queues
+                    else:
+                        key_at = name_bytes + 2
+                        if len(address) < key_at or len(address) != key_at + address[key_at - 1]:
+                            break
+                        if not address.startswith(exchange) or len(exchange) != key_at - 1:
+                            exchange = address[: key_at - 1]
+                            targets = self._targets(exchange)
+                            token = targets.token if targets is not None else None
+                        if targets is None:
+                            break
+                        found = targets.find(address[key_at:])
+                        last_address, queues = address, found
+                    if found is None or (not found.queues and data[stop - 1]):
+                        break
+                    kind, channel_number, size, basic, body_bytes, flags = _HEADER_FRAME(data, header_at)
+                    header_end = header_at + 7 + size
+                    if (
+                        kind != 2
+                        or channel_number != number
+                        or basic != _BASIC
+                        or body_bytes > limit
+                        or size > max_payload
+                        or header_end >= end
+                        or data[header_end] != 0xCE
+                    ):
+                        break
+                    walk = walkers.get(flags)
+                    if walk is None:
+                        flow.walkers.note(flags)
+                        break
+                    properties = walk(data, header_at + _PROPERTIES_AT, header_end)
+                    if properties < 0:
+                        break
+                    header = data[header_at + 7 : header_end]
+                    if body_bytes:
+                        body_at = header_end + 8
+                        stop = body_at + body_bytes
+                        if stop >= end or data[stop] != 0xCE:
+                            break
+                        kind, channel_number, size = _FRAME(data, header_end + 1)
+                        if kind != 3 or channel_number != number or size != body_bytes:
+                            break
+                        body = data[body_at:stop]
+                        if reach:
+                            missed += 1
+                        if seq % _SAMPLE == 0 and body_bytes <= BODY_MAX:
+                            like = RepeatedPublish(token, found, address, header, properties, body_bytes)
+                            if self._caches.offer(number, data[at:body_at], like):
+                                reach = body_at - at
+                                repeated = self._caches.repeated(number)
+                    else:
+                        body = b""
+                        stop = header_end
+                seq += 1
+                if properties >= PERSISTENT or found.persists:
+                    message = Message(seq, address, header, body, now_ms, 0, properties & _PRIORITY, True)
+                    if found.durable_ids:
+                        message.position = append(_MESSAGE, encode_message(message, found.durable_ids))
+                        journalled = True
+                else:
+                    message = Message(seq, address, header, body, now_ms, 0, properties)
+                queue = found.queue
+                if queue is not None:
+                    fifo = found.fifo
+                    if fifo is None:
+                        fifo = queue.fifos[message.priority]
+                    fifo.inbox.append(message)
+                    queue.bytes += len(body)
+                    if not queue.dirty:
+                        flow.touch(queue)
+                else:
+                    flow.place(message, found.queues)
+                at = stop + 1
+        except JournalFailed:
+            seq -= 1  # this message goes the general way, which knows what to say
+        finally:
+            flow.seq = seq
+        taken = seq - first_seq
+        self._exchange = exchange
+        # Where more than half is not known, looking is in vain.
+        self._reach = 0 if missed * 2 > taken else reach
+        if taken and channel.confirms is not None:
+            channel.published(taken, journalled)
+        return at
+
+    def _targets(self, exchange: bytes) -> ExchangeTargets | None:
+        """The lookup of an exchange, if there is such an exchange and this user may publish to it."""
+        vhost = self._vhost
+        if self._rules_version != vhost.rules_version:
+            self._exchanges.clear()
+            self._rules_version = vhost.rules_version
+        found = self._exchanges.get(exchange)
+        if found is not None:
+            found.refresh()
+            return found
+        name = exchange[1:].decode("utf-8", "surrogateescape")
+        known = vhost.exchanges.get(name)
+        if known is None or known.internal:
+            return None
+        if self._connection.restricts_topics(known):
+            return None  # each key is looked at, the general way
+        try:
+            self._connection.check(Action.WRITE, name)
+        except BrokerError:
+            return None
+        self._connection.has_published = True
+        found = self._exchanges[exchange] = vhost.targets_of(known)
+        return found

@@ -1,0 +1,152 @@
+"""Where the routing keys of one exchange lead, as far as the key alone decides and the way is short.
+
+Owns: one ``QueueSet`` for each set of queues, shared by all keys that lead to it, and the lookup from a
+key's bytes. Must not touch: messages. Exchanges behind exchanges, alternate exchanges that have a say,
+headers, hashes, delays, queues with limits and streams are left to the general way (``routing.py``): then
+the answer is None.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.topology.exchanges import Binding, Exchange, Kind
+from holtmq.broker.topology.topic_automaton import TopicAutomaton
+from holtmq.broker.work.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from holtmq.broker.topology.vhost import VHost
+
+_SETS_MAX: Final = 4_096
+_SHORT_WAY: Final = (Kind.DIRECT, Kind.FANOUT, Kind.TOPIC)
+
+
+def durable_ids(queues: Iterable[WorkQueue]) -> bytes:
+    """The journal's names of those queues that survive a restart."""
+    ids = [queue.id for queue in queues if queue.persisted and not queue.is_stream]
+    return struct.pack(f">{len(ids)}I", *ids)
+
+
+class QueueSet:
+    """The queues that a message is placed on, none of them with limits."""
+
+    __slots__ = ("durable_ids", "fifo", "persists", "queue", "queues")
+
+    def __init__(self, queues: tuple[WorkQueue, ...]) -> None:
+        self.queues = queues
+        self.queue = queues[0] if len(queues) == 1 else None
+        self.fifo = self.queue.fifo if self.queue is not None else None  # None: priorities, or several queues
+        self.durable_ids = durable_ids(queues)
+        self.persists = any(queue.always_persists for queue in queues)
+
+
+NO_QUEUES: Final = QueueSet(())
+
+
+class ExchangeTargets:
+    """The lookup of one exchange. ``token`` is another object after every change of what it would answer."""
+
+    __slots__ = ("_automaton", "_by_key", "_exchange", "_fanout", "_seen", "_vhost", "token")
+
+    def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue]) -> None:
+        self._vhost = vhost
+        self._exchange = exchange
+        self._seen = (-1, -1)
+        self._by_key: dict[bytes, QueueSet | None] = {}  # of keys that are bound, or names of queues
+        self._automaton: TopicAutomaton[Binding[WorkQueue], QueueSet | None] | None = None
+        self._fanout: list[QueueSet | None] = []
+        self.token = object()
+
+    def refresh(self) -> None:
+        """Forget what was known before the last change of the bindings or rules."""
+        seen = (self._exchange.version, self._vhost.rules_version)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self.token = object()
+        self._by_key.clear()
+        self._fanout.clear()
+        exchange = self._exchange
+        topic = exchange.kind is Kind.TOPIC
+        self._automaton = TopicAutomaton(exchange.topics) if topic and exchange.topics is not None else None
+
+    def forget_queue(self, name: str) -> None:
+        """A queue goes that the default exchange leads to."""
+        if self._by_key.pop(name.encode("utf-8", "surrogateescape"), None) is not None:
+            self.token = object()
+
+    def find(self, key: bytes) -> QueueSet | None:
+        """The queues for a routing key, since the last ``refresh``; None: ask the general way."""
+        automaton = self._automaton
+        if automaton is not None:
+            state = automaton.start
+            if key:
+                for word in key.split(b"."):
+                    following = state.following.get(word, state.other)
+                    state = following if following is not None else automaton.extend(state, word)
+            return state.known if state.has_result else state.result(self._of_bindings)
+        if key in self._by_key:
+            return self._by_key[key]
+        return self._find_other(key)
+
+    def _find_other(self, key: bytes) -> QueueSet | None:
+        exchange = self._exchange
+        if exchange.kind not in _SHORT_WAY:
+            return None
+        if exchange.kind is Kind.FANOUT:
+            if not self._fanout:
+                self._fanout.append(self._of(exchange.route("")))
+            return self._fanout[0]
+        text = key.decode("utf-8", "surrogateescape")
+        destinations: list[WorkQueue | Exchange[WorkQueue]]
+        if exchange.is_default:
+            queue = self._vhost.queues.get(text)
+            destinations = [] if queue is None else [queue]
+        else:
+            destinations = exchange.route(text)
+        found = self._of(destinations)
+        if destinations:  # others are as many as publishers like
+            self._by_key[key] = found
+        return found
+
+    def _of_bindings(self, bindings: list[Binding[WorkQueue]]) -> QueueSet | None:
+        gone = self._exchange.is_detached
+        bindings = [binding for binding in bindings if not gone(binding.destination)]
+        bindings.sort(key=lambda binding: binding.sequence)
+        once = {(binding.to_exchange, binding.destination.name): binding.destination for binding in bindings}
+        return self._of(list(once.values()))
+
+    def _of(self, destinations: Iterable[WorkQueue | Exchange[WorkQueue]]) -> QueueSet | None:
+        queues: list[WorkQueue] = []
+        for destination in destinations:
+            if isinstance(destination, Exchange) or destination.limited or destination.is_stream:
+                return None
+            queues.append(destination)
+        if not queues:
+            return NO_QUEUES if self._vhost.alternate_of(self._exchange) is None else None
+        return self._vhost.queue_set(tuple(queues))
+
+
+class QueueSets:
+    """The sets of one vhost in use."""
+
+    __slots__ = ("_by_ids",)
+
+    def __init__(self) -> None:
+        self._by_ids: dict[tuple[int, ...], QueueSet] = {}
+
+    def of(self, queues: tuple[WorkQueue, ...]) -> QueueSet:
+        """The set of these queues."""
+        key = tuple(queue.id for queue in queues)
+        found = self._by_ids.get(key)
+        if found is None:
+            if len(self._by_ids) >= _SETS_MAX:
+                self._by_ids.clear()
+            found = self._by_ids[key] = QueueSet(queues)
+        return found
+
+    def clear(self) -> None:
+        """Forget all: a queue is gone, or works otherwise from now on."""
+        self._by_ids.clear()

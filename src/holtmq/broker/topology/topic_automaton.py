@@ -1,0 +1,105 @@
+"""Topic matching as one table lookup for each word of a key.
+
+Owns: the states, made as keys need them. A state is a set of trie nodes that fit the words so far; it knows
+the next state for each literal word of those nodes, and one for all other words, so its size depends on the
+bindings and not on the keys. Must not touch: the trie. After a change of the bindings a new automaton is
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from holtmq.broker.topology.topic_trie import TopicTrie, TrieNode, enter
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_WORDS_MAX: Final = 65_536  # literal words in all states together; beyond it starts anew
+
+
+class TopicState(Generic[T, R]):
+    """What is alive after some words. ``following`` has None for words whose state is not made yet."""
+
+    __slots__ = ("following", "has_result", "known", "nodes", "other")
+
+    def __init__(self, nodes: tuple[TrieNode[T], ...]) -> None:
+        self.nodes = nodes
+        self.following: dict[bytes, TopicState[T, R] | None] = dict.fromkeys(
+            word.encode("utf-8", "surrogateescape") for node in nodes for word in node.children
+        )
+        self.other: TopicState[T, R] | None = None
+        self.has_result = False
+        self.known: R  # the result, once there is one
+
+    def result(self, make: Callable[[list[T]], R]) -> R:
+        """What the values that match here amount to; made once."""
+        if not self.has_result:
+            self.known = make([value for node in self.nodes for value in node.values.values()])
+            self.has_result = True
+        return self.known
+
+
+class TopicAutomaton(Generic[T, R]):
+    """The states over one trie that does not change."""
+
+    __slots__ = ("_states", "_words", "start")
+
+    def __init__(self, trie: TopicTrie[T]) -> None:
+        alive: dict[TrieNode[T], None] = {}
+        enter(alive, trie.root)
+        self._states: dict[frozenset[TrieNode[T]], TopicState[T, R]] = {}
+        self._words = 0
+        self.start = self._state(alive)
+
+    def match(self, routing_key: bytes) -> TopicState[T, R]:
+        """The state after all words of a key. (The publish path inlines this.)"""
+        state = self.start
+        if routing_key:  # the empty key has no words
+            for word in routing_key.split(b"."):
+                following = state.following.get(word, state.other)
+                state = following if following is not None else self.extend(state, word)
+        return state
+
+    def extend(self, state: TopicState[T, R], word: bytes) -> TopicState[T, R]:
+        """The state after one more word, made if need be."""
+        literal = word in state.following
+        text = word.decode("utf-8", "surrogateescape")
+        alive: dict[TrieNode[T], None] = {}
+        for node in state.nodes:
+            if node.is_any_words:
+                enter(alive, node)
+            if literal:
+                enter(alive, node.children.get(text))
+            enter(alive, node.one_word)
+        found = self._state(alive)
+        if literal:
+            state.following[word] = found
+        else:
+            state.other = found
+        return found
+
+    @property
+    def states(self) -> int:
+        """How many there are."""
+        return len(self._states)
+
+    def _state(self, alive: dict[TrieNode[T], None]) -> TopicState[T, R]:
+        key = frozenset(alive)
+        found = self._states.get(key)
+        if found is None:
+            if self._words > _WORDS_MAX:
+                self._forget()
+            found = self._states[key] = TopicState(tuple(alive))
+            self._words += len(found.following) + 1
+        return found
+
+    def _forget(self) -> None:
+        """Drop every state but the first, with all that it knows of others."""
+        self._states.clear()
+        start = self.start
+        start.following = dict.fromkeys(start.following)
+        start.other = None
+        self._states[frozenset(start.nodes)] = start
+        self._words = len(start.following) + 1

@@ -1,0 +1,34 @@
+"""``holt pipeline doctor``: what is missing, in plain words.
+
+Owns: the command line and the looks of the answer. Must not touch: the checks.
+"""
+
+import click
+
+from holtmq.cli.pipeline.common import tls_option, token_option, url_option
+
+
+@click.command()
+@url_option
+@token_option
+@tls_option
+@click.option("--spark/--no-spark", help="Start Spark for a moment too, which takes 10 seconds or more.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def doctor(url: str, token: str, tls_ca: str, spark: bool, as_json: bool) -> None:
+    """Say in plain words what is missing: Java, packages, broker, permissions."""
+    from holtmq.spark import doctor as examination
+
+    findings = []
+    for finding in examination.examine(url, token, tls_ca, start_spark=spark):
+        findings.append(finding)
+        if not as_json:
+            mark = click.style("ok     ", fg="green") if finding.good else click.style("missing", fg="red")
+            click.echo(f"{mark}  {finding.what}: {finding.text}")
+    if as_json:
+        click.echo(examination.as_json(findings))
+    if not all(finding.good for finding in findings):
+        raise SystemExit(1)
+    if not spark and not as_json:
+        click.echo(
+            "All that can be seen from outside is there; --spark starts Spark for a moment to be sure."
+        )

@@ -1,0 +1,88 @@
+"""A journal that was there before its replica: all of it goes to PostgreSQL once.
+
+Owns: that upload. Must not touch: a log that has anything in it already.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from holtmq.journal.checkpoint import checkpoint_name
+from holtmq.journal.disk import Disk
+from holtmq.journal.recovery import FoundSegment, TailWalk, survey
+from holtmq.journal.segment import HEADER_SIZE, segment_name
+
+from .errors import ReplicaRefused
+from .mark import Mark, write_mark
+from .store import ROW_BYTES, Kind, LogState, LogStore, Owner, Part
+
+log = logging.getLogger(__name__)
+
+
+def adopt(disk: Disk, store: LogStore, state: LogState, owner: Owner, mark: Mark) -> None:
+    """Own the empty log, bring the folder's journal into it, and mark the folder as its copy.
+
+    A crash on the way leaves the folder as it was and uploads that the next owner drops.
+    """
+    if not state.released and state.owner_folder != owner.folder:
+        raise ReplicaRefused(
+            f"{disk.folder} holds a journal of its own, and {state.owner} owns the log {store.name}: start "
+            "this node first to bring its messages into PostgreSQL, or with an empty folder"
+        )
+    found = survey(disk)
+    end = 0
+    if found.segments:
+        walk = TailWalk(disk, found)
+        for _ in walk.records():
+            pass
+        end = walk.end
+    epoch = store.take_over(owner, state, 0)
+    if epoch is None:
+        return  # somebody else was faster: look again
+    log.warning("bringing this folder's journal into PostgreSQL", extra={"folder": disk.folder, "bytes": end})
+    numbers = [_upload_segment(disk, store, epoch, segment, end) for segment in found.segments]
+    if found.checkpoint is not None:
+        position = found.checkpoint.position
+        numbers.append(_upload_file(disk, store, epoch, checkpoint_name(position), Kind.CHECKPOINT, position))
+    left_over = [number for number in store.unfinished_uploads() if number not in numbers]
+    _sync_last(disk, found.segments)
+    store.swap(owner, numbers, left_over)
+    write_mark(disk, Mark(mark.log, mark.folder, end, epoch))
+
+
+def _upload_segment(disk: Disk, store: LogStore, epoch: int, segment: FoundSegment, end: int) -> int:
+    base = segment.header.base
+    if segment.header.compacted:
+        return _upload_file(disk, store, epoch, segment.name, Kind.COMPACTED, base)
+    file = disk.open(segment.name)
+    try:
+        stop = min(base + segment.size - HEADER_SIZE, end)
+
+        def pieces() -> Iterator[bytes]:
+            for at in range(base, stop, ROW_BYTES):
+                yield file.pread(min(ROW_BYTES, stop - at), at - base + HEADER_SIZE)
+
+        part = Part(0, Kind.PLAIN, base, file.pread(HEADER_SIZE, 0), 0)
+        return store.upload(epoch, part, pieces(), base)
+    finally:
+        file.close()
+
+
+def _upload_file(disk: Disk, store: LogStore, epoch: int, name: str, kind: Kind, base: int) -> int:
+    file = disk.open(name)
+    try:
+        size = file.size()
+        pieces = (file.pread(min(ROW_BYTES, size - at), at) for at in range(0, size, ROW_BYTES))
+        return store.upload(epoch, Part(0, kind, base, file.pread(HEADER_SIZE, 0), size), pieces)
+    finally:
+        file.close()
+
+
+def _sync_last(disk: Disk, segments: list[FoundSegment]) -> None:
+    if segments:
+        file = disk.open(segment_name(segments[-1].header.base), write=True)
+        try:
+            file.sync()
+        finally:
+            file.close()

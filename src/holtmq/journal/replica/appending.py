@@ -1,0 +1,176 @@
+"""The append: one group commit, one transaction, fenced by the epoch.
+
+Owns: the statement that inserts a row, and what becomes of a commit whose answer was lost.
+Must not touch: the local files, the journal's state.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from psycopg import errors, sql
+
+from holtmq.journal.interface import JournalError
+from holtmq.journal.writer import Stretch
+
+from . import schema
+from .errors import Fenced, Unreachable
+from .session import PatientConnection
+from .store import ROW_BYTES, Kind, LogStore, Owner, Part
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.2
+_ENOUGH_STANDBYS: Final = (
+    " AND (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE sync_state IN ('sync', 'quorum')) >= {}"
+)
+
+
+class Appender:
+    """Appends as one owner. All calls come from one thread."""
+
+    def __init__(
+        self, store: LogStore, owner: Owner, epoch: int, end: int, parts: dict[int, int], min_standbys: int
+    ) -> None:
+        self.epoch = epoch
+        self.end = end  # everything below is committed
+        self.give_up_at: float | None = None  # monotonic: the node is stopping and waits no longer than this
+        self._store = store
+        self._owner = owner
+        self._parts = parts  # base of a segment -> number of its part
+        self._min_standbys = min_standbys
+        self._short_of_standbys = False
+        self._statements: dict[int, bytes] = {}
+        self._wait = threading.Event()  # never set: its wait() is a sleep
+
+    def append(self, stretches: Sequence[Stretch]) -> None:
+        """Return when PostgreSQL has committed all of it. Fenced when another node owns the log."""
+        if stretches[0].start != self.end:
+            raise JournalError(f"an append at {stretches[0].start}, but the log ends at {self.end}")
+        try:
+            self._insert(stretches)
+        except (Unreachable, errors.UniqueViolation) as exc:
+            self._settle(stretches, exc)
+        self.end = stretches[-1].end
+
+    def _settle(self, stretches: Sequence[Stretch], reason: Exception) -> None:
+        """The answer was lost. Find out what is there, and go on from it: never guess, never insert twice."""
+        log.warning("commit without an answer", extra={"reason": str(reason), "position": self.end})
+        began = time.monotonic()
+        while True:
+            try:
+                self.epoch, end = self._store.renew(self._owner)
+                if end == stretches[0].start:
+                    self._insert(stretches)
+                elif end != stretches[-1].end:
+                    raise JournalError(
+                        f"PostgreSQL's log ends at {end}, but it had confirmed {self.end}: its server was "
+                        "replaced by one that had not received everything (an asynchronous standby?)"
+                    )
+                log.info("commit settled", extra={"seconds": round(time.monotonic() - began, 3), "end": end})
+                return
+            except Unreachable as exc:
+                self._pause(exc)
+
+    def _pause(self, reason: Exception) -> None:
+        if self.give_up_at is not None and time.monotonic() > self.give_up_at:
+            raise JournalError(f"stopped while PostgreSQL was out of reach: {reason}") from reason
+        self._wait.wait(_RETRY_SECONDS)
+
+    def _insert(self, stretches: Sequence[Stretch]) -> None:
+        session = self._store.session
+        session.warned = False
+        while True:
+            try:
+                with session.connection() as connection:
+                    self._insert_once(connection, stretches)
+                break
+            except _TooFewStandbys:
+                self._wait_for_standbys()
+        if self._short_of_standbys:
+            self._short_of_standbys = False
+            log.warning("PostgreSQL has enough synchronous standbys again", extra={})
+        if session.warned:
+            # A warning on a commit says that the wait for a synchronous standby was cut short. The commit of
+            # ``renew`` comes after this one and waits again.
+            raise Unreachable("PostgreSQL committed with a warning")
+
+    def _insert_once(self, connection: PatientConnection, stretches: Sequence[Stretch]) -> None:
+        first = stretches[0]
+        if len(stretches) == 1 and first.end - first.start <= ROW_BYTES and first.header.base in self._parts:
+            # One statement is one transaction and one round trip.
+            self._row(connection, self._parts[first.header.base], first.start, b"".join(first.parts))
+            return
+        made: dict[int, int] = {}
+        with connection.transaction():
+            for stretch in stretches:
+                base = stretch.header.base
+                part = self._parts.get(base) or made.get(base)
+                if part is None:
+                    self._store.require(connection, self._owner)
+                    new = Part(0, Kind.PLAIN, base, stretch.header.encode(), 0)
+                    part = made[base] = self._store.new_part(connection, new, self.epoch, ready=True)
+                position = stretch.start
+                for piece in pieces_of(stretch.parts):
+                    self._row(connection, part, position, piece)
+                    position += len(piece)
+        self._parts |= made
+
+    def _row(self, connection: PatientConnection, part: int, position: int, piece: bytes) -> None:
+        statement = self._statements.get(part)
+        if statement is None:
+            self._statements = {part: self._statement(part)}  # the writer never goes back to a segment
+            statement = self._statements[part]
+        values = (position, self.epoch, piece, self.epoch)
+        if connection.execute(statement, values, binary=True, prepare=True).rowcount == 1:
+            return
+        now = self._store.state_on(connection)
+        if now.epoch != self.epoch:
+            raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
+        raise _TooFewStandbys
+
+    def _statement(self, part: int) -> bytes:
+        condition: sql.Composable = sql.SQL("")
+        if self._min_standbys:
+            condition = sql.SQL(_ENOUGH_STANDBYS).format(self._min_standbys)
+        return (
+            sql.SQL(
+                "INSERT INTO {} SELECT %s, %s, %s FROM holtmq.log WHERE id = {} AND epoch = %s{} FOR SHARE"
+            )
+            .format(schema.rows_table(part), self._store.id, condition)
+            .as_bytes(None)
+        )
+
+    def _wait_for_standbys(self) -> None:
+        if not self._short_of_standbys:
+            self._short_of_standbys = True
+            log.error(
+                "nothing is confirmed: PostgreSQL has too few synchronous standbys",
+                extra={"wanted": self._min_standbys},
+            )
+        self._store.beat(self._owner)
+        self._pause(_TooFewStandbys("PostgreSQL has too few synchronous standbys"))
+
+
+class _TooFewStandbys(Exception):
+    """Nothing was inserted."""
+
+
+def pieces_of(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of at most a row."""
+    waiting: list[bytes] = []
+    size = 0
+    for part in parts:
+        for at in range(0, len(part), ROW_BYTES):
+            piece = part[at : at + ROW_BYTES]
+            if size + len(piece) > ROW_BYTES:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+            waiting.append(piece)
+            size += len(piece)
+    if waiting:
+        yield b"".join(waiting)

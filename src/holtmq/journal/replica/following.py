@@ -1,0 +1,198 @@
+"""A node that does not own the log: it copies, folds, watches the owner, and takes over.
+
+Owns: the order of fetching, folding and looking for a sign of life, and the decision to take over.
+Must not touch: what records mean; the caller folds what ``records`` yields.
+
+The owner's life is judged by change alone, with this node's own monotonic clock: a wall clock that jumps,
+here or there, means nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from .errors import StartAgain, Unreachable
+from .local_copy import LocalCopy
+from .store import Kind, LogState, LogStore, Owner, Part
+from .view import ReplicaView, Role, StoppedWaiting
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS: Final = 0.05
+_REPORT_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How a standby waits."""
+
+    takeover_after: float
+    standby: bool  # leave a log that is free to others first
+    address: str
+
+
+class Follower:
+    """See the module. ``epoch`` is known when ``records`` is exhausted: then this node owns the log."""
+
+    def __init__(
+        self, store: LogStore, copy: LocalCopy, owner: Owner, watching: Watching, view: ReplicaView
+    ) -> None:
+        self._store = store
+        self._copy = copy
+        self._owner = owner
+        self._watching = watching
+        self._view = view
+        self._stop = threading.Event()
+        self._began = self._alive_at = self._whole_at = time.monotonic()
+        self._reported_at = 0.0
+        self._seen: tuple[object, ...] = ()
+        self._parts_seen = (0, 0)
+        self.epoch = 0
+        self.was_released = False
+
+    def stop(self) -> None:
+        """From any thread: give up waiting."""
+        self._stop.set()
+
+    def records(self, state: LogState) -> Iterator[tuple[int, int, bytes]]:
+        """The records of the log from the copy's ``walked`` on; ends when this node owns the log."""
+        self._parts_seen = (state.newest_part, state.part_count)
+        yield from self._copy.walk()
+        while not self._stop.is_set():
+            try:
+                state = self._store.state()
+                fetched = self._fetch(state)
+                if fetched:
+                    yield from self._copy.walk()
+                    self._note_behind()
+                    continue
+                self._copy.require_whole()
+                self._note(state)
+                if self._is_free(state) and self._take(state):
+                    return
+            except Unreachable as exc:
+                self._lost(exc)
+            self._stop.wait(_POLL_SECONDS)
+        raise StoppedWaiting
+
+    def _fetch(self, state: LogState) -> bool:
+        """Copy what is new; False when there was nothing."""
+        copy = self._copy
+        parts = (state.newest_part, state.part_count)
+        gone: StartAgain | None = None
+        if copy.headers:
+            current = copy.part_ids.get(copy.last_base)
+            try:
+                rows = [] if current is None else self._store.rows(current, copy.written)
+            except StartAgain as exc:  # reclaimed; perhaps after all of it had been copied
+                rows, gone = [], exc
+            if rows:
+                copy.add(rows)
+                return True
+        if parts == self._parts_seen and gone is None:
+            return False
+        found = self._store.parts()
+        self._parts_seen = parts
+        following = self._next(found)
+        if following is None and gone is not None:
+            raise gone
+        if following is not None:
+            copy.enter(following, state.epoch)
+            # One at a time: there may be more behind it.
+            self._parts_seen = (0, 0)
+            return True
+        copy.mirror(found)
+        return False
+
+    def _next(self, parts: list[Part]) -> Part | None:
+        copy = self._copy
+        last = copy.last_base if copy.headers else -1
+        for part in parts:
+            if part.kind is Kind.PLAIN and part.base == copy.written and part.base > last:
+                return part
+        return None
+
+    def _note(self, state: LogState) -> None:
+        """Everything there is has been copied: keep the books on the owner's life and on ours."""
+        now = time.monotonic()
+        view, copy = self._view, self._copy
+        seen = (state.epoch, state.beat, state.released, copy.written)
+        if seen != self._seen:
+            self._seen, self._alive_at = seen, now
+        self._whole_at = now
+        if view.role is Role.STARTING:
+            log.info("standing by", extra={"owner": state.owner, "position": copy.written})
+        view.role, view.owner, view.epoch, view.trouble = Role.STANDBY, state.owner, state.epoch, ""
+        view.behind_bytes, view.behind_seconds, view.answered_at = 0, 0.0, now
+        self._report(now)
+
+    def _note_behind(self) -> None:
+        now = time.monotonic()
+        view = self._view
+        view.behind_seconds = now - self._whole_at
+        if now - self._reported_at >= _REPORT_SECONDS:
+            view.behind_bytes = max(self._store.end() - self._copy.written, 0)
+            self._report(now)
+
+    def _report(self, now: float) -> None:
+        if now - self._reported_at >= _REPORT_SECONDS:
+            self._reported_at = now
+            view = self._view
+            self._store.report(
+                self._owner.name, view.role, self._watching.address, self._copy.written, now - self._whole_at
+            )
+
+    def _lost(self, reason: Exception) -> None:
+        # Out of sight of PostgreSQL nobody can be judged: the owner's time starts anew when it is back.
+        if not self._view.trouble:
+            log.warning("PostgreSQL is out of reach", extra={"reason": str(reason)})
+        self._view.trouble = f"PostgreSQL is out of reach: {reason}"
+        self._seen = ()
+
+    # -- taking over
+
+    def _is_free(self, state: LogState) -> bool:
+        now = time.monotonic()
+        waited = now - self._alive_at >= self._watching.takeover_after
+        if state.owner_process == self._owner.process or waited:
+            return True
+        if state.owner_folder == self._owner.folder:
+            return True  # an earlier process of this folder, which is locked by this one
+        if not state.released:
+            return False
+        return state.successor in ("", self._owner.name) and not self._watching.standby
+
+    def _take(self, state: LogState) -> bool:
+        if state.owner_process == self._owner.process:
+            self.epoch = state.epoch  # the answer to the last try was lost
+        else:
+            try:
+                epoch = self._store.take_over(self._owner, state, self._copy.written)
+            except Unreachable:
+                # An owner that stopped in the middle of a transaction holds its lock: its session goes first.
+                self._store.end_backend(state.owner_pid)
+                raise
+            if epoch is None:
+                return False
+            self.epoch = epoch
+        self.was_released = state.released
+        view = self._view
+        view.role, view.owner, view.epoch, view.successor = Role.OWNER, self._owner.name, self.epoch, ""
+        silent = round(time.monotonic() - self._alive_at, 3)
+        log.warning(
+            "this node owns the log",
+            extra={
+                "epoch": self.epoch,
+                "position": self._copy.written,
+                "before": state.owner,
+                "silent": silent,
+            },
+        )
+        self._reported_at = 0.0
+        self._report(time.monotonic())
+        return True

@@ -1,0 +1,311 @@
+"""The data folder as a copy of the log in PostgreSQL.
+
+Owns: what is kept of the folder at a start, what is fetched, and the writing of rows that come later.
+Must not touch: ownership, and what records mean.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID, uuid4
+
+from holtmq.journal.checkpoint import checkpoint_name, position_of
+from holtmq.journal.disk import Disk, File
+from holtmq.journal.interface import JournalCorrupt
+from holtmq.journal.recovery import walk_segment
+from holtmq.journal.segment import (
+    HEADER_SIZE,
+    TEMPORARY,
+    SegmentHeader,
+    base_of,
+    read_header,
+    segment_name,
+)
+
+from .errors import ReplicaRefused, StartAgain
+from .mark import Mark, read_mark, write_mark
+from .store import Kind, LogState, LogStore, Part
+
+log = logging.getLogger(__name__)
+
+
+class LocalCopy:
+    """One folder, locked by the caller. ``restore`` comes first."""
+
+    def __init__(self, disk: Disk, store: LogStore) -> None:
+        self._disk = disk
+        self._store = store
+        self._file: File | None = None  # of the last segment
+        self._base = 0
+        self._parts: dict[int, Part] = {}
+        self._fetched_from = 0  # everything from here on came from PostgreSQL since the start
+        self.mark = Mark(UUID(int=0), uuid4(), 0, 0)
+        self.headers: dict[int, SegmentHeader] = {}  # by base
+        self.written = 0  # the copy ends here
+        self.walked = 0  # records below have been read
+        self._problem = ""
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether the folder holds any part of a journal."""
+        return any(base_of(name) is not None for name in self._disk.list())
+
+    @property
+    def last_base(self) -> int:
+        """Where the last segment begins."""
+        return max(self.headers)
+
+    @property
+    def part_ids(self) -> dict[int, int]:
+        """The number in PostgreSQL of each plain segment, by base."""
+        return {base: part.id for base, part in self._parts.items() if part.kind is Kind.PLAIN}
+
+    # -- at a start
+
+    def own_mark(self, state: LogState) -> Mark | None:
+        """The mark in the folder; None for a new folder. Refused when the folder holds something else."""
+        mark = read_mark(self._disk)
+        if mark is not None and mark.log == state.identity:
+            self.mark = mark
+            return mark
+        if self.has_segments:
+            what = "of another log" if mark is not None else "of its own"
+            if mark is not None or state.newest_part:
+                raise ReplicaRefused(
+                    f"{self._disk.folder} holds a journal {what}, and the log {self._store.name} in "
+                    "PostgreSQL is not empty: start with an empty folder to copy that log, or with another "
+                    "journal.replica_name to keep this folder's messages"
+                )
+        self.mark = Mark(state.identity, self.mark.folder, 0, 0)
+        return None
+
+    def restore(self, state: LogState) -> int | None:
+        """Make the folder equal to PostgreSQL as it is now; the position of its checkpoint, if any."""
+        end = self._store.end()
+        parts = self._store.parts()
+        trusted = min(self.mark.position, end)
+        cut = self._store.epoch_after(self.mark.epoch)
+        if cut is not None:
+            trusted = min(trusted, cut)
+        if trusted < self.mark.position:
+            log.warning(
+                "the end of this folder's journal was replaced by another owner",
+                extra={"position": self.mark.position, "kept": trusted},
+            )
+        self._note(trusted, state.epoch)
+        self._fetched_from = trusted
+        segments = [part for part in parts if part.kind is not Kind.CHECKPOINT]
+        checkpoints = [part for part in parts if part.kind is Kind.CHECKPOINT]
+        self._remove_others({part.base for part in segments}, {part.base for part in checkpoints})
+        self._parts = {part.base: part for part in segments}
+        self.headers = {}
+        self.written = 0
+        for part in segments:
+            self._leave()
+            self._bring(part, trusted)
+        checkpoint = self._bring_checkpoint(checkpoints)
+        self._disk.sync_dir()
+        self.sync(state.epoch)
+        self.walked = checkpoint or 0
+        return checkpoint
+
+    def _remove_others(self, segments: set[int], checkpoints: set[int]) -> None:
+        for name in self._disk.list():
+            base, position = base_of(name), position_of(name)
+            if (base is not None and base not in segments) or (
+                position is not None and position not in checkpoints
+            ):
+                self._disk.remove(name)
+
+    def _bring(self, part: Part, trusted: int) -> None:
+        name = segment_name(part.base)
+        if part.kind is Kind.COMPACTED:
+            if not self._is_same_file(name, part):
+                self._download(name, part)
+        else:
+            have = self._usable(part, trusted)
+            if have is None:
+                self._download(name, part)
+            self._open_last(part, have)
+            for position, data in self._rows(part, self.written):
+                self._write(position, data)
+        file = self._disk.open(name)
+        try:
+            self.headers[part.base] = read_header(file, part.base, self._disk.folder)
+        finally:
+            file.close()
+
+    def _usable(self, part: Part, trusted: int) -> int | None:
+        """How far the folder's own plain segment can be kept; None when it must be fetched as a whole.
+
+        A segment that was left has exactly its size; the last one is bigger, and ends at the mark.
+        """
+        try:
+            file = self._disk.open(segment_name(part.base))
+        except FileNotFoundError:
+            return None
+        try:
+            have = min(trusted, part.base + file.size() - HEADER_SIZE)
+            same = file.pread(HEADER_SIZE, 0) == part.header
+            return have if part.base < have and same else None
+        finally:
+            file.close()
+
+    def _is_same_file(self, name: str, part: Part) -> bool:
+        try:
+            file = self._disk.open(name)
+        except FileNotFoundError:
+            return False
+        try:
+            return file.size() == part.size and file.pread(HEADER_SIZE, 0) == part.header
+        finally:
+            file.close()
+
+    def _rows(self, part: Part, start: int) -> Iterator[tuple[int, bytes]]:
+        while rows := self._store.rows(part.id, start):
+            yield from rows
+            start = rows[-1][0] + len(rows[-1][1])
+
+    def _download(self, name: str, part: Part) -> None:
+        """Fetch a whole part beside its place, then put it there."""
+        plain = part.kind is Kind.PLAIN
+        file = self._disk.open(name + TEMPORARY, create=True)
+        try:
+            if plain:
+                file.pwrite([part.header], 0)
+            at = part.base if plain else 0
+            shift = HEADER_SIZE - part.base if plain else 0
+            for position, data in self._rows(part, at):
+                if position != at:
+                    raise StartAgain(f"PostgreSQL has no row at {at} of {name}, but one at {position}")
+                file.pwrite([data], position + shift)
+                at += len(data)
+            if not plain and at != part.size:
+                raise StartAgain(f"PostgreSQL has {at} of {part.size} bytes of {name}")
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(name + TEMPORARY, name)
+
+    def _bring_checkpoint(self, checkpoints: Sequence[Part]) -> int | None:
+        for part in checkpoints[-1:]:
+            name = checkpoint_name(part.base)
+            if not self._is_same_file(name, part):
+                self._download(name, part)
+            return part.base
+        return None
+
+    # -- going on
+
+    def _open_last(self, part: Part, have: int | None) -> None:
+        self._file, self._base = self._disk.open(segment_name(part.base), write=True), part.base
+        size = self._file.size() if have is None else have - part.base + HEADER_SIZE
+        self._file.truncate(size)
+        self.written = part.base + size - HEADER_SIZE
+
+    def enter(self, part: Part, epoch: int) -> None:
+        """The log goes on in this segment. ``epoch``: one in which it was as the copy is now."""
+        if self._file is not None:
+            self.sync(epoch)
+            self._leave()
+        self._parts[part.base] = part
+        self.create(part.base, part.header)
+
+    def create(self, base: int, header: bytes) -> None:
+        """Begin an empty segment."""
+        name = segment_name(base)
+        file = self._disk.open(name + TEMPORARY, create=True)
+        try:
+            file.pwrite([header], 0)
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(name + TEMPORARY, name)
+        self._disk.sync_dir()
+        self._file, self._base = self._disk.open(name, write=True), base
+        self.headers[base] = read_header(self._file, base, self._disk.folder)
+        self.written = base
+
+    def add(self, rows: Iterable[tuple[int, bytes]]) -> None:
+        """More rows of the last segment."""
+        for position, data in rows:
+            self._write(position, data)
+
+    def _write(self, position: int, data: bytes) -> None:
+        if position != self.written:
+            raise StartAgain(f"a row at {position}, but the copy ends at {self.written}")
+        assert self._file is not None
+        self._file.pwrite([data], position - self._base + HEADER_SIZE)
+        self.written += len(data)
+
+    def _leave(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+            self._file.close()
+            self._file = None
+
+    def sync(self, epoch: int) -> None:
+        """Everything so far can be trusted after a power cut."""
+        if self._file is not None:
+            self._file.sync()
+        self._note(self.written, epoch)
+
+    def _note(self, position: int, epoch: int) -> None:
+        self.mark = Mark(self.mark.log, self.mark.folder, position, epoch)
+        write_mark(self._disk, self.mark)
+
+    def mirror(self, parts: Sequence[Part]) -> None:
+        """The owner has reclaimed: drop and replace segments here as in PostgreSQL."""
+        found = {part.base: part for part in parts if part.kind is not Kind.CHECKPOINT}
+        for base in sorted(self._parts):
+            if base not in found and base != self.last_base:
+                self._disk.remove(segment_name(base))
+                del self._parts[base], self.headers[base]
+        for base, part in found.items():
+            old = self._parts.get(base)
+            if part.kind is Kind.COMPACTED and old is not None and old.id != part.id:
+                self._download(segment_name(base), part)
+                self._parts[base] = part
+        self._disk.sync_dir()
+
+    def walk(self) -> Iterator[tuple[int, int, bytes]]:
+        """The records from ``walked`` to the last whole one of the copy."""
+        bases = sorted(self.headers)
+        for base, stop in zip(bases, [*bases[1:], self.written], strict=False):
+            if stop <= self.walked:
+                continue
+            file = self._disk.open(segment_name(base))
+            try:
+                walk = yield from walk_segment(file, self.headers[base], max(self.walked, base), stop)
+            finally:
+                file.close()
+            self.walked = walk.position
+            if walk.position != stop:
+                self._problem = walk.problem or "it ends here"
+                return
+
+    def require_whole(self) -> None:
+        """The copy is complete: what could not be walked is damage."""
+        if self.walked < self.written:
+            self._damaged(
+                max(base for base in self.headers if base <= self.walked), self.walked, self._problem
+            )
+
+    def _damaged(self, base: int, position: int, problem: str) -> None:
+        if position >= self._fetched_from:
+            raise JournalCorrupt(
+                f"the log {self._store.name} in PostgreSQL is damaged at position {position}: {problem}"
+            )
+        log.error(
+            "a damaged segment in this folder is fetched again",
+            extra={"segment": segment_name(base), "position": position, "problem": problem},
+        )
+        self._note(base, 0)
+        raise StartAgain(f"the segment at {base} is damaged at {position}: {problem}")
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

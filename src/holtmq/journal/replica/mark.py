@@ -1,0 +1,64 @@
+"""The file ``replica`` in a data folder: which log the folder copies, and how far the copy can be trusted.
+
+Owns: that file. Must not touch: segments.
+
+Local writes are not synced one by one. Below the marked position they were, and PostgreSQL had committed the
+same bytes in the marked epoch; what lies above is fetched again after a start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct, error
+from typing import Final
+from uuid import UUID
+
+from holtmq.journal.checksum import crc32
+from holtmq.journal.disk import Disk
+from holtmq.journal.segment import TEMPORARY
+
+NAME: Final = "replica"
+_MAGIC: Final = b"HOLTREP\n"
+_BODY: Final = Struct("<8s16s16sQQ")
+_CHECKSUM: Final = Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    log: UUID
+    folder: UUID
+    position: int
+    epoch: int
+
+
+def read_mark(disk: Disk) -> Mark | None:
+    """The mark; None when there is none, or it is damaged: then nothing in the folder can be trusted."""
+    try:
+        file = disk.open(NAME)
+    except FileNotFoundError:
+        return None
+    try:
+        raw = file.pread(_BODY.size + _CHECKSUM.size, 0)
+    finally:
+        file.close()
+    try:
+        magic, log, folder, position, epoch = _BODY.unpack_from(raw)
+        (checksum,) = _CHECKSUM.unpack_from(raw, _BODY.size)
+    except error:
+        return None
+    if magic != _MAGIC or checksum != crc32(raw[: _BODY.size]):
+        return None
+    return Mark(UUID(bytes=log), UUID(bytes=folder), position, epoch)
+
+
+def write_mark(disk: Disk, mark: Mark) -> None:
+    """Replace the mark, durably."""
+    body = _BODY.pack(_MAGIC, mark.log.bytes, mark.folder.bytes, mark.position, mark.epoch)
+    file = disk.open(NAME + TEMPORARY, create=True)
+    try:
+        file.pwrite([body + _CHECKSUM.pack(crc32(body))], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(NAME + TEMPORARY, NAME)
+    disk.sync_dir()

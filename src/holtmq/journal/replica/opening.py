@@ -1,0 +1,197 @@
+"""From a PostgreSQL address and a folder to a journal that this node owns.
+
+Owns: the order: reach PostgreSQL, restore the folder, follow the owner, take over, write. Must not touch: the
+judgement of each step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from holtmq.journal.checkpoint import read_checkpoint, verify_checkpoint
+from holtmq.journal.disk import Disk, OsDisk
+from holtmq.journal.file_journal import FileJournal, JournalOptions
+from holtmq.journal.interface import Defer, JournalFailed, Later, Recovery
+from holtmq.journal.records import MARKER_SIZE
+from holtmq.journal.segment import HEADER_SIZE, TEMPORARY, SegmentHeader, segment_name
+from holtmq.journal.writer import OpenLog
+
+from .adopting import adopt
+from .appending import Appender
+from .errors import StartAgain, Unreachable
+from .following import Follower, Watching
+from .local_copy import LocalCopy
+from .replicated_writer import ReplicatedWriter
+from .session import Session
+from .shipping import Shipper
+from .store import LogStore, Owner
+from .view import ReplicaView, StoppedWaiting
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.5
+_SHIP_SECONDS: Final = 30.0  # an upload need not hurry
+_ANSWER_SECONDS: Final = 2.0  # the least that PostgreSQL gets to answer
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    url: str
+    name: str = "holtmq"  # of the log
+    node: str = "node"
+    address: str = ""  # where clients reach this node
+    takeover_after: float = 5.0
+    min_standbys: int = 0
+    standby: bool = False
+
+
+class ReplicatedOpening:
+    """A journal on its way. Iterate ``recovery`` in a thread: it ends when this node owns the log."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        options: JournalOptions,
+        replica: ReplicaOptions,
+        *,
+        disk: Disk | None = None,
+        defer: Defer | None = None,
+        notify: Defer | None = None,
+        later: Later | None = None,
+        clock: Callable[[], float] = time.time,
+        view: ReplicaView | None = None,
+    ) -> None:
+        self.view = view or ReplicaView()
+        self._disk = disk or OsDisk(folder)
+        self._options = replace(options, sync=False)
+        self._replica = replica
+        self._clock = clock
+        self._process = uuid4()
+        self._stopping = False
+        self._follower: Follower | None = None
+        self._copy: LocalCopy | None = None
+        self._position: int | None = None  # of the checkpoint
+        self._store = LogStore(
+            Session(replica.url, max(replica.takeover_after, _ANSWER_SECONDS), "log"), replica.name
+        )
+        self.journal = FileJournal(self._disk, self._options, defer, notify, later)
+        self.recovery = Recovery(checkpoint=self._checkpoint(), records=iter(()), epoch=0)
+        self.recovery.records = self._records()
+
+    def stop(self) -> None:
+        """From any thread: give up waiting for the log."""
+        self._stopping = True
+        if self._follower is not None:
+            self._follower.stop()
+
+    def _checkpoint(self) -> Iterator[tuple[int, bytes]]:
+        self._prepare_once()
+        if self._position is not None:
+            yield from read_checkpoint(self._disk, self._position)
+
+    def _prepare_once(self) -> None:
+        if self._copy is not None:
+            return
+        self._disk.lock()
+        try:
+            self._prepare()
+        except BaseException as exc:
+            self.abandon()
+            if isinstance(exc, OSError):
+                raise JournalFailed(f"opening {self._disk.folder}: {exc}") from exc
+            raise
+
+    def _prepare(self) -> None:
+        for name in self._disk.list():
+            if name.endswith(TEMPORARY):
+                self._disk.remove(name)
+        while True:
+            try:
+                self._state = self._store.open()
+                copy = LocalCopy(self._disk, self._store)
+                if copy.own_mark(self._state) is None and copy.has_segments:
+                    owner = Owner(self._replica.node, copy.mark.folder, self._process)
+                    adopt(self._disk, self._store, self._state, owner, copy.mark)
+                    continue
+                self._position = copy.restore(self._state)
+                if self._position is not None:
+                    verify_checkpoint(self._disk, self._position)
+                self._copy = copy
+                return
+            except Unreachable as exc:
+                if not self.view.trouble:
+                    log.warning("PostgreSQL is out of reach", extra={"reason": str(exc)})
+                self.view.trouble = f"PostgreSQL is out of reach: {exc}"
+                if self._stopping:
+                    raise StoppedWaiting from None
+                time.sleep(_RETRY_SECONDS)
+            except StartAgain as exc:  # the owner reclaimed a segment while it was fetched
+                log.info("the copy begins again", extra={"reason": str(exc)})
+
+    def _records(self) -> Iterator[tuple[int, int, bytes]]:
+        replica = self._replica
+        self._prepare_once()
+        copy = self._copy
+        assert copy is not None
+        try:
+            owner = Owner(replica.node, copy.mark.folder, self._process)
+            watching = Watching(replica.takeover_after, replica.standby, replica.address)
+            self._follower = follower = Follower(self._store, copy, owner, watching, self.view)
+            if self._stopping:
+                raise StoppedWaiting
+            yield from follower.records(self._state)
+            self.recovery.epoch, self.recovery.clean = follower.epoch, follower.was_released
+            self.journal.opened(self._open_log(copy, owner, follower.epoch))
+        except BaseException as exc:
+            self.abandon()
+            if isinstance(exc, OSError):
+                raise JournalFailed(f"opening {self._disk.folder}: {exc}") from exc
+            raise
+
+    def _open_log(self, copy: LocalCopy, owner: Owner, epoch: int) -> OpenLog:
+        capacity = self._options.segment_bytes - HEADER_SIZE
+        if not copy.headers:
+            copy.create(0, SegmentHeader(0, epoch, self._disk.random_bytes(MARKER_SIZE)).encode())
+        copy.close()
+        base, end = copy.last_base, copy.written
+        capacity = max(capacity, end - base)
+        file = self._disk.open(segment_name(base), write=True)
+        file.preallocate(HEADER_SIZE + capacity)
+        appender = Appender(self._store, owner, epoch, end, copy.part_ids, self._replica.min_standbys)
+        writer = ReplicatedWriter(
+            self._disk,
+            file,
+            copy.headers[base],
+            capacity,
+            self._clock,
+            appender,
+            self._store,
+            owner,
+            copy.mark,
+            self.view,
+            self._replica.takeover_after,
+            self._replica.address,
+        )
+        sizes = [(base, self._size(base)) for base in sorted(copy.headers)[:-1]]
+        sizes.append((base, HEADER_SIZE + capacity))
+        side = LogStore(Session(self._replica.url, _SHIP_SECONDS, "checkpoints"), self._replica.name)
+        shipper = Shipper(self._disk, side, owner, lambda: appender.epoch)
+        return OpenLog(writer, epoch, sizes, capacity, end, self._position or 0, shipper)
+
+    def _size(self, base: int) -> int:
+        file = self._disk.open(segment_name(base))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def abandon(self) -> None:
+        """Give up without a word to anybody, as a crash does."""
+        self._store.session.close()
+        self.journal.release()

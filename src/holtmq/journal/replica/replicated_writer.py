@@ -1,0 +1,116 @@
+"""The owner's writer: each commit goes to the folder and to PostgreSQL, and counts when the latter has it.
+
+Owns: the order of the two, the signs of life, the mark in the folder. Must not touch: the journal's state.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holtmq.journal.disk import Disk, File
+from holtmq.journal.segment import SegmentHeader
+from holtmq.journal.writer import Commit, Group, LogWriter
+
+from .appending import Appender
+from .errors import Unreachable
+from .mark import Mark, write_mark
+from .store import LogStore, Owner
+from .view import ReplicaView, Role
+
+log = logging.getLogger(__name__)
+
+_CLOSE_SECONDS: Final = 3.0
+
+
+class ReplicatedWriter(LogWriter):
+    """A ``LogWriter`` that does not sync: PostgreSQL decides what is durable."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        file: File,
+        header: SegmentHeader,
+        capacity: int,
+        clock: Callable[[], float],
+        appender: Appender,
+        store: LogStore,
+        owner: Owner,
+        mark: Mark,
+        view: ReplicaView,
+        takeover_after: float,
+        address: str,
+    ) -> None:
+        super().__init__(disk, file, header, capacity, appender.end, appender.epoch, clock)
+        self.syncs = False
+        self.idle_seconds = self._beat_seconds = min(takeover_after / 5, 1.0)
+        self._appender = appender
+        self._store = store
+        self._owner = owner
+        self._mark = mark
+        self._view = view
+        self._address = address
+        self._beaten_at = 0.0
+        self._left_at: int | None = None  # the end of a segment that is synced here, and not yet marked
+
+    def commit(self, groups: Sequence[Group]) -> Commit:
+        """Write here, commit there; the mark in the folder follows each full segment."""
+        stretches = self.lay_out(groups)
+        done = self.write(stretches, len(groups))
+        began = time.perf_counter()
+        self._appender.append(stretches)
+        seconds = time.perf_counter() - began
+        now = self._view.answered_at = time.monotonic()
+        if self._left_at is not None:
+            self._note(self._left_at)
+            self._left_at = None
+        if now - self._beaten_at >= self._beat_seconds:
+            self.idle()
+        return Commit(done.groups, done.durable, done.written, done.syncs, seconds)
+
+    def idle(self) -> None:
+        """A sign of life, which also brings the request to hand over."""
+        self._beaten_at = time.monotonic()
+        try:
+            self._view.successor = self._store.beat(self._owner)
+            self._store.report(self._owner.name, Role.OWNER, self._address, self._durable, 0.0)
+        except Unreachable as exc:
+            # Nothing was under way: the next commit finds out whether the log is still ours.
+            if not self._view.trouble:
+                log.warning("PostgreSQL is out of reach", extra={"reason": str(exc)})
+            self._view.trouble = f"PostgreSQL is out of reach: {exc}"
+            return
+        self._view.trouble = ""
+        self._view.answered_at = time.monotonic()
+
+    def seal(self) -> None:
+        """Nothing: the proof that a commit is durable is its row."""
+
+    def closing(self) -> None:
+        """From the loop's thread: do not wait for PostgreSQL much longer."""
+        self._appender.give_up_at = time.monotonic() + _CLOSE_SECONDS
+
+    def finish(self) -> None:
+        """Make the folder a trusted copy, then give the log up."""
+        super().finish()
+        self._note(self._durable)
+        try:
+            self._store.release(self._owner)
+        except Unreachable as exc:
+            log.warning("the log was not released: a standby waits", extra={"reason": str(exc)})
+        self._store.session.close()
+
+    def abandon(self) -> None:
+        """Close without a word."""
+        super().abandon()
+        self._store.session.close()
+
+    def _leave_segment(self, end: int) -> None:
+        super()._leave_segment(end)
+        self._left_at = end
+
+    def _note(self, position: int) -> None:
+        self._mark = Mark(self._mark.log, self._mark.folder, position, self._appender.epoch)
+        write_mark(self._disk, self._mark)

@@ -1,0 +1,143 @@
+"""A connection to PostgreSQL that does not wait for ever.
+
+Owns: opening it, the settings every session needs, and what a failure means: unreachable, or refused.
+Must not touch: tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from .errors import ReplicaRefused, Unreachable
+
+log = logging.getLogger(__name__)
+
+Row = tuple[Any, ...]
+_WAIT_READ, _WAIT_WRITE = 1, 2  # what psycopg's generators ask for, and are told
+# Of a server that will say the same next time. Others (starting up, too many clients) are worth a retry.
+_HOPELESS: Final = re.compile(
+    r"authentication failed|role \".*\" does not exist|database \".*\" does not exist|no pg_hba.conf entry"
+    r"|invalid (URI|connection option|port|sslmode)|missing \"=\""
+)
+_GONE: Final = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.ReadOnlySqlTransaction,  # the primary has become a standby: the next connection finds the new one
+    errors.IdleInTransactionSessionTimeout,
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+    errors.DeadlockDetected,
+    errors.TooManyConnections,
+)
+
+
+class PatientConnection(psycopg.Connection[Row]):
+    """Gives up on an answer after ``answer_seconds``: TCP alone would wait for a server that hangs."""
+
+    answer_seconds: float = 5.0
+
+    def wait(self, gen: Any, interval: float = 0.0, timeout: float | None = None) -> Any:
+        """Run psycopg's generator, with a time limit for each step."""
+        poll = select.poll()
+        fileno = self.pgconn.socket
+        try:
+            wanted = next(gen)
+            while True:
+                mask = select.POLLIN if wanted & _WAIT_READ else 0
+                mask |= select.POLLOUT if wanted & _WAIT_WRITE else 0
+                poll.register(fileno, mask)
+                found = poll.poll(self.answer_seconds * 1000)
+                if not found:
+                    raise psycopg.OperationalError(f"no answer for {self.answer_seconds:g} s")
+                events = found[0][1]
+                ready = _WAIT_READ if events & ~select.POLLOUT else 0
+                ready |= _WAIT_WRITE if events & select.POLLOUT else 0
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            return done.value
+
+
+class Session:
+    """One connection, opened when it is needed and closed when it fails. For one thread at a time."""
+
+    def __init__(self, url: str, answer_seconds: float, purpose: str) -> None:
+        self._url = url
+        self._answer_seconds = answer_seconds
+        self._purpose = purpose
+        self._connection: PatientConnection | None = None
+        self.warned = False  # PostgreSQL attached a warning to an answer since this was last cleared
+        self.answered_at = time.monotonic()
+
+    @contextmanager
+    def connection(self) -> Iterator[PatientConnection]:
+        """The connection; Unreachable instead of every error that another try may mend."""
+        try:
+            if self._connection is None:
+                self._connection = self._open()
+            yield self._connection
+            self.answered_at = time.monotonic()
+        except (*_GONE, errors.OperationalError, errors.InterfaceError) as exc:
+            self.close()
+            text = str(exc).strip()
+            if _HOPELESS.search(text):
+                raise ReplicaRefused(f"PostgreSQL refuses: {text}") from exc
+            raise Unreachable(text) from exc
+        except BaseException:
+            # Whatever it was: a connection with half a conversation on it is of no use.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Drop the connection; the next use opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.pgconn.finish()
+
+    def _open(self) -> PatientConnection:
+        seconds = self._answer_seconds
+        connection = PatientConnection.connect(conninfo(self._url, seconds, self._purpose), autocommit=True)
+        connection.answer_seconds = seconds
+        connection.prepare_threshold = 2
+        connection.add_notice_handler(self._noticed)
+        patience = int(seconds * 800)
+        # An owner that stops in the middle of a transaction must not keep its lock, and with it the takeover.
+        connection.execute(f"SET lock_timeout = {patience}")
+        connection.execute(f"SET idle_in_transaction_session_timeout = {patience}")
+        found = connection.execute("SHOW synchronous_commit").fetchone()
+        if found is not None and found[0] in ("off", "local"):
+            connection.execute("SET synchronous_commit = on")
+        return connection
+
+    def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self.warned = True
+            log.warning("PostgreSQL warns", extra={"text": notice.message_primary})
+
+
+def conninfo(url: str, answer_seconds: float, purpose: str) -> str:
+    """The user's URL with what a session needs beside it; what the URL says itself stays."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as exc:
+        raise ReplicaRefused(f"journal.replica is no PostgreSQL address: {exc}") from None
+    wanted: dict[str, Any] = {
+        "application_name": f"holtmq {purpose}",
+        "connect_timeout": max(2, round(answer_seconds)),
+        "keepalives_idle": max(1, round(answer_seconds)),
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": round(answer_seconds * 1000),
+        "target_session_attrs": "read-write",  # of several hosts the primary
+    }
+    return make_conninfo(**(wanted | given))

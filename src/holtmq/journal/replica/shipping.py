@@ -1,0 +1,102 @@
+"""What the owner's checkpoints and compaction mean to PostgreSQL.
+
+Owns: uploading checkpoints and compacted segments, dropping parts. Must not touch: the rows of the open
+segment, and the decision what is reclaimed; the folder shows it.
+
+It works by comparison, not by messages: what a lost connection or a dead owner left undone is done next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from holtmq.journal.checkpoint import checkpoint_name, position_of
+from holtmq.journal.disk import Disk
+from holtmq.journal.interface import JournalError
+from holtmq.journal.segment import HEADER_SIZE, base_of, read_header, segment_name
+
+from .errors import Unreachable
+from .store import ROW_BYTES, Kind, LogStore, Owner, Part
+
+_CHECKPOINTS: Final = 2  # how many PostgreSQL keeps
+
+
+class Shipper:
+    """Runs in the checkpointer's thread, on a session of its own."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        store: LogStore,
+        owner: Owner,
+        epoch: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._owner = owner
+        self._epoch = epoch
+
+    def published(self, position: int) -> None:
+        """A checkpoint counts in the folder: bring it to PostgreSQL before anything is reclaimed."""
+        self._asking(lambda: self._ship_checkpoint(position))
+
+    def reclaimed(self) -> None:
+        """Segments were deleted or compacted in the folder: the same in PostgreSQL."""
+        self._asking(self._compare)
+
+    def close(self) -> None:
+        """Give the session back."""
+        self._store.session.close()
+
+    def _asking(self, work: Callable[[], None]) -> None:
+        try:
+            if not self._store.id:
+                self._store.open(create=False)
+            work()
+        except Unreachable as exc:
+            raise JournalError(f"PostgreSQL is out of reach: {exc}") from exc
+
+    def _ship_checkpoint(self, position: int) -> None:
+        old = [part for part in self._store.parts() if part.kind is Kind.CHECKPOINT]
+        if any(part.base == position for part in old):
+            return
+        left_over = self._store.unfinished_uploads()
+        number = self._upload(checkpoint_name(position), Kind.CHECKPOINT, position)
+        too_many = [part.id for part in old[: len(old) + 1 - _CHECKPOINTS]]
+        self._store.swap(self._owner, [number], [*too_many, *left_over])
+
+    def _compare(self) -> None:
+        here = {base for name in self._disk.list() if (base := base_of(name)) is not None}
+        newest = max(position for name in self._disk.list() if (position := position_of(name)) is not None)
+        for part in self._store.parts():
+            # What lies behind the checkpoint is the writer's.
+            if part.kind is Kind.CHECKPOINT or part.base >= newest:
+                continue
+            if part.base not in here:
+                self._store.swap(self._owner, [], [part.id])
+            elif self._is_compacted_anew(part):
+                number = self._upload(segment_name(part.base), Kind.COMPACTED, part.base)
+                self._store.swap(self._owner, [number], [part.id])
+
+    def _is_compacted_anew(self, part: Part) -> bool:
+        file = self._disk.open(segment_name(part.base))
+        try:
+            header = read_header(file, part.base, self._disk.folder)
+            return header.compacted and file.pread(HEADER_SIZE, 0) != part.header
+        finally:
+            file.close()
+
+    def _upload(self, name: str, kind: Kind, base: int) -> int:
+        file = self._disk.open(name)
+        try:
+            size = file.size()
+
+            def pieces() -> Iterator[bytes]:
+                for at in range(0, size, ROW_BYTES):
+                    yield file.pread(min(ROW_BYTES, size - at), at)
+
+            part = Part(0, kind, base, file.pread(HEADER_SIZE, 0), size)
+            return self._store.upload(self._epoch(), part, pieces())
+        finally:
+            file.close()

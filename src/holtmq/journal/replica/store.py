@@ -1,0 +1,345 @@
+"""One log in PostgreSQL, in words of epochs, parts and rows.
+
+Owns: every SQL statement about a log except the append of rows (``appending``). Must not touch: files,
+threads, and the decision when to take over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from psycopg import errors, sql
+
+from . import schema
+from .errors import Fenced, ReplicaRefused, StartAgain
+from .session import PatientConnection, Session
+
+ROW_BYTES: Final = 1 << 20  # the most in one row: PostgreSQL copies a value several times on its way
+_FETCH_ROWS: Final = 64
+
+
+class Kind(StrEnum):
+    PLAIN = "plain"
+    COMPACTED = "compacted"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The log's row, and how many parts there are: two equal states mean that nothing but rows came."""
+
+    id: int
+    identity: UUID
+    epoch: int
+    owner: str
+    owner_folder: UUID | None
+    owner_process: UUID | None
+    owner_pid: int
+    released: bool
+    successor: str
+    beat: int
+    newest_part: int
+    part_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A segment or a checkpoint in PostgreSQL."""
+
+    id: int
+    kind: Kind
+    base: int
+    header: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node as ``holt cluster status`` shows it."""
+
+    name: str
+    role: str
+    address: str
+    position: int
+    behind_seconds: float
+    seen_seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who asks for the log."""
+
+    name: str
+    folder: UUID
+    process: UUID
+
+
+class LogStore:
+    """The log of this name. ``open`` comes first."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.session = session
+        self.name = name
+        self.id = 0
+
+    def open(self, *, create: bool = True) -> LogState:
+        """Make sure that schema and log exist."""
+        with self.session.connection() as connection:
+            if create:
+                try:
+                    schema.ensure(connection)
+                except errors.InsufficientPrivilege as exc:
+                    raise ReplicaRefused(
+                        f"PostgreSQL does not allow to create the schema holtmq: {exc}; create it with "
+                        "CREATE SCHEMA holtmq AUTHORIZATION the user of journal.replica"
+                    ) from None
+                insert = "INSERT INTO holtmq.log (name) VALUES (%s) ON CONFLICT DO NOTHING"
+                connection.execute(insert, (self.name,))
+            try:
+                found = connection.execute(
+                    "SELECT id FROM holtmq.log WHERE name = %s", (self.name,)
+                ).fetchone()
+            except (errors.UndefinedTable, errors.InvalidSchemaName):
+                found = None
+            if found is None:
+                raise ReplicaRefused(
+                    f"PostgreSQL holds no log named {self.name}: no node has started with it"
+                )
+            self.id = found[0]
+            return self.state_on(connection)
+
+    # -- looking
+
+    def state(self) -> LogState:
+        """Read the log's row."""
+        with self.session.connection() as connection:
+            return self.state_on(connection)
+
+    def state_on(self, connection: PatientConnection, lock: str = "") -> LogState:
+        """Read the log's row, inside the caller's transaction."""
+        found = connection.execute(
+            "SELECT id, identity, epoch, owner, owner_folder, owner_process, owner_pid, released, successor,"
+            " beat, (SELECT coalesce(max(p.id), 0) FROM holtmq.part p WHERE p.log = l.id AND p.ready),"
+            " (SELECT count(*) FROM holtmq.part p WHERE p.log = l.id AND p.ready)"
+            f" FROM holtmq.log l WHERE id = %s {lock}",
+            (self.id,),
+        ).fetchone()
+        if found is None:
+            raise ReplicaRefused(f"the log {self.name} has been removed from PostgreSQL")
+        return LogState(*found)
+
+    def parts(self) -> list[Part]:
+        """All parts, checkpoints among them, by base."""
+        with self.session.connection() as connection:
+            found = connection.execute(
+                "SELECT id, kind, base, header, size FROM holtmq.part WHERE log = %s AND ready"
+                " ORDER BY base, id",
+                (self.id,),
+                binary=True,
+            )
+            return [Part(part, Kind(kind), base, header, size) for part, kind, base, header, size in found]
+
+    def end(self) -> int:
+        """Where the log ends."""
+        with self.session.connection() as connection:
+            return self._end(connection)
+
+    def _end(self, connection: PatientConnection) -> int:
+        last = connection.execute(
+            "SELECT id, base FROM holtmq.part WHERE log = %s AND ready AND kind = 'plain'"
+            " ORDER BY base DESC LIMIT 1",
+            (self.id,),
+        ).fetchone()
+        if last is None:
+            return 0
+        query = sql.SQL("SELECT position + octet_length(bytes) FROM {} ORDER BY position DESC LIMIT 1")
+        found = connection.execute(query.format(schema.rows_table(last[0]))).fetchone()
+        return int(last[1] if found is None else found[0])
+
+    def rows(self, part: int, start: int) -> list[tuple[int, bytes]]:
+        """Some rows of a part from a position (or offset) on; StartAgain when the part is gone."""
+        query = sql.SQL("SELECT position, bytes FROM {} WHERE position >= %s ORDER BY position LIMIT %s")
+        try:
+            with self.session.connection() as connection:
+                found = connection.execute(
+                    query.format(schema.rows_table(part)), (start, _FETCH_ROWS), binary=True
+                )
+                return found.fetchall()
+        except errors.UndefinedTable:
+            raise StartAgain(f"PostgreSQL no longer has the rows from {start} on") from None
+
+    def epoch_after(self, epoch: int) -> int | None:
+        """Where the log ended when the next owner's epoch began; None when there was none after this."""
+        with self.session.connection() as connection:
+            found = connection.execute(
+                "SELECT min(start) FROM holtmq.epoch WHERE log = %s AND epoch > %s", (self.id, epoch)
+            ).fetchone()
+        return None if found is None else found[0]
+
+    # -- owning
+
+    def take_over(self, owner: Owner, seen: LogState, end: int) -> int | None:
+        """Raise the epoch if nothing has changed since; the new one, or None when something has.
+
+        The lock on the row waits for appends under way, and they wait for this: when it returns, the log ends
+        at ``end`` and no other session can append to it.
+        """
+        with self.session.connection() as connection, connection.transaction():
+            now = self.state_on(connection, "FOR UPDATE")
+            unchanged = (now.epoch, now.beat, now.released) == (seen.epoch, seen.beat, seen.released)
+            if not unchanged or self._end(connection) != end:
+                return None
+            return self._raise(connection, owner, now.epoch, end)
+
+    def renew(self, owner: Owner) -> tuple[int, int]:
+        """After a lost connection: a new epoch for the owner, and where the log ends; Fenced if replaced.
+
+        The new epoch also shuts out an append of the lost session that is still on its way. The commit waits
+        for a synchronous standby, if there is one: what is found here is as durable as what is confirmed.
+        """
+        with self.session.connection() as connection, connection.transaction():
+            now = self.state_on(connection, "FOR UPDATE")
+            if now.owner_process != owner.process:
+                raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
+            end = self._end(connection)
+            return self._raise(connection, owner, now.epoch, end), end
+
+    def _raise(self, connection: PatientConnection, owner: Owner, epoch: int, end: int) -> int:
+        connection.execute(
+            "UPDATE holtmq.log SET epoch = %s, owner = %s, owner_folder = %s, owner_process = %s,"
+            " owner_pid = pg_backend_pid(), released = false, beat = beat + 1, beat_at = now(),"
+            " successor = CASE WHEN owner_process = %s THEN successor ELSE '' END WHERE id = %s",
+            (epoch + 1, owner.name, owner.folder, owner.process, owner.process, self.id),
+        )
+        connection.execute(
+            "INSERT INTO holtmq.epoch (log, epoch, start, owner) VALUES (%s, %s, %s, %s)",
+            (self.id, epoch + 1, end, owner.name),
+        )
+        return epoch + 1
+
+    def end_backend(self, pid: int) -> None:
+        """End the session of an owner that keeps its lock and does not answer."""
+        with self.session.connection() as connection:
+            connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+    def beat(self, owner: Owner) -> str:
+        """A sign of life; who shall take over, or nobody. Fenced if this node was replaced."""
+        with self.session.connection() as connection:
+            found = connection.execute(
+                "UPDATE holtmq.log SET beat = beat + 1, beat_at = now() WHERE id = %s AND owner_process = %s"
+                " RETURNING successor",
+                (self.id, owner.process),
+            ).fetchone()
+        if found is None:
+            raise self.fenced()
+        return str(found[0])
+
+    def release(self, owner: Owner) -> None:
+        """Give the log up in good order: a standby need not wait."""
+        with self.session.connection() as connection:
+            connection.execute(
+                "UPDATE holtmq.log SET released = true, beat = beat + 1 WHERE id = %s AND owner_process = %s",
+                (self.id, owner.process),
+            )
+
+    def fenced(self) -> Fenced:
+        """The error for an owner that was replaced, with the name of the new one."""
+        now = self.state()
+        return Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
+
+    # -- parts beside the append
+
+    def upload(self, epoch: int, part: Part, pieces: Iterable[bytes], at: int = 0) -> int:
+        """Store a file in pieces, not yet ready; its number. ``at``: position of the first piece."""
+        with self.session.connection() as connection:
+            with connection.transaction():
+                number = self.new_part(connection, part, epoch, ready=False)
+            insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s)").format(schema.rows_table(number))
+            for piece in pieces:
+                connection.execute(insert, (at, epoch, piece), binary=True)
+                at += len(piece)
+            return number
+
+    def new_part(self, connection: PatientConnection, part: Part, epoch: int, *, ready: bool) -> int:
+        """Add a part and its table, inside the caller's transaction; its number."""
+        found = connection.execute(
+            "INSERT INTO holtmq.part (log, kind, base, epoch, header, size, ready)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING id",
+            (self.id, part.kind, part.base, epoch, part.header, part.size, ready),
+        ).fetchone()
+        assert found is not None
+        schema.create_rows_table(connection, found[0])
+        return int(found[0])
+
+    def swap(self, owner: Owner, add: Sequence[int], drop: Sequence[int]) -> None:
+        """In one transaction of the owner: these uploads are ready, those parts are gone."""
+        with self.session.connection() as connection, connection.transaction():
+            self.require(connection, owner)
+            if drop:
+                connection.execute("DELETE FROM holtmq.part WHERE id = ANY(%s)", (list(drop),))
+            if add:
+                connection.execute("UPDATE holtmq.part SET ready = true WHERE id = ANY(%s)", (list(add),))
+            for part in drop:
+                schema.drop_rows_table(connection, part)
+
+    def unfinished_uploads(self) -> list[int]:
+        """Uploads that no owner has finished."""
+        with self.session.connection() as connection:
+            query = "SELECT id FROM holtmq.part WHERE log = %s AND NOT ready"
+            return [row[0] for row in connection.execute(query, (self.id,))]
+
+    def require(self, connection: PatientConnection, owner: Owner) -> None:
+        """Hold the log for the rest of the transaction; Fenced when it has another owner."""
+        found = connection.execute(
+            "SELECT 1 FROM holtmq.log WHERE id = %s AND owner_process = %s FOR SHARE",
+            (self.id, owner.process),
+        ).fetchone()
+        if found is None:
+            raise Fenced("another node owns the log")
+
+    def remove(self) -> None:
+        """Drop the log with all that is in it. For logs of a test: a node that runs on it ends."""
+        with self.session.connection() as connection, connection.transaction():
+            query = "SELECT id FROM holtmq.part WHERE log = %s"
+            for (part,) in connection.execute(query, (self.id,)).fetchall():
+                schema.drop_rows_table(connection, part)
+            connection.execute("DELETE FROM holtmq.log WHERE id = %s", (self.id,))
+
+    # -- nodes
+
+    def report(self, name: str, role: str, address: str, position: int, behind_seconds: float) -> None:
+        """Note that this node lives, and how far it has come."""
+        with self.session.connection() as connection:
+            connection.execute(
+                "INSERT INTO holtmq.node (log, name, role, address, position, behind_seconds)"
+                " VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (log, name) DO UPDATE SET role = excluded.role,"
+                " address = excluded.address, position = excluded.position,"
+                " behind_seconds = excluded.behind_seconds, seen = now()",
+                (self.id, name, role, address, position, behind_seconds),
+            )
+
+    def nodes(self) -> list[NodeRow]:
+        """All nodes that ever reported, newest sign of life first."""
+        with self.session.connection() as connection:
+            found = connection.execute(
+                "SELECT name, role, address, position, behind_seconds,"
+                " extract(epoch FROM now() - seen)::float8"
+                " FROM holtmq.node WHERE log = %s ORDER BY seen DESC",
+                (self.id,),
+            )
+            return [NodeRow(*row) for row in found]
+
+    def forget(self, name: str) -> bool:
+        """Remove a node from the list; False when it is not there."""
+        with self.session.connection() as connection:
+            done = connection.execute("DELETE FROM holtmq.node WHERE log = %s AND name = %s", (self.id, name))
+            return done.rowcount > 0
+
+    def promote(self, name: str) -> None:
+        """Ask the owner to hand over to this node."""
+        with self.session.connection() as connection:
+            connection.execute("UPDATE holtmq.log SET successor = %s WHERE id = %s", (name, self.id))

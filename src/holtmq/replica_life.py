@@ -1,0 +1,125 @@
+"""A node's life with a replica: standby first, then owner of the log.
+
+Owns: the standby's listeners, the thread that folds, the words about ownership. Must not touch: the rules;
+the node builds the broker that is folded into.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.records.recovery import Fold
+from holtmq.config import Config
+from holtmq.journal import Journal, JournalError, JournalOptions
+from holtmq.journal.disk import Disk
+from holtmq.journal.interface import Defer
+from holtmq.journal.replica.errors import StartAgain
+from holtmq.journal.replica.view import ReplicaView
+from holtmq.standby import StandbyListeners, TlsContext
+
+if TYPE_CHECKING:
+    from holtmq.journal.replica.opening import ReplicatedOpening
+
+log = logging.getLogger(__name__)
+
+_NO_STANDBYS: Final = (
+    "journal.replica_min_standbys is 0: what is confirmed survives this node and its disk; whether it "
+    "survives the loss of PostgreSQL's disk is decided by PostgreSQL's own settings"
+)
+_EXTRA: Final = "pip install 'holtmq[postgres]'"
+
+
+class ReplicaLife:
+    """Made by a node that has ``journal.replica``; ``own`` comes first."""
+
+    def __init__(self, config: Config, options: JournalOptions, disk: Disk | None, defer: Defer) -> None:
+        self.view = ReplicaView()
+        self.name = config.journal.replica_node  # of this node, among those of its log
+        self.ports: dict[str, int] = {}
+        self._config = config
+        self._options = options
+        self._disk = disk
+        self._defer = defer
+        self._opening: ReplicatedOpening | None = None
+        self._waits = True
+
+    async def own(self, build: Callable[[Journal], Fold], tls_context: TlsContext) -> Fold:
+        """Stand by and fold what the owner writes; returns when this node owns the log.
+
+        ``build`` makes an empty broker on a journal. It is called again when the copy has to begin again.
+        """
+        config = self._config
+        listeners = StandbyListeners(self.view, self.name, time.monotonic())
+        await listeners.open(config.amqp, config.http, tls_context)
+        self.ports = listeners.ports
+        host, ports = socket.gethostname(), self.ports
+        amqp = ports.get("amqp") or ports.get("amqp/ssl", 0)
+        http = ports.get("http") or ports.get("https", 0)
+        self.name = listeners.node = self.name or f"{host}:{amqp}"
+        log.info("standby listening", extra={"node": self.name, "standby_amqp": amqp, "standby_http": http})
+        try:
+            while True:
+                opening = self._open(f"amqp://{host}:{amqp} http://{host}:{http}")
+                fold = build(opening.journal)
+                try:
+                    await asyncio.to_thread(fold.read, opening.recovery)
+                    if not config.journal.replica_min_standbys:
+                        log.info(_NO_STANDBYS, extra={})
+                    return fold
+                except StartAgain as reason:
+                    log.warning("the copy begins again from a checkpoint", extra={"reason": str(reason)})
+        finally:
+            await listeners.close()
+
+    def _open(self, address: str) -> ReplicatedOpening:
+        try:
+            from holtmq.journal.replica.opening import ReplicaOptions, ReplicatedOpening
+        except ImportError as missing:
+            raise JournalError(f"journal.replica needs psycopg ({missing}): {_EXTRA}") from None
+        journal, loop = self._config.journal, asyncio.get_running_loop()
+        options = ReplicaOptions(
+            journal.replica,
+            journal.replica_name,
+            self.name,
+            address,
+            journal.takeover_after,
+            journal.replica_min_standbys,
+            journal.replica_standby,
+        )
+        self._opening = ReplicatedOpening(
+            self._config.data.dir,
+            self._options,
+            options,
+            disk=self._disk,
+            defer=self._defer,
+            notify=loop.call_soon_threadsafe,
+            later=loop.call_later,
+            view=self.view,
+        )
+        if not self._waits:
+            self._opening.stop()
+        return self._opening
+
+    def stop_waiting(self) -> None:
+        """``own`` raises StoppedWaiting soon."""
+        self._waits = False
+        if self._opening is not None:
+            self._opening.stop()
+
+    @property
+    def is_asked_for(self) -> str:
+        """The node that shall have the log, if it is not this one."""
+        successor = self.view.successor
+        return successor if successor != self.name else ""
+
+    def trouble(self) -> str:
+        """Why nothing can be confirmed now; empty: it can."""
+        silent = time.monotonic() - self.view.answered_at
+        if silent <= self._config.journal.takeover_after:
+            return ""
+        return f"PostgreSQL has not answered for {silent:.0f} s: nothing is confirmed"

@@ -1,0 +1,89 @@
+"""A node before it owns the log: its listeners refuse clients with a reason and answer for its health.
+
+Owns: those listeners and the words. Must not touch: the broker's state, and the decision to take over, which
+is the journal's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+
+from holtmq import __version__
+from holtmq.amqp.refusing import RefusingProtocol
+from holtmq.config import Amqp, Http, Tls
+from holtmq.http.standby import StandbyServer
+from holtmq.journal.replica.view import ReplicaView, Role
+
+TlsContext = Callable[[Tls], ssl.SSLContext]
+
+
+class StandbyListeners:
+    """Hold the ports of the real listeners, so that their numbers stay the same after a takeover."""
+
+    def __init__(self, view: ReplicaView, node: str, started: float) -> None:
+        self.view = view
+        self.node = node
+        self._started = started
+        self._http = StandbyServer(self._health, self.reason)
+        self._amqp: list[asyncio.Server] = []
+        self.ports: dict[str, int] = {}
+
+    async def open(self, amqp: Amqp, http: Http, tls_context: TlsContext) -> None:
+        """Listen wherever the node will listen later."""
+        if amqp.plain:
+            self.ports["amqp"] = await self._refuse(amqp.host, amqp.port, None)
+        if amqp.tls_cert is not None:
+            self.ports["amqp/ssl"] = await self._refuse(amqp.host, amqp.tls_port, tls_context(amqp))
+        if http.plain:
+            self.ports["http"] = await self._http.listen(http.host, http.port)
+        if http.tls_cert is not None:
+            self.ports["https"] = await self._http.listen(http.host, http.tls_port, tls_context(http))
+
+    async def _refuse(self, hosts: tuple[str, ...], port: int, tls: ssl.SSLContext | None) -> int:
+        loop = asyncio.get_running_loop()
+        for host in hosts:
+            try:
+                server = await loop.create_server(
+                    lambda: RefusingProtocol(self.reason), host, port, ssl=tls, backlog=256
+                )
+            except OSError:
+                if host == "::1" and len(hosts) > 1:  # a machine without IPv6
+                    continue
+                raise
+            self._amqp.append(server)
+            port = port or server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        """Free the ports for the real listeners."""
+        for server in self._amqp:
+            server.close()
+        await self._http.close()
+
+    def reason(self) -> str:
+        """Why a client cannot be served here."""
+        view = self.view
+        if view.trouble:
+            return f"this node waits for PostgreSQL: {view.trouble}"
+        if view.role is Role.STARTING:
+            return "this node is starting"
+        owner = f"the owner is {view.owner}" if view.owner else "no node owns the log"
+        return f"this node ({self.node}) is a standby; {owner}"
+
+    def _health(self) -> dict[str, object]:
+        view = self.view
+        return {
+            "status": str(view.role),
+            "ready": False,
+            "node": self.node,
+            "owner": view.owner,
+            "epoch": view.epoch,
+            "behind_bytes": view.behind_bytes,
+            "behind_seconds": round(view.behind_seconds, 3),
+            "reason": self.reason(),
+            "version": __version__,
+            "uptime": round(time.monotonic() - self._started, 3),
+        }

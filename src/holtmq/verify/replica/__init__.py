@@ -1,0 +1,1 @@
+"""Failover under judgement: two nodes, a PostgreSQL, faults at random moments."""

@@ -1,0 +1,326 @@
+"""The judge of failover: two nodes, clients at both doors, one fault after the other, an outside record.
+
+Owns: the rounds and the verdict. Must not touch: the nodes' insides. Who owns the log is asked at /ready, as
+a load balancer does.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+from uuid import uuid4
+
+from holtmq.verify.amqp_door import AmqpDoor
+from holtmq.verify.door import Door, Gone
+from holtmq.verify.http_door import HttpDoor
+from holtmq.verify.record import Findings
+from holtmq.verify.replica.faults import FOR_USERS, Fault, plan
+from holtmq.verify.replica.nodes import NodeProcess
+from holtmq.verify.replica.proxy import Proxy, Weather
+from holtmq.verify.replica.report import ReplicaReport
+
+_OWNER_SECONDS: Final = 60.0
+_PURGE_ABOVE: Final = (300, 1_000, 4_000)
+_EXAMPLES: Final = 5
+# After these another node owns the log; the others leave the owner what it is.
+_ENDS_OWNER: Final = (
+    Fault.KILL,
+    Fault.FREEZE,
+    Fault.CUT,
+    Fault.NO_ANSWERS,
+    Fault.NO_QUESTIONS,
+    Fault.DISK_LOST,
+    Fault.BOTH,
+    Fault.SWITCHOVER,
+)
+_SERVE: Final = (sys.executable, "-m", "holtmq", "serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to verify, and how hard."""
+
+    url: str
+    rounds: int = 30
+    seed: int = 0
+    folder: Path | None = None
+    faults: tuple[Fault, ...] = FOR_USERS
+    takeover_after: float = 1.0
+    segment_bytes: int = 64 << 10
+    stop_at_failure: bool = False
+    command: Sequence[str] = _SERVE
+    far_behind: int = 2_000  # answers while a standby is cut off
+    end_seconds: float = 40.0  # how long an owner that was replaced may take to end
+    restart_postgres: Callable[[], None] | None = None
+    fail_over_postgres: Callable[[], str] | None = None  # returns the new address
+
+
+class ReplicaJudge:
+    """One verification."""
+
+    def __init__(
+        self, options: Options, on_round: Callable[[ReplicaReport], None] = lambda report: None
+    ) -> None:
+        self._options = options
+        self._on_round = on_round
+        self._random = Random(options.seed)
+        self._doors: tuple[Door, ...] = (AmqpDoor(), HttpDoor())
+        self._findings = Findings()
+        self._promises = 0
+        self._restarts: set[asyncio.Task[None]] = set()
+        self.log_name = f"verify-{uuid4().hex[:12]}"
+        self.report = ReplicaReport(seed=options.seed)
+        for door in self._doors:
+            door.watch.on_promise = self._promised
+
+    def _promised(self) -> None:
+        self._promises += 1
+
+    async def run(self) -> ReplicaReport:
+        """All rounds; the report."""
+        began = time.perf_counter()
+        parent = self._options.folder or Path()
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="holt-verify-", dir=parent) as folder:
+            async with self._cluster(Path(folder)):
+                await self._rounds()
+        self.report.seconds = time.perf_counter() - began
+        self._count()
+        return self.report
+
+    @contextlib.asynccontextmanager
+    async def _cluster(self, folder: Path) -> AsyncIterator[None]:
+        options = self._options
+        self._proxies = [Proxy(options.url), Proxy(options.url)]
+        self._nodes: list[NodeProcess] = []
+        for number, proxy in enumerate(self._proxies):
+            await proxy.start()
+            settings = {
+                "HOLT_JOURNAL_REPLICA": proxy.url,
+                "HOLT_JOURNAL_REPLICA_NAME": self.log_name,
+                "HOLT_JOURNAL_TAKEOVER_AFTER": str(options.takeover_after),
+                "HOLT_JOURNAL_SEGMENT_BYTES": str(options.segment_bytes),
+                "HOLT_JOURNAL_CHECKPOINT_BYTES": str(4 * options.segment_bytes),
+                "HOLT_HTTP_MAX_BATCH": "1000000",
+                "HOLT_QUEUE_RETENTION_INTERVAL_MS": "200",
+                "HOLT_QUEUE_EVICTION_INTERVAL_MS": "200",
+                "HOLT_LIMITS_MEMORY_HIGH_WATERMARK": "1.0",
+                "HOLT_LIMITS_DISK_FREE_MIN_BYTES": "0",
+            }
+            name = f"node-{number + 1}"
+            self._nodes.append(NodeProcess(name, folder / name, options.command, settings))
+        try:
+            await asyncio.gather(*[node.start() for node in self._nodes])
+            yield
+        finally:
+            for task in self._restarts:
+                task.cancel()
+            await asyncio.gather(*self._restarts, return_exceptions=True)
+            for node in self._nodes:
+                node.send(signal.SIGCONT)
+                await node.kill()
+            for proxy in self._proxies:
+                await proxy.stop()
+
+    async def _rounds(self) -> None:
+        owner = await self._owner()
+        for door in self._doors:
+            await door.prepare(owner.ports)
+        for number, fault in enumerate(plan(self._options.faults, self._options.rounds, self._random)):
+            owner = await self._owner()
+            if number:
+                await self._compare(owner)
+            if self._options.stop_at_failure and not self.report.passed:
+                return
+            await self._round(owner, fault)
+            self.report.rounds += 1
+            self.report.last_fault = fault
+            self.report.faults[fault] = self.report.faults.get(fault, 0) + 1
+            self._count()
+            self._on_round(self.report)
+        await self._compare(await self._owner())
+
+    # -- one round -------------------------------------------------------------------------------
+
+    async def _round(self, owner: NodeProcess, fault: Fault) -> None:
+        """Work, suffer, and end with another node in charge."""
+        other = next(node for node in self._nodes if node is not owner)
+        proxy = self._proxies[self._nodes.index(owner)]
+        await asyncio.gather(*self._restarts)  # a takeover needs somebody who can
+        work = asyncio.create_task(self._work(owner), name="clients")
+        try:
+            await self._some_promises(self._random.randint(1, 300))
+            began = time.perf_counter()
+            await self._suffer(fault, owner, other, proxy)
+            if fault not in _ENDS_OWNER and await self._ready(None) is owner:
+                await self._some_promises(20)  # it goes on
+                began = time.perf_counter()
+                owner.send(signal.SIGKILL)
+            await self._ready(other if fault is not Fault.BOTH else None)
+            self.report.takeover_seconds.append(time.perf_counter() - began)
+            await self._end_of(owner, fault)
+        finally:
+            proxy.change(Weather.FAIR)
+            async with asyncio.timeout(_OWNER_SECONDS):
+                await work
+            for door in self._doors:
+                door.record.fenced = False
+        self._restart(owner)
+
+    async def _work(self, node: NodeProcess) -> None:
+        seeds = [Random(self._random.random()) for _ in self._doors]
+        await asyncio.gather(
+            *[door.work(node.ports, seed) for door, seed in zip(self._doors, seeds, strict=True)]
+        )
+
+    async def _some_promises(self, count: int) -> None:
+        """Until the clients got so many more answers. A broker that gives none for long is stuck."""
+        wanted = self._promises + count
+        deadline = time.monotonic() + _OWNER_SECONDS
+        while self._promises < wanted:
+            if time.monotonic() > deadline:
+                self._fail("no answer for a minute, though a node is ready")
+                return
+            await asyncio.sleep(0.005)
+
+    async def _suffer(self, fault: Fault, owner: NodeProcess, other: NodeProcess, proxy: Proxy) -> None:
+        random, wait = self._random, self._options.takeover_after
+        match fault:
+            case Fault.KILL:
+                owner.send(signal.SIGKILL)
+            case Fault.DISK_LOST:
+                await owner.kill()
+                owner.lose_disk()
+            case Fault.BOTH:
+                owner.send(signal.SIGKILL)
+                other.send(signal.SIGKILL)
+                await asyncio.gather(owner.ended(_OWNER_SECONDS), other.ended(_OWNER_SECONDS))
+                await asyncio.gather(owner.start(), other.start())
+            case Fault.FREEZE:
+                owner.send(signal.SIGSTOP)
+                await self._ready(other)
+                self._fence()
+                owner.send(signal.SIGCONT)
+            case Fault.CUT | Fault.NO_ANSWERS | Fault.NO_QUESTIONS:
+                proxy.change(Weather[fault.name])
+                await self._ready(other)
+                self._fence()
+                proxy.change(Weather.FAIR)
+            case Fault.BLIP:
+                proxy.change(Weather.CUT)
+                await asyncio.sleep(random.random() * wait / 4)
+                proxy.change(Weather.FAIR)
+            case Fault.ANSWER_LOST:
+                proxy.cut_at_answer()
+            case Fault.SLOW:
+                proxy.change(Weather.SLOW, random.random() * wait / 10)
+                await self._some_promises(5)
+                proxy.change(Weather.FAIR)
+            case Fault.FAR_BEHIND:
+                away = self._proxies[self._nodes.index(other)]
+                away.change(Weather.CUT)
+                await self._some_promises(self._options.far_behind)
+                away.change(Weather.FAIR)
+            case Fault.SWITCHOVER:
+                await asyncio.to_thread(self._promote, other.name)
+                await self._ready(other)
+            case Fault.CLOCK:
+                owner.send(signal.SIGUSR1)
+                await self._some_promises(20)
+                other.send(signal.SIGUSR1)
+            case Fault.POSTGRES_KILLED:
+                assert self._options.restart_postgres is not None
+                await asyncio.to_thread(self._options.restart_postgres)
+            case Fault.POSTGRES_FAILOVER:
+                assert self._options.fail_over_postgres is not None
+                url = await asyncio.to_thread(self._options.fail_over_postgres)
+                for each in self._proxies:
+                    each.aim(url)
+
+    def _fence(self) -> None:
+        """Another node is ready: what is sent to the old owner from now on must never be confirmed."""
+        for door in self._doors:
+            door.record.fenced = True
+
+    def _promote(self, name: str) -> None:
+        from holtmq.journal.replica.session import Session
+        from holtmq.journal.replica.store import LogStore
+
+        store = LogStore(Session(self._options.url, 10.0, "verify"), self.log_name)
+        store.open(create=False)
+        store.promote(name)
+        store.session.close()
+
+    async def _end_of(self, owner: NodeProcess, fault: Fault) -> None:
+        """The old owner notices that it was replaced, and ends by itself."""
+        if fault is not Fault.BOTH and not await owner.ended(self._options.end_seconds):
+            self._fail(f"the old owner lived on after: {fault}")
+            await owner.kill()
+
+    def _restart(self, node: NodeProcess) -> None:
+        if not node.is_alive:
+            task = asyncio.create_task(node.start(), name=f"restart of {node.name}")
+            self._restarts.add(task)
+            task.add_done_callback(self._restarts.discard)
+
+    # -- who is it -------------------------------------------------------------------------------
+
+    async def _owner(self) -> NodeProcess:
+        return await self._ready(None)
+
+    async def _ready(self, wanted: NodeProcess | None) -> NodeProcess:
+        """Wait until this node, or any, is ready."""
+        deadline = time.monotonic() + _OWNER_SECONDS
+        while time.monotonic() < deadline:
+            for node in self._nodes if wanted is None else [wanted]:
+                if await node.is_ready():
+                    return node
+            await asyncio.sleep(0.02)
+        logs = "\n".join(f"{node.name}: {line}" for node in self._nodes for line in list(node.log)[-12:])
+        raise Gone(f"no node was ready after {_OWNER_SECONDS:.0f} s\n{logs}")
+
+    async def _compare(self, owner: NodeProcess) -> None:
+        most = self._random.choice(_PURGE_ABOVE)
+        for door in self._doors:
+            self._findings.add(door.record.compare(await door.read(owner.ports)))
+            await door.finish_reading(owner.ports, most)
+        self._count()
+
+    # -- the report ------------------------------------------------------------------------------
+
+    def _fail(self, text: str) -> None:
+        self.report.troubles += 1
+        self.report.examples.append(text)
+
+    def _count(self) -> None:
+        report, findings = self.report, self._findings
+        records, watches = [door.record for door in self._doors], [door.watch for door in self._doors]
+        report.confirmed = sum(record.confirmed for record in records)
+        report.acks = sum(record.acked for record in records)
+        report.transactions = sum(record.committed for record in records)
+        twice = [name for record in records for name in record.confirmed_behind_fence]
+        disordered = findings.disordered + [name for watch in watches for name in watch.disordered]
+        report.lost, report.undone_acks = len(findings.lost), len(findings.undone)
+        report.order_violations, report.two_owners = len(disordered), len(twice)
+        report.torn_transactions, report.damaged = len(findings.torn), len(findings.damaged)
+        report.duplicates = sum(watch.duplicates for watch in watches)
+        kinds = (
+            ("lost", findings.lost),
+            ("undone ack", findings.undone),
+            ("out of order", disordered),
+            ("confirmed by a node that was replaced", twice),
+            ("torn transaction", findings.torn),
+            ("damaged", findings.damaged),
+        )
+        known = set(report.examples)
+        for kind, names in kinds:
+            report.examples += [
+                text for name in names[:_EXAMPLES] if (text := f"{kind}: {name}") not in known
+            ]

@@ -1,0 +1,89 @@
+"""The report of a verification of failover.
+
+Owns: the numbers and how they are shown. Must not touch: how they came about.
+"""
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from holtmq.verify.report import Percentiles
+
+
+class ReplicaReport(msgspec.Struct, kw_only=True):
+    """What ``holt verify --replica`` found out, through both doors together."""
+
+    seed: int
+    rounds: int = 0
+    last_fault: str = ""
+    faults: dict[str, int] = msgspec.field(default_factory=dict)
+    confirmed: int = 0
+    transactions: int = 0
+    acks: int = 0
+    lost: int = 0
+    undone_acks: int = 0
+    order_violations: int = 0
+    two_owners: int = 0  # confirmed by a node after another one was ready
+    torn_transactions: int = 0
+    damaged: int = 0
+    troubles: int = 0  # a node that hung, or lived on after it was replaced
+    duplicates: int = 0
+    examples: list[str] = msgspec.field(default_factory=list)
+    takeover_seconds: list[float] = msgspec.field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def broken(self) -> int:
+        """How many promises were not kept."""
+        return (
+            self.lost
+            + self.undone_acks
+            + self.order_violations
+            + self.two_owners
+            + self.torn_transactions
+            + self.damaged
+            + self.troubles
+        )
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise was kept."""
+        return not self.broken
+
+    def as_json(self) -> bytes:
+        """Everything, and the verdict."""
+        whole = {"passed": self.passed, **msgspec.structs.asdict(self)}
+        return msgspec.json.format(msgspec.json.encode(whole), indent=2)
+
+
+def show(report: ReplicaReport, console: Console) -> None:
+    """For people."""
+    table = Table(title=f"holt verify --replica, seed {report.seed}", title_justify="left", show_header=False)
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    for fault, count in sorted(report.faults.items()):
+        table.add_row(fault, str(count))
+    table.add_section()
+    table.add_row("confirmed or answered messages", f"{report.confirmed:,}")
+    table.add_row("committed transactions", f"{report.transactions:,}")
+    table.add_row("durable acks", f"{report.acks:,}")
+    table.add_section()
+    for label, count in (
+        ("lost", report.lost),
+        ("undone acks", report.undone_acks),
+        ("order violations", report.order_violations),
+        ("confirmed by a node that was replaced", report.two_owners),
+        ("torn transactions", report.torn_transactions),
+        ("damaged or invented messages", report.damaged),
+        ("nodes that hung", report.troubles),
+    ):
+        table.add_row(label, f"[green]{count}[/]" if not count else f"[bold red]{count:,}[/]")
+    table.add_section()
+    times = Percentiles.of(report.takeover_seconds)
+    table.add_row("duplicates (allowed)", f"{report.duplicates:,}")
+    table.add_row("fault until the other node is ready, p50 / max", f"{times.p50:.1f} / {times.max:.1f} s")
+    console.print(table)
+    for example in report.examples:
+        console.print(f"  [red]{example}[/]", highlight=False)
+    verdict = "[bold green]PASSED[/]" if report.passed else "[bold red]FAILED[/]"
+    console.print(f"{verdict} in {report.seconds:.1f} s", highlight=False)

@@ -1,0 +1,141 @@
+"""PostgreSQL clusters of the tests' own, from Debian's package.
+
+Owns: making, starting, killing and replicating clusters in temporary folders. Must not touch: a PostgreSQL
+that runs on this machine already.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+_START_SECONDS: Final = 60.0
+_SETTINGS: Final = """
+listen_addresses = '127.0.0.1'
+max_connections = 60
+shared_buffers = 64MB
+wal_level = replica
+max_wal_senders = 4
+hot_standby = on
+log_min_messages = warning
+"""
+
+
+def programs() -> Path:
+    """The folder of Debian's PostgreSQL, newest version."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if not found:
+        raise RuntimeError("no PostgreSQL in /usr/lib/postgresql: scripts/setup-system.sh installs it")
+    return found[-1].parent
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Cluster:
+    """One PostgreSQL server. It refuses to run as root, so root runs it as the package's user."""
+
+    def __init__(self, folder: Path | None = None, port: int = 0) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="holt-pg-"))
+        self.data = self.folder / "data"
+        self.port = port or free_port()
+        self._user = pwd.getpwnam("postgres") if os.getuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._user is not None:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def create(self, more: str = "") -> Cluster:
+        """Make a new database cluster and start it."""
+        self._run("initdb", "-D", str(self.data), "-A", "trust", "-U", "postgres", "--no-sync")
+        self._configure(_SETTINGS + more)
+        return self.start()
+
+    def create_standby_of(self, primary: Cluster, name: str) -> Cluster:
+        """Make a streaming standby that calls itself ``name``, and start it."""
+        source = f"host=127.0.0.1 port={primary.port} user=postgres application_name={name}"
+        self._run("pg_basebackup", "-D", str(self.data), "-R", "-d", source, "-c", "fast", "--no-sync")
+        return self.start()
+
+    def _configure(self, text: str) -> None:
+        with open(self.data / "postgresql.conf", "a", encoding="ascii") as file:
+            file.write(text)
+
+    def start(self) -> Cluster:
+        """Start, and wait until it takes connections."""
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [programs() / "postgres", "-D", self.data, "-p", str(self.port), "-k", self.folder],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                **self._identity(),
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        probe = [programs() / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(probe, check=False).returncode:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("PostgreSQL did not start: " + (self.folder / "log").read_text()[-2000:])
+            time.sleep(0.02)
+        return self
+
+    def kill(self) -> None:
+        """End it as a crash does: every process of it at once, no checkpoint."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)  # "immediate": the next start replays the WAL
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it quickly."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def promote(self) -> None:
+        """A standby becomes the primary."""
+        self._run("pg_ctl", "promote", "-D", str(self.data), "-w")
+
+    def execute(self, statement: str) -> None:
+        """Run one statement as the administrator."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def destroy(self) -> None:
+        """Stop and remove it."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [programs() / program, *arguments],
+            check=False,
+            capture_output=True,
+            cwd=self.folder,
+            **self._identity(),
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program}: {done.stderr.decode()}")
+
+    def _identity(self) -> dict[str, int]:
+        return {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid}

@@ -1,0 +1,22 @@
+"""A PostgreSQL for the tests of failover, one for all of them, and a log of its own for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postgres import Cluster
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    cluster = Cluster()
+    try:
+        yield cluster.create()
+    finally:
+        cluster.destroy()
