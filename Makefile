@@ -44,6 +44,10 @@ e2e: setup-test ## Run only the tests with real clients against a real broker
 soak: setup ## Simulated histories on all cores for MINUTES (10), from a new seed on: make soak MINUTES=480
 	@PYTHONPATH=tests $(BIN)/python -m simulation --first $$(date +%s) --minutes $${MINUTES:-10} $(ARGS)
 
+soak-spark: setup-test ## Kill Spark, archivers and the broker for ROUNDS (20): every sink exactly once
+	@HOLT_SPARK_CRASH_ROUNDS=$${ROUNDS:-20} $(BIN)/python -m pytest --timeout 14400 tests/spark/test_spark_crashes.py \
+	  tests/spark/lake/test_lake_crashes.py $(ARGS)
+
 bench: setup-test ## Measure: prints ratios, writes to bench/results
 	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }
 	$(BIN)/python -m bench $(ARGS)

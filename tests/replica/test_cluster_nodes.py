@@ -15,6 +15,7 @@ import pika
 import pytest
 import pytest_asyncio
 
+from holtmq.client import Client
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.replica.nodes import NodeProcess
 from holtmq.verify.replica.proxy import Proxy, Weather
@@ -270,3 +271,17 @@ async def test_a_standby_stops_when_it_is_told_to(nodes: Nodes) -> None:
     standby.send(signal.SIGTERM)
 
     assert await standby.ended(PATIENCE)
+
+
+async def test_our_client_with_two_urls_finds_the_owner(nodes: Nodes) -> None:
+    first = await nodes.owner("one")
+    second = await nodes.standby("two")
+    urls = [f"http://127.0.0.1:{node.ports.http}" for node in (second, first)]
+    async with Client(urls) as client:
+        await client.queue("greetings").push([{"to": "ada"}])
+        await first.kill()
+
+        await client.queue("greetings").push([{"to": "grace"}])
+
+        found = await client.queue("greetings").group("hosts").batch(10).pop()
+        assert [message.data["to"] for message in found] == ["ada", "grace"]

@@ -6,7 +6,7 @@ not touch: permissions; a connection asks for its own before it uses what others
 """
 
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.targets import QueueSet
@@ -64,6 +64,7 @@ class PublishCaches:
     """Of one vhost."""
 
     __slots__ = (
+        "__weakref__",
         "_repeated",
         "_repeated_bytes",
         "_routes",
@@ -122,7 +123,9 @@ class PublishCaches:
         self._routes[method] = route, mandatory
 
 
-_OF_VHOST: Final[WeakKeyDictionary[VHost, PublishCaches]] = WeakKeyDictionary()
+# Kept by the connections that use them. A dictionary weak by its keys would keep both for ever: what is
+# remembered leads to queues, and they to their vhost.
+_OF_VHOST: Final[WeakValueDictionary[VHost, PublishCaches]] = WeakValueDictionary()
 
 
 def publish_caches(vhost: VHost) -> PublishCaches:

@@ -42,7 +42,7 @@ class Right:
         word = " or " if self.is_either else " and "
         parts = [word.join(action.value for action in self.actions)] if self.actions else []
         if self.tags:
-            parts.append("tag " + " or ".join(self.tags))
+            parts.append("any tag" if len(self.tags) > 2 else "tag " + " or ".join(self.tags))
         return ", ".join(parts) or "login"
 
 

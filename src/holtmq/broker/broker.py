@@ -37,7 +37,7 @@ from holtmq.broker.topology.queue_arguments import (
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.work.leases import Ledger
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
-from holtmq.journal.interface import Journal
+from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.tables import FieldTable
 
 
@@ -203,6 +203,7 @@ class Broker(Administration):
         """Give AMQP its face of the partitioned queues; before recovery."""
         self.streams = self.flow.cross_kind = Streams(self, partitioned)
         self.flow.stream_publishes = self.streams.stream_publishes
+        partitioned.store.damage = self.flow.damage  # one list for all that cannot be read
         return self.streams
 
     def _streams(self) -> Streams:
@@ -217,6 +218,7 @@ class Broker(Administration):
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
         if queue.outcasts:  # rejected in this very turn: they outlive their queue
             self.flow.cast_out(queue)
+        self.flow.damage.forget("queue", queue.vhost, queue.name)
         removed = vhost.remove_queue(queue)
         del self.queues_by_id[queue.id]
         if queue.owner is not None:
@@ -229,6 +231,7 @@ class Broker(Administration):
             consumer.cancelled(queue)
         queue.store.clear()
         queue.held_back.clear()
+        self.flow.used.add(queue)  # so that it leaves the sums
         if self.journal.failed:
             return  # nobody asked for this removal in words: a restart will have the queue again
         if queue.persisted:
@@ -244,6 +247,7 @@ class Broker(Administration):
             self._refuse_if_failed()
         self.flow.turn()
         outstanding = self.outstanding(queue)
+        self.flow.damage.forget("queue", queue.vhost, queue.name)
         count = queue.purge(outstanding)
         if not count or not queue.persisted:
             return count, False
@@ -331,6 +335,7 @@ class Broker(Administration):
 
     def get(self, queue: WorkQueue) -> Message | None:
         """Take one message, which counts as unacked until its lease ends."""
+        self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
         while len(queue) or queue.is_stream:  # an empty stream refuses, too
@@ -342,6 +347,16 @@ class Broker(Administration):
                     queue.delivered_upto = max(queue.delivered_upto, taken[0].seq)
                 return taken[0]
         return None
+
+    def note_rot(self, error: RecordUnreadable) -> None:
+        """A stretch of the log cannot be read: list the messages of work queues that lie in it."""
+        stretch = range(error.position, error.position + max(error.size, 1))
+        for queue in self.queues_by_id.values():
+            for run in queue.store.positions():
+                for position in run.plain():
+                    if position in stretch:
+                        found = RecordUnreadable(str(error), position, error.reason)
+                        self.flow.damage.note("queue", queue.vhost, queue.name, found)
 
     def resolve(self, vhost: VHost, exchange: str, routing_key: str, address: bytes) -> Route:
         """Where a publish goes; to be cached until the vhost's version changes."""

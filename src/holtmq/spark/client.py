@@ -12,6 +12,7 @@ import logging
 import re
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ class BrokerClient:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._base = parts.path.rstrip("/")
         self._tls = _tls(connection) if parts.scheme == "https" else None
-        self._token = connection.token or _read_token(connection.token_file)
+        self._authorization = _authorization(connection)
         self._open: http.client.HTTPConnection | None = None
 
     def __enter__(self) -> "BrokerClient":
@@ -259,8 +260,8 @@ class BrokerClient:
         if connection is None:
             connection = self._open = self._connect()
         headers = {"content-type": kind} if body is not None else {}
-        if self._token:
-            headers["authorization"] = f"Bearer {self._token}"
+        if self._authorization:
+            headers["authorization"] = self._authorization
         asked = urlencode({name: value for name, value in query.items() if value})
         connection.request(method, f"{self._base}{path}?{asked}", body, headers)
         response = connection.getresponse()
@@ -316,11 +317,20 @@ class BrokerClient:
         return min(2 * pause, _PAUSE_MAX)
 
 
-def _read_token(path: str) -> str:
+def _authorization(connection: Connection) -> str:
+    """The header's value; empty without credentials."""
+    if connection.user:
+        password = connection.password or _secret_in(connection.password_file, "passwordFile")
+        return "Basic " + b64encode(f"{connection.user}:{password}".encode()).decode()
+    token = connection.token or _secret_in(connection.token_file, "tokenFile")
+    return f"Bearer {token}" if token else ""
+
+
+def _secret_in(path: str, option: str) -> str:
     try:
         return Path(path).read_text().strip() if path else ""
     except OSError as error:
-        raise InvalidOption(f"option tokenFile: {error}") from None
+        raise InvalidOption(f"option {option}: {error}") from None
 
 
 def _reason(body: bytes) -> str:

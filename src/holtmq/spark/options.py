@@ -51,6 +51,9 @@ class Connection:
     tls_key: str = ""
     tls_verify: bool = True
     token_file: str = ""  # where the token is, on every machine that needs it
+    user: str = ""  # of the broker, in place of a token
+    password: str = ""
+    password_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,9 @@ _CONNECTION: Final = (
     "url",
     "token",
     "tokenFile",
+    "user",
+    "password",
+    "passwordFile",
     "timeout",
     "retryTimeout",
     "tlsCa",
@@ -358,6 +364,12 @@ def _connection(options: "_Options") -> Connection:
         raise InvalidOption("tlsCert and tlsKey go together")
     if options.text("token") and options.text("tokenFile"):
         raise InvalidOption("give token or tokenFile, not both")
+    if options.text("password") and options.text("passwordFile"):
+        raise InvalidOption("give password or passwordFile, not both")
+    if options.text("user") and (options.text("token") or options.text("tokenFile")):
+        raise InvalidOption("give user and password, or a token, not both")
+    if (options.text("password") or options.text("passwordFile")) and not options.text("user"):
+        raise InvalidOption("password goes with user")
     return Connection(
         url.rstrip("/"),
         options.text("token"),
@@ -368,6 +380,9 @@ def _connection(options: "_Options") -> Connection:
         options.text("tlsKey"),
         options.flag("tlsVerify", True),
         options.text("tokenFile"),
+        options.text("user"),
+        options.text("password"),
+        options.text("passwordFile"),
     )
 
 
@@ -516,5 +531,7 @@ class _Options:
             self.refuse(name, why)
 
     def refuse(self, name: str, why: str) -> NoReturn:
-        value = "" if name == "token" else f" ({self.text(name)[:80]!r})" if self.text(name) else ""
+        value = (
+            "" if name in ("token", "password") else f" ({self.text(name)[:80]!r})" if self.text(name) else ""
+        )
         raise InvalidOption(f"option {name}{value}: {why}")

@@ -38,11 +38,12 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
 
 def comment_of(options: Mapping[str, str]) -> str:
     """The comment that keeps a table's options."""
-    if any(name.lower() == "token" for name in options):
-        raise InvalidOption(
-            "option token: whoever may describe the table could read it there; "
-            "put it into a file on the driver and the executors and give tokenFile"
-        )
+    for name in options:
+        if name.lower() in ("token", "password"):
+            raise InvalidOption(
+                f"option {name}: whoever may describe the table could read it there; "
+                f"put it into a file on the driver and the executors and give {name.lower()}File"
+            )
     return _MARK + json.dumps(dict(options), sort_keys=True)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from typing import Final
 
+from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
@@ -28,7 +29,7 @@ from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.paging import JournalPager
 from holtmq.broker.work.work_queue import Reason, WorkQueue
-from holtmq.journal.interface import Journal
+from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 from holtmq.wire.property_walker import PropertyWalkers
 
@@ -54,6 +55,7 @@ class Publishing:
     __slots__ = (
         "_batch",
         "cross_kind",
+        "damage",
         "delayed",
         "dirty",
         "gathered",
@@ -71,6 +73,7 @@ class Publishing:
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
         self.journal = journal
+        self.damage = DamageList(journal)
         self.cross_kind: CrossKindJournal | None = None  # where there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
         self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
@@ -348,6 +351,12 @@ class Publishing:
             return
         try:
             self._place_delayed(position, waiting[0])
+        except RecordUnreadable as error:
+            self.damage.note("delayed", "", "", error)
+            if not error.dropped:
+                self.delayed[position] = waiting  # without a timer: it stays where it is
+            elif waiting[0]:
+                self.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
         except BaseException:
             self.abort()
             self.delayed[position] = waiting  # so that a checkpoint keeps it: a restart tries again

@@ -27,6 +27,7 @@ class Kind(IntEnum):
     COUNTERS = 25  # checkpoint: sequence numbers
     PURGED = 26  # a work queue was emptied but for these positions
     DELAY_STATE = 27  # checkpoint: what waits for its time
+    DAMAGED = 28  # messages that cannot be read and were set aside
     PARTITIONED = 32  # events of partitioned queues
     PARTITIONED_BODY = 33  # one message's body; the events it belongs to follow in the same batch
     PARTITIONED_QUEUE = 34  # checkpoint: one partitioned queue
@@ -44,7 +45,7 @@ class Kind(IntEnum):
     DELIVERY_STATE = 46  # checkpoint: the newest deliveries of one partitioned queue
 
 
-class Change(msgspec.Struct, tag=True, array_like=True, frozen=True):
+class Change(msgspec.Struct, tag=True, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Base of all changes: encoded as a tagged array."""
 
 

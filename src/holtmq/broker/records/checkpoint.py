@@ -35,7 +35,7 @@ from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 
 
-class QueueState(msgspec.Struct, array_like=True):
+class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What one work queue holds, in a checkpoint."""
 
     id: int
@@ -46,14 +46,14 @@ class QueueState(msgspec.Struct, array_like=True):
     returned: dict[int, int]
 
 
-class Counters(msgspec.Struct, array_like=True):
+class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Numbers that must not be used twice."""
 
     seq: int
     last_queue_id: int
 
 
-class DelayState(msgspec.Struct, array_like=True):
+class DelayState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Messages that wait for their time, by position."""
 
     due_ms: dict[int, int]
@@ -80,6 +80,10 @@ def snapshot(
     live.append(array("Q", delayed))
     due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
     records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
+    damaged, kept_aside = broker.flow.damage.dump()
+    if kept_aside:
+        records.append((Kind.DAMAGED, damaged))
+        live.append(kept_aside)
     if partitioned is not None:
         more, kept = partitioned.snapshot()
         records += more

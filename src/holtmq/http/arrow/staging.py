@@ -12,7 +12,7 @@ import msgspec
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import Right
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.commands.staging_records import Committed, Winner
+from holtmq.broker.partitioned.commands.staging_records import Committed, PushesSuspended, Winner
 from holtmq.http.arrow.ranges import arrow
 from holtmq.http.engine.endpoints import READ_ONLY, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
@@ -68,6 +68,8 @@ async def commit(call: Call) -> object:
                 done: Committed = end.value
                 break
             await asyncio.sleep(0)  # others first: a million rows take a second
+    except PushesSuspended as error:
+        raise Refusal(503, str(error)) from None
     except Conflict as error:
         raise Refusal(409, str(error)) from None
     call.context.wake()

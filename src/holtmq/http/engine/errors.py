@@ -19,7 +19,8 @@ from holtmq.broker.errors import (
     NotFound,
     ResourceLocked,
 )
-from holtmq.journal.interface import JournalFailed
+from holtmq.broker.partitioned.store import MessagesSetAside
+from holtmq.journal.interface import JournalFailed, RecordUnreadable
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +72,17 @@ def answer_for(error: Exception) -> tuple[int, bytes]:
         return 403, error_body(str(error), "forbidden")
     if isinstance(error, JournalFailed):
         return 503, error_body(str(error), "unavailable")
+    if isinstance(error, MessagesSetAside):
+        text = f"a message cannot be read and was set aside; ask again for the others: {error}"
+        return 503, error_body(text, "set_aside")
+    if isinstance(error, RecordUnreadable):
+        return 500, error_body(f"the message cannot be read: {error}", "unreadable")
     if isinstance(error, BrokerError):
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):
                 return status, error_body(str(error), code)
+    if isinstance(error, UnicodeError):  # how msgspec refuses a string that is none
+        return 400, error_body(f"Invalid JSON: {error}", "bad_request")
     if isinstance(error, RecursionError):
         return 400, error_body("Invalid JSON: nested too deeply", "bad_request")
     log.error("request failed", exc_info=error)

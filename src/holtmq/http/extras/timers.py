@@ -217,7 +217,10 @@ async def _commit(call: Call, timer_operations: TimerOperations) -> None:
 async def cancel_timer(call: Call) -> object:
     timer_operations = TimerOperations(call.service, call.subject, call.now)
     asked = {"op": "cancel", "queue": call.path["queue"], "timerKey": call.path["key"]}
-    timer_operations.add({**asked, "txn": call.query.optional("txn")})
+    try:
+        timer_operations.add({**asked, "txn": call.query.optional("txn")})
+    except KvRefused as refused:
+        return refused.reply("timers_bad_request")
     await _commit(call, timer_operations)
     return timer_operations.results[0]
 

@@ -256,6 +256,8 @@ def error_answer(error: Exception) -> tuple[int, bytes]:
             return _error(503, str(error))
         case BrokerError() | BadPattern() | CodecError():
             return _error(400, str(error))
+        case UnicodeError():  # how msgspec refuses a string that is none
+            return _error(400, f"the request is not UTF-8: {error}")
     log.error("request failed", exc_info=error)
     return _error(500, "internal error; see the broker's log")
 

@@ -68,7 +68,7 @@ def _queues(call: Call, name: str | None) -> list[PartitionedQueue]:
 
 
 def _letter_out(call: Call, queue: PartitionedQueue, letter: DeadLetter) -> dict[str, object]:
-    body = call.service.store.body(letter.journal_position)
+    body = call.service.store.letter_body(queue, letter)
     payload = raw(body.payload)
     return {
         "id": dead_letter_id(queue.number, letter.number),
@@ -95,6 +95,7 @@ async def retry_message(call: Call) -> object:
     queue = call.service.store.find(*where) if where is not None else None
     if queue is None or where is None:
         return _GONE
+    call.require(Action.READ, queue.name)
     letter = find_letter(queue, where[1], call.path["transaction"])
     return _GONE if letter is None else await _replay(call, queue, letter.number)
 
@@ -107,11 +108,11 @@ async def replay_letter(call: Call) -> object:
 
 async def _replay(call: Call, queue: PartitionedQueue, number: int) -> object:
     target = call.json_or(TargetIn, TargetIn())
+    call.require(Action.READ, queue.name)
+    call.require(Action.WRITE, target.queue or queue.name)
     letter = queue.dead_letters.get(number)
     if letter is None:
         return _GONE
-    call.require(Action.READ, queue.name)
-    call.require(Action.WRITE, target.queue or queue.name)
     call.context.check_alarm()
     if target.queue:
         call.context.check_partitioned(target.queue)

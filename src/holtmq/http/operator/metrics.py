@@ -133,6 +133,10 @@ class NodeCollector(Collector):
         yield _counter("holt_journal_syncs", "Syncs", stats.syncs)
         yield _gauge("holt_journal_bytes_on_disk", "Size of all segments", stats.bytes_on_disk)
         yield _gauge("holt_journal_backlog_bytes", "Not yet durable", self._context.journal.backlog)
+        damage = self._context.broker.flow.damage
+        yield _gauge("holt_messages_unreadable", "Set aside because they cannot be read", len(damage))
+        yield _counter("holt_messages_found_unreadable", "Found unreadable since the start", damage.found)
+        yield _counter("holt_messages_given_up", "Met after a repair had given them up", damage.dropped)
 
     def _pipelines(self) -> Iterator[Metric]:
         labels = ("query", "name")

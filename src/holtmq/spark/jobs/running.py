@@ -46,6 +46,8 @@ class Setting:
         spark = open_session(f"holt {name}", self.master, self.conf)
         if self.shared:
             spark = register(spark.newSession())
+            # Spark looks a Python sink up in the session that is active in this thread: with this call, ours.
+            spark.createDataFrame([], "none INT")
         report_to(spark, **self.source)
         return spark
 

@@ -155,7 +155,7 @@ def _summary(life: JobLife) -> dict[str, object]:
 def _sentence(error: Exception) -> str:
     if isinstance(error, HoltSparkError):
         return str(error)
-    return our_words(f"{type(error).__name__}: {error}")
+    return our_words(f"{type(error).__name__}: {error}").partition("\n\tat ")[0]
 
 
 def _spark_lives(setting: Setting) -> bool:

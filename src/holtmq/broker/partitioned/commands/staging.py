@@ -28,6 +28,7 @@ from holtmq.broker.partitioned.commands.staging_records import (
     Part,
     Place,
     Publication,
+    PushesSuspended,
     Share,
     StagedRow,
     State,
@@ -164,7 +165,7 @@ class Staging(StatePart):
         if self._overtaken(writer, batch, begun):
             return None
         if self._spool.holds:
-            raise Conflict("Pushes are suspended by maintenance")
+            raise PushesSuspended("Pushes are suspended by maintenance")
         if begun is None and self._parts(writer, batch, winners) != parts:
             raise _changed(batch)
         # Room in a queue is asked for once: what has begun cannot be refused any more.

@@ -9,11 +9,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.addressing import Addresses
 from holtmq.broker.partitioned.log.bodies import Body
 
 Key = tuple[int, int]  # task, attempt
 Place = tuple[int, int, int]  # task, attempt, part
+
+
+class PushesSuspended(Conflict):
+    """Maintenance began before the commit was done; it can be tried again."""
 
 
 class StagedRow(NamedTuple):
@@ -37,7 +42,7 @@ class Committed:
     repeated: bool  # the batch had been committed before; nothing happened now
 
 
-class Header(msgspec.Struct, array_like=True):
+class Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A part as recorded; names as a table, because rows repeat them."""
 
     writer: str
@@ -50,7 +55,7 @@ class Header(msgspec.Struct, array_like=True):
     rows: list[tuple[int, int, str]]  # queue, partition (places in ``names``), transaction id
 
 
-class Publication(msgspec.Struct, array_like=True):
+class Publication(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     writer: str
     batch: int
     at_us: int
@@ -59,7 +64,7 @@ class Publication(msgspec.Struct, array_like=True):
     rest: list[Place] = []  # (task, attempt, part) still to be published
 
 
-class State(msgspec.Struct, array_like=True):
+class State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     committed: dict[str, tuple[int, int]]
     parts: list[tuple[str, int, int, int, int, int, int, bytes]]
     begun: dict[str, tuple[int, list[Place]]] = {}
