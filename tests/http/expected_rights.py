@@ -16,6 +16,9 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "POST /api/v1/timers",
         "DELETE /api/v1/timers/{queue}/{key:path}",
         "POST /api/v1/ephemeral/push",
+        "POST /api/v1/exchanges/{exchange}/rows",
+        "POST /api/v1/pipelines/{query}",
+        "DELETE /api/v1/pipelines/{query}",
     ),
     ("read", "read-write"): (
         "GET /api/v1/pop/queue/{queue}/partition/{partition}",
@@ -112,6 +115,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "GET /api/v1/analytics/queue-ops",
         "GET /api/v1/analytics/queue-parked-replicas",
         "GET /api/v1/analytics/retention",
+        "GET /api/v1/pipelines",
+        "GET /api/v1/system/damaged",
         "GET /api/v1/analytics/postgres-stats",
         "GET /api/v1/dashboard/overview",
         "GET /api/v1/dashboard/series",
