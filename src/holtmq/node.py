@@ -120,6 +120,8 @@ class Node:
         began = self._loop.time()
         self.started_at = self.clock()
         if self.config.journal.replica:
+            if self.disk is None:
+                start_checks.make_private(self.config.data.dir)
             options = self._journal_options()
             self.replica = ReplicaLife(self.config, options, self.disk, self._defer_commit)
             await self._own_log(self.replica)
