@@ -24,6 +24,7 @@ from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing.views import raw_messages
 from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties
 from holtmq.wire.tables import FieldTable
@@ -364,6 +365,9 @@ class Shelf:
             raise OSError("the disk is gone")
         self.reads += len(positions)
         return [copy(self.stored[position]) for position in positions]
+
+    def unreadable(self) -> list[RecordUnreadable]:
+        return []
 
     def keep(self, found: Message) -> Message:
         """As if the journal had it, where it says so."""

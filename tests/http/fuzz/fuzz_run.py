@@ -17,6 +17,7 @@ from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
 _EVERY = 100  # cases between two times of putting back what they may have taken away
+_ENDLESS = b"text/event-stream"
 _ALLOWED = frozenset({501, 503})  # not installed; publishers blocked or maintenance
 
 
@@ -63,7 +64,8 @@ class Client:
                 answer = answer.partition(b"\r\n\r\n")[2] or self._read(is_head)
         except ConnectionError:
             answer = b""
-        if not answer or b"connection: close" in answer.partition(b"\r\n\r\n")[0].lower():
+        head = answer.partition(b"\r\n\r\n")[0].lower()
+        if not answer or b"connection: close" in head or _ENDLESS in head:
             self.close()
         return answer
 
@@ -89,7 +91,7 @@ def _is_whole(data: bytes, is_head: bool) -> bool:
     if not end:
         return False
     lowered = head.lower()
-    if is_head or b" 204 " in head[:16] or b" 100 " in head[:16]:
+    if _ENDLESS in lowered or is_head or b" 204 " in head[:16] or b" 100 " in head[:16]:
         return True
     if b"transfer-encoding: chunked" in lowered:
         return rest.endswith(b"0\r\n\r\n")

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from holtmq.broker.message import Message
 from holtmq.broker.work.paging import SpilledBytes
+from holtmq.journal.interface import RecordUnreadable
 
 # Where the node's memory is short (``memory_budget.py``):
 HEAD_MAX: Final = 4_096  # messages kept in memory before the rest is paged out
@@ -33,6 +34,10 @@ class Pager(Protocol):
 
     def read(self, positions: Sequence[int]) -> list[Message]:
         """The messages at these positions of the journal, in this order."""
+        ...
+
+    def unreadable(self) -> list[RecordUnreadable]:
+        """Why ``read`` returned fewer than it was asked for; told once."""
         ...
 
     def spill(self, messages: list[Message]) -> SpilledBytes:
@@ -72,12 +77,16 @@ class SpillingFifo:
         "_run",
         "_withdrawn",
         "_withdrawn_spilled",
+        "aside",
         "inbox",
         "ready",
+        "unreadable",
     )
 
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
+        self.aside: array[int] = array("Q")  # of messages that cannot be read: kept, and passed over
+        self.unreadable: list[RecordUnreadable] = []  # met since the flow last looked
         self.inbox: deque[Message] = self.ready
         self._paged: deque[array[int] | _SpilledRun] = deque()  # positions in the journal, or a spilled run
         self._paged_count = 0
@@ -214,6 +223,7 @@ class SpillingFifo:
 
     def clear(self) -> None:
         """Forget everything that waits."""
+        self.aside = array("Q")
         self.ready.clear()
         self.inbox = self.ready
         self._paged.clear()
@@ -223,7 +233,9 @@ class SpillingFifo:
         self._withdrawn_spilled.clear()
 
     def positions(self) -> Iterator[array[int]]:
-        """Of every waiting message the journal holds: the head, what is paged, the tail."""
+        """Of every message the journal holds: those set aside, the head, what is paged, the tail."""
+        if self.aside:
+            yield self.aside[:]
         yield _positions_of(self.ready)
         for block in self._paged:
             if isinstance(block, _SpilledRun):
@@ -283,6 +295,8 @@ class SpillingFifo:
             if self._withdrawn:
                 wanted = array("Q", [position for position in run if position not in self._withdrawn])
             messages = pager.read(wanted)
+            if len(messages) < len(wanted):
+                self._set_aside(pager.unreadable())
             if len(run) == len(block):
                 self._paged.popleft()
             else:
@@ -303,6 +317,11 @@ class SpillingFifo:
     def _live(self, messages: list[Message]) -> list[Message]:
         withdrawn = self._withdrawn_spilled
         return [m for m in messages if m.seq not in withdrawn] if withdrawn else messages
+
+    def _set_aside(self, errors: list[RecordUnreadable]) -> None:
+        """Messages of the journal that cannot be read: kept, told, and passed over."""
+        self.aside.extend(error.position for error in errors if not error.dropped)
+        self.unreadable += errors
 
     def _page_out_head(self, pager: Pager, keep: int) -> bool:
         """All but the first so many leave; whether they could."""

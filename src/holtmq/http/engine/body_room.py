@@ -15,6 +15,10 @@ class BodyRoom:
         self.free = total
         self._waiting: OrderedDict[object, tuple[int, Callable[[], None]]] = OrderedDict()
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
     def take(self, who: object, size: int, then: Callable[[], None]) -> bool:
         """Reserve; when that has to wait, False, and ``then`` is called once it is done."""
         if not self._waiting and size <= self.free:
