@@ -51,6 +51,7 @@ from holtmq.journal.disk import Disk, OsDisk
 from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
 from holtmq.listeners import Listeners, tls_context
+from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Node:
         self.http_port = 0
         self.recovered_records = 0
         self.started_at = 0.0
+        self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
         self._pulse_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -118,6 +120,8 @@ class Node:
         began = self._loop.time()
         self.started_at = self.clock()
         if self.config.journal.replica:
+            if self.disk is None:
+                start_checks.make_private(self.config.data.dir)
             options = self._journal_options()
             self.replica = ReplicaLife(self.config, options, self.disk, self._defer_commit)
             await self._own_log(self.replica)
@@ -147,6 +151,7 @@ class Node:
             self.wake,
             self.refresh_clock,
         )
+        self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
         self.partitioned.line.at = self._at
         self.partitioned.plan_timed()
@@ -286,6 +291,7 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)

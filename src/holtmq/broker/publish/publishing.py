@@ -107,8 +107,16 @@ class Publishing:
             traits.priority,
             persistent,
         )
-        if not route.simple or not traits.plain or self._batch is not None:
-            return self._publish_special(route, traits, message)
+        batch = self._batch
+        if not route.simple or not traits.plain or batch is not None:
+            if batch is None or not route.simple or not traits.plain or route.version != route.vhost.version:
+                return self._publish_special(route, traits, message)
+            if not route.queues:
+                return _UNROUTED
+            ids = route.durable_ids if persistent else b""
+            index = batch.add(_MESSAGE, encode_message(message, ids)) if ids else -1
+            batch.placements.append((message, route.queues, index))
+            return _JOURNALLED if ids else _PLACED
         outcome = _PLACED
         if persistent and route.durable_ids:
             if self.gathered:
@@ -316,10 +324,11 @@ class Publishing:
             positions = [self.journal.append(*records[0])]
         elif records:
             positions = self.journal.append_batch(records)
+        place = self.place
         for message, queues, index in batch.placements:
             if index >= 0:
                 message.position = positions[index]
-            self.place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
+            place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
         for index, persistent, due_ms in batch.delays:
             self.schedule_delayed(positions[index], persistent, due_ms)
         return bool(records) or together
