@@ -21,6 +21,7 @@ from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
+from holtmq.broker.damage import Damaged
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -45,9 +46,12 @@ from holtmq.journal import (
     MemoryJournal,
     open_journal,
 )
-from holtmq.journal.disk import Disk
+from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
+from holtmq.journal.disk import Disk, OsDisk
 from holtmq.journal.replica.view import StoppedWaiting
+from holtmq.journal.scrub import scrub
 from holtmq.listeners import Listeners, tls_context
+from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 
 log = logging.getLogger(__name__)
@@ -57,6 +61,9 @@ _CLEANUP_FIRST_MS: Final = 300_000  # after a start; a node that is often restar
 _CLEANUP_STEP_MS: Final = 100
 _RETENTION_STEP_MS: Final = 20
 _LOW_ON_DISK: Final = "low on disk"
+_LONG_REPLAY: Final = 20_000  # records: about 50 ms of a start
+_SCRUB_PAUSE_SECONDS: Final = 300.0
+_FILLED_UP: Final = 1024  # the log grows by a few bytes for a checkpoint of its own position
 _DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
 # argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
@@ -87,11 +94,15 @@ class Node:
         self.http_port = 0
         self.recovered_records = 0
         self.started_at = 0.0
+        self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
         self._pulse_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._housekeeper: asyncio.Task[None] | None = None
+        self._scrubber: asyncio.Task[None] | None = None
+        self._stalled = False
+        self._relieved_end = -1  # where the log ended when it was last shortened for room
         self._handover: asyncio.Task[None] | None = None
         self._cut_off = False  # from PostgreSQL
         self._retained_ms = 0  # when retention last ran
@@ -109,6 +120,8 @@ class Node:
         began = self._loop.time()
         self.started_at = self.clock()
         if self.config.journal.replica:
+            if self.disk is None:
+                start_checks.make_private(self.config.data.dir)
             options = self._journal_options()
             self.replica = ReplicaLife(self.config, options, self.disk, self._defer_commit)
             await self._own_log(self.replica)
@@ -138,6 +151,7 @@ class Node:
             self.wake,
             self.refresh_clock,
         )
+        self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
         self.partitioned.line.at = self._at
         self.partitioned.plan_timed()
@@ -151,6 +165,11 @@ class Node:
         self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
         self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
+        if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
+            self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
+        if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
+            # A process that dies again and again before a checkpoint is due must not replay more each time.
+            self.checkpoint()
         start_checks.warn(self.config, self.broker)
         log.info(
             "ready",
@@ -178,7 +197,11 @@ class Node:
                 later=loop.call_later,
             )
             self._build_broker(journal)
-            self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
+            try:
+                self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
+            except BaseException:
+                self.journal.close()  # nothing was appended: it only gives up the folder
+                raise
             if recovery.torn is not None:
                 log.warning(
                     "torn tail cut off",
@@ -197,9 +220,14 @@ class Node:
         self.partitioned = _partitioned(journal, self.config)
         self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
+        self.broker.flow.damage.on_found = _log_damage
         self.refresh_clock()
 
     def _complete_broker(self) -> None:
+        damage = self.broker.flow.damage
+        damage.look_again()
+        if damage.dropped:
+            log.warning("a repair had given up part of the journal", extra={"records": damage.dropped})
         if not self.broker.vhosts:
             put_defaults(self.broker)
         self._streams.follow()
@@ -257,14 +285,13 @@ class Node:
             return
         self._stopping = True
         await asyncio.gather(self.amqp.stop(grace), self.http.stop(grace))
-        if self._housekeeper is not None:
-            self._housekeeper.cancel()
-            await asyncio.gather(self._housekeeper, return_exceptions=True)
-        if self._handover is not None:
-            self._handover.cancel()
-            await asyncio.gather(self._handover, return_exceptions=True)
+        tasks = [task for task in (self._housekeeper, self._scrubber, self._handover) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
@@ -394,13 +421,43 @@ class Node:
         journal, now = self.journal, self._loop.time()
         grown = journal.bytes_since_checkpoint
         relief = self.amqp.alarm == _LOW_ON_DISK and now - self._relieved_at >= _RELIEF_SECONDS
-        if journal.failed is None and (
-            grown >= self.config.journal.checkpoint_bytes or (relief and grown > 0)
-        ):
-            self._relieved_at = now
-            self.broker.flow.turn()
-            self.partitioned.staging.drop_orphans(self.clock())
-            journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
+        # Once more without growth: what was settled before the last checkpoint is kept for the one before it.
+        again = relief and journal.end > self._relieved_end
+        if journal.failed is None and (grown >= self.config.journal.checkpoint_bytes or again):
+            if relief:
+                self._relieved_at = now
+                self._relieved_end = -1 if grown > 0 else journal.end + _FILLED_UP
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Write the whole state, so that a restart reads that and not all that led to it."""
+        self.broker.flow.turn()
+        self.partitioned.staging.drop_orphans(self.clock())
+        self.journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
+
+    async def _keep_scrubbing(self) -> None:
+        """Read what is stored, slowly, again and again."""
+        while True:
+            await asyncio.sleep(_SCRUB_PAUSE_SECONDS)
+            await self.scrub_once(self.config.journal.scrub_bytes_per_second)
+
+    async def scrub_once(self, bytes_per_second: float = math.inf) -> int:
+        """Verify everything that is not being written; how much of it is damaged."""
+        found = 0
+        steps = scrub(OsDisk(self.config.data.dir), self.journal.last_segment)
+        while (step := await asyncio.to_thread(next, steps, None)) is not None:
+            if isinstance(step, int):
+                await asyncio.sleep(step / bytes_per_second)
+                continue
+            found += 1
+            log.error("damage found", extra={"file": step.name, "at": step.position, "reason": step.reason})
+            if step.name.endswith(CHECKPOINT_SUFFIX):
+                self.checkpoint()  # a whole one in its place
+            else:
+                self.partitioned.store.note_rot(step.error())
+                self.broker.note_rot(step.error())
+                self.wake()
+        return found
 
     def _plan_retention(self, wait_ms: int | None = None) -> None:
         self._retention_planned = True
@@ -437,6 +494,12 @@ class Node:
 
     def check_alarms(self) -> None:
         """Block publishers while memory or disk run short."""
+        stalled = bool(self.journal.stalled)
+        if self._stalled and not stalled:
+            for queue in self.broker.queues_by_id.values():
+                self.broker.flow.touch(queue)  # consumers got nothing meanwhile
+            self.partitioned.line.wake_all()
+        self._stalled = stalled
         reason = self._alarm()
         if reason and not self.amqp.alarm:
             log.warning("publishers blocked", extra={"reason": reason})
@@ -449,9 +512,13 @@ class Node:
         limits = self.config.limits
         if resident_bytes() > limits.memory_bytes(total_memory()):
             return "low on memory"
-        if not self.config.data.memory and self.disk is None:
+        if self.journal.stalled:
+            return _LOW_ON_DISK
+        if not self.config.data.memory and self.disk is None and limits.disk_free_min_bytes:
             disk = os.statvfs(self.config.data.dir)
-            if disk.f_bavail * disk.f_frsize < limits.disk_free_min_bytes:
+            # With room for the next segment and the one behind it: acks and a checkpoint still have to fit.
+            wanted = limits.disk_free_min_bytes + 2 * self.config.journal.segment_bytes
+            if disk.f_bavail * disk.f_frsize < wanted:
                 return _LOW_ON_DISK
         return ""
 
@@ -459,12 +526,28 @@ class Node:
         """Whether the node can take messages, and why not."""
         if self.journal.failed is not None:
             return False, str(self.journal.failed)
+        if self.journal.stalled:
+            return False, f"{self.journal.stalled}; the node goes on by itself when there is room"
         if self._stopping:
             return False, "stopping"
         trouble = self.replica.trouble() if self.replica is not None else ""
         if not trouble and self._cut_off:
             trouble = "PostgreSQL is back; clients are admitted in a moment"
         return not trouble, trouble
+
+
+def _log_damage(row: Damaged) -> None:
+    log.error(
+        "a message cannot be read and was set aside",
+        extra={
+            "where": row.where,
+            "vhost": row.vhost,
+            "queue": row.name,
+            "position": row.position,
+            "size": row.size,
+            "reason": row.reason,
+        },
+    )
 
 
 def put_defaults(broker: Broker) -> None:

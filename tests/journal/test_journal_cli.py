@@ -11,10 +11,12 @@ from click.testing import CliRunner, Result
 
 from holtmq.cli.journal import journal as command
 from holtmq.journal import JournalCorrupt, JournalOptions, open_journal
+from holtmq.journal.interface import RecordUnreadable
 from holtmq.journal.segment import HEADER_SIZE
 
 OPTIONS = JournalOptions(segment_bytes=2048)
 BODY = b"0123456789" * 5
+KIND = 18  # PAGED: of these a broker takes any
 
 
 def holt(*arguments: object) -> Result:
@@ -26,18 +28,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def written(folder: Path, count: int = 60, live: int = 0) -> list[int]:
-    """Positions of the records; with ``live``, a checkpoint half way that still needs every ``live``-th."""
+def written(folder: Path, count: int = 60, live: int = 0, checkpoints: int = 1) -> list[int]:
+    """Positions of the records; with ``live``, checkpoints half way that still need every ``live``-th."""
     journal, recovery = open_journal(folder, OPTIONS)
     recovery.drain()
     positions: list[int] = []
     for number in range(count):
-        positions.append(journal.append(20, b"%04d" % number + BODY))
+        positions.append(journal.append(KIND, b"%04d" % number + BODY))
         if number % 5 == 0:
             journal.flush()
         if live and number == count // 2:
+            for _ in range(checkpoints):
+                journal.flush()
+                assert journal.checkpoint([(KIND, b"state")], [array("Q", positions[::live])])
             journal.flush()
-            journal.checkpoint([(40, b"state")], [array("Q", positions[::live])])
     journal.close()
     return positions
 
@@ -56,7 +60,7 @@ def hurt(file: Path, offset: int) -> None:
 
 def numbers(folder: Path) -> list[int]:
     journal, recovery = open_journal(folder, OPTIONS)
-    found = [int(payload[:4]) for _, _, payload in recovery.records]
+    found = [int(payload[:4]) for _, kind, payload in recovery.records if kind == KIND]
     journal.close()
     return found
 
@@ -100,7 +104,7 @@ def test_a_dump_lists_positions_kinds_and_sizes(folder: Path) -> None:
     lines = [json.loads(line) for line in holt("dump", folder, "--json", "--payload").output.splitlines()]
 
     assert [line["position"] for line in lines] == positions
-    assert {line["kind"] for line in lines} == {20}
+    assert {line["kind"] for line in lines} == {KIND}
     assert [bytes.fromhex(line["payload"])[:4] for line in lines] == [b"%04d" % i for i in range(60)]
     text = holt("dump", folder, "--from", positions[50]).output.splitlines()
     assert len(text) == 10
@@ -113,21 +117,21 @@ def test_a_dump_shows_checkpoints_and_compacted_segments(folder: Path) -> None:
     lines = [json.loads(line) for line in holt("dump", folder, "--json").output.splitlines()]
 
     assert lines[0]["position"] is None
-    assert lines[0]["kind"] == 40
+    assert lines[0]["kind"] == KIND
     assert {positions[0], positions[10], positions[59]} <= {line["position"] for line in lines}
 
 
-def test_damage_in_the_tail_is_found_refused_and_cut_with_a_backup(folder: Path) -> None:
+def test_damage_in_the_tail_is_found_and_refused_and_costs_that_record_alone(folder: Path) -> None:
     positions = written(folder)
     file, offset = segment_of(folder, positions[23])
-    before = {path.name: path.read_bytes() for path in folder.glob("*.seg")}
     hurt(file, offset + 20)
     damaged = file.read_bytes()
     found = holt("check", folder)
     assert found.exit_code == 1
-    assert f"DAMAGE in {file.name} at offset {offset} (position {positions[23]})" in found.output
-    with pytest.raises(JournalCorrupt, match="holt journal repair"):
+    assert f"DAMAGE in {file.name} at offset {offset} (position {positions[23]}, 63 bytes)" in found.output
+    with pytest.raises(JournalCorrupt, match="holt journal repair") as refusal:
         numbers(folder)
+    assert f"A broker does not start on it: {refusal.value}" in found.output
 
     asked = holt("repair", folder)
     assert asked.exit_code == 1
@@ -136,94 +140,160 @@ def test_damage_in_the_tail_is_found_refused_and_cut_with_a_backup(folder: Path)
     done = holt("repair", folder, "--yes")
 
     assert done.exit_code == 0, done.output
-    assert f"Cut the log at position {positions[23]}" in done.output
-    assert numbers(folder) == list(range(23))
+    assert f"Give up 63 bytes at position {positions[23]} ({file.name})" in done.output
+    assert numbers(folder) == [number for number in range(60) if number != 23]
     side = folder / f"{file.name}.from-{offset}.removed"
-    assert side.read_bytes() == damaged[offset:]
-    for name, content in before.items():  # later segments are kept whole beside
-        if name > file.name:
-            assert (folder / f"{name}.removed").read_bytes() == content
+    assert side.read_bytes() == damaged[offset : offset + 63]
     assert holt("check", folder).exit_code == 0
     assert "Nothing to repair" in holt("repair", folder, "--yes").output
 
 
-def test_readable_records_behind_the_damage_are_counted(folder: Path) -> None:
+@pytest.mark.parametrize("byte", range(9))
+@pytest.mark.parametrize("number", [0, 23, 59])
+def test_a_damaged_frame_costs_that_record_alone(folder: Path, number: int, byte: int) -> None:
     positions = written(folder)
-    file, offset = segment_of(folder, positions[51])
-    hurt(file, offset + 20)
-    # Records can be told from rubbish again behind the next SYNC record: a new commit's or a new segment's.
-    following = min(int(path.stem, 16) for path in folder.glob("*.seg") if path > file)
-    readable = [position for position in positions if position > min(following, positions[55])]
-    assert 4 <= len(readable) < 8
+    file, offset = segment_of(folder, positions[number])
+    hurt(file, offset + byte)
 
-    output = holt("repair", folder).output
+    assert holt("repair", folder, "--yes").exit_code == 0
 
-    assert f"and {len(readable)} records behind it that are still readable" in output
-    assert f"({len(readable) * 54} bytes, positions {readable[0]} to {readable[-1]})" in output
+    assert numbers(folder) == [other for other in range(60) if other != number]
 
 
-def test_records_of_the_damaged_commit_itself_are_not_counted_as_readable(folder: Path) -> None:
-    positions = written(folder)
-    file, offset = segment_of(folder, positions[57])
-    hurt(file, offset + 20)
-
-    assert "and 0 records behind it" in holt("repair", folder).output
-
-
-def test_a_damaged_body_of_a_waiting_message_costs_that_message_alone(folder: Path) -> None:
-    positions = written(folder, live=2)
-    file, offset = segment_of(folder, positions[4])
-    hurt(file, offset + 20)
-    assert holt("check", folder).exit_code == 1
-
-    done = holt("repair", folder, "--yes")
-
-    assert done.exit_code == 0, done.output
-    assert str(positions[4]) in done.output
-    assert (folder / f"{file.name}.removed").exists()
-    assert holt("check", folder).exit_code == 0
+@pytest.mark.parametrize("at", range(0, 140, 7))
+def test_one_bad_byte_in_a_batch_costs_one_record_of_it_at_most(folder: Path, at: int) -> None:
     journal, recovery = open_journal(folder, OPTIONS)
-    assert [int(payload[:4]) for _, _, payload in recovery.records] == list(range(31, 60))
-    assert journal.read(positions[8]) == (20, b"0008" + BODY)
-    with pytest.raises(JournalCorrupt):
-        journal.read(positions[4])
+    recovery.drain()
+    journal.append(KIND, b"0000 before")
+    inner = journal.append_batch([(KIND, b"%04d inner" % number) for number in range(1, 8)])
+    journal.append(KIND, b"0008 behind")
     journal.close()
-
-
-def test_a_lost_header_at_the_end_is_cut_off_as_a_whole(folder: Path) -> None:
-    written(folder)
-    last = max(folder.glob("*.seg"))
-    whole = len(numbers(folder))
-    hurt(last, 10)
-    assert holt("check", folder).exit_code == 1
-
-    done = holt("repair", folder, "--yes")
-
-    assert done.exit_code == 0, done.output
-    assert (folder / f"{last.name}.removed").exists()
-    left = numbers(folder)
-    assert left == list(range(len(left)))
-    assert 0 < len(left) < whole
-
-
-def test_a_missing_segment_in_the_tail_is_cut_at_the_hole(folder: Path) -> None:
-    written(folder)
-    segments = sorted(folder.glob("*.seg"))
-    segments[1].unlink()
-    assert holt("check", folder).exit_code == 1
+    file, offset = segment_of(folder, inner[0] - 9)
+    hurt(file, offset + at)
 
     assert holt("repair", folder, "--yes").exit_code == 0
 
     left = numbers(folder)
-    assert left == list(range(len(left)))
+    assert len(left) >= 8
+    assert left == sorted(left)
+    assert holt("check", folder).exit_code == 0
+
+
+@pytest.mark.parametrize("checkpoints", [1, 3])
+def test_a_damaged_body_of_a_waiting_message_costs_that_message_alone(folder: Path, checkpoints: int) -> None:
+    positions = written(folder, live=7, checkpoints=checkpoints)
+    file = min(folder.glob("*.seg"))
+    hurt(file, file.read_bytes().index(b"0007" + BODY) + 20)
+    found = holt("check", folder)
+    assert found.exit_code == 1
+    assert "A broker starts on it" in found.output
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert str(positions[7]) in done.output
+    assert holt("check", folder).exit_code == 0
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    assert journal.read(positions[0]) == (KIND, b"0000" + BODY)
+    assert journal.read(positions[14]) == (KIND, b"0014" + BODY)
+    with pytest.raises(RecordUnreadable) as gone:
+        journal.read(positions[7])
+    assert gone.value.dropped
+    journal.close()
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_damaged_header_of_a_segment_is_written_again(folder: Path, which: int) -> None:
+    written(folder)
+    segment = sorted(folder.glob("*.seg"))[which]
+    hurt(segment, 10)
+    assert holt("check", folder).exit_code == 1
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert numbers(folder) == list(range(60))
+
+
+def test_header_and_index_of_a_compacted_segment_are_kept_twice(folder: Path) -> None:
+    positions = written(folder, live=10, checkpoints=3)
+    segment = min(folder.glob("*.seg"))
+    whole = segment.read_bytes()
+    index_at = int.from_bytes(whole[48:56], "little")
+    hurt(segment, index_at + 3)
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    assert journal.read(positions[10]) == (KIND, b"0010" + BODY)
+    journal.close()
+    segment.write_bytes(whole)
+    hurt(segment, 20)
+
+    assert holt("repair", folder, "--yes").exit_code == 0
+
+    assert segment.read_bytes() == whole
+
+
+@pytest.mark.parametrize("which", [1, 2, -1])
+def test_a_missing_segment_in_the_tail_costs_its_records_alone(folder: Path, which: int) -> None:
+    positions = written(folder)
+    segments = sorted(folder.glob("*.seg"))
+    bases = [int(path.stem, 16) for path in segments] + [positions[-1] + 1]
+    segments[which].unlink()
+    base = int(segments[which].stem, 16)
+    stop = bases[bases.index(base) + 1]
+    checked = holt("check", folder)
+    assert checked.exit_code == 1
+    assert "A broker does not start on it" in checked.output
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert numbers(folder) == [number for number, at in enumerate(positions) if not base <= at < stop]
+
+
+def test_a_missing_segment_of_waiting_messages_is_given_up_by_name(folder: Path) -> None:
+    positions = written(folder, live=10, checkpoints=3)
+    gone = min(folder.glob("*.seg"))
+    gone.unlink()
+    assert f"DAMAGE in {gone.name}" in holt("check", folder).output
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert f"Give up what {gone.name} held" in done.output
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    with pytest.raises(RecordUnreadable) as unreadable:
+        journal.read(positions[0])
+    assert unreadable.value.dropped
+    journal.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "zeroed"])
+def test_a_log_that_lost_its_end_goes_on_behind_it(folder: Path, how: str) -> None:
+    positions = written(folder)
+    file, offset = segment_of(folder, positions[57])
+    whole = file.read_bytes()
+    file.write_bytes(whole[:offset] + (bytes(len(whole) - offset) if how == "zeroed" else b""))
+    assert holt("check", folder).exit_code == 1
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert numbers(folder) == list(range(57))
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    assert journal.append(KIND, b"new") > positions[59]  # no position is given twice
+    journal.close()
 
 
 def test_a_bad_checkpoint_over_a_whole_log_is_put_aside(folder: Path) -> None:
     journal, recovery = open_journal(folder, OPTIONS)
     recovery.drain()
-    journal.append(20, b"0000")
+    journal.append(KIND, b"0000")
     journal.flush()
-    journal.checkpoint([(40, b"state")], [])
+    journal.checkpoint([(KIND, b"state")], [])
     journal.close()
     (mark,) = folder.glob("*.ckpt")
     hurt(mark, 70)
@@ -236,9 +306,9 @@ def test_a_bad_checkpoint_over_a_whole_log_is_put_aside(folder: Path) -> None:
 
 
 def test_what_cannot_be_repaired_is_said_and_left_alone(folder: Path) -> None:
-    written(folder, live=10)
-    (mark,) = folder.glob("*.ckpt")
-    hurt(mark, 70)
+    written(folder, live=10, checkpoints=3)
+    for mark in folder.glob("*.ckpt"):
+        hurt(mark, 70)
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
 
     result = holt("repair", folder, "--yes")
@@ -246,3 +316,43 @@ def test_what_cannot_be_repaired_is_said_and_left_alone(folder: Path) -> None:
     assert result.exit_code == 1
     assert "Cannot repair" in result.output
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"} == before
+
+
+@pytest.mark.parametrize("suffix", ["seg", "ckpt"])
+def test_swapped_files_get_their_names_back(folder: Path, suffix: str) -> None:
+    positions = written(folder, live=3, checkpoints=3)
+    before = {path.name: path.read_bytes() for path in folder.glob("*.seg")}
+    one, other = sorted(folder.glob(f"*.{suffix}"))[-2:]
+    swapped = one.read_bytes(), other.read_bytes()
+    other.write_bytes(swapped[0])
+    one.write_bytes(swapped[1])
+    assert holt("check", folder).exit_code == 1
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert f"Rename {one.name} to {other.name}" in done.output
+    assert {path.name: path.read_bytes() for path in folder.glob("*.seg")} == before
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    assert journal.read(positions[3]) == (KIND, b"0003" + BODY)
+    journal.close()
+
+
+def test_ranges_do_not_hand_out_what_a_repair_gave_up_inside_a_batch(folder: Path) -> None:
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    inner = journal.append_batch([(KIND, b"%04d inner" % number) for number in range(8)])
+    journal.close()
+    file, offset = segment_of(folder, inner[3])
+    hurt(file, offset + 12)
+    assert holt("repair", folder, "--yes").exit_code == 0
+
+    journal, recovery = open_journal(folder, OPTIONS)
+    recovery.drain()
+    with pytest.raises(RecordUnreadable) as gone:
+        journal.run_reader()(array("Q", inner))
+    journal.close()
+
+    assert gone.value.position == inner[3]
+    assert gone.value.dropped

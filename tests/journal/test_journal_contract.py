@@ -379,7 +379,7 @@ def test_checkpoints_in_a_row_give_space_back(bench: Bench) -> None:
         assert journal.checkpoint([(40, b"s")], [array("Q", [last])])
         sizes.append(journal.stats().bytes_on_disk)
 
-    assert max(sizes) < 10_000
+    assert max(sizes) < 60_000, "the last two rounds at most, of 22 kB each"
     assert journal.read(last) == (20, b"x" * 100)
 
 

@@ -8,13 +8,21 @@ from dataclasses import dataclass
 
 import pytest
 
-from holtmq.journal import FileJournal, JournalCorrupt, JournalOptions, Recovery, open_journal
+from holtmq.journal import (
+    FileJournal,
+    JournalCorrupt,
+    JournalOptions,
+    JournalTooNew,
+    Recovery,
+    open_journal,
+)
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.records import SYNC_SIZE, encode_sync, find_syncs
 from holtmq.journal.segment import HEADER_SIZE, read_header
 
 OPTIONS = JournalOptions(segment_bytes=4096)
 FIRST = "0000000000000000.seg"
+BETWEEN = b"between the two newest checkpoints"
 
 Found = list[tuple[int, int, bytes]]
 
@@ -119,16 +127,22 @@ def test_a_hole_in_the_last_commit_is_a_torn_tail() -> None:
 
 
 def killed_when_idle() -> tuple[FakeDisk, Found, Found]:
-    """Several segments, a checkpoint, everything reported durable, the process killed.
+    """Several segments, three checkpoints, everything reported durable, the process killed.
 
-    Also what the log after the checkpoint holds, and what before it is still live."""
+    Also what the log after the newest checkpoint holds, and what before it is still live."""
     disk = FakeDisk()
-    options = JournalOptions(segment_bytes=600)
+    options = JournalOptions(segment_bytes=600, compact_below=0.9)
     journal = opened(disk, options)
     positions = array("Q")
     for number in range(20):
         positions.append(journal.append(20, b"old %d" % number * 8))
         journal.flush()
+    journal.checkpoint([(40, b"first state")], [positions])
+    journal.append(20, b"between")
+    journal.flush()
+    journal.checkpoint([(40, b"older state")], [positions[::2]])
+    journal.append(20, BETWEEN)
+    journal.flush()
     journal.checkpoint([(40, b"state one"), (41, b"state two")], [positions[::2]])
     records: Found = []
     for number in range(16):
@@ -147,9 +161,9 @@ def test_a_flipped_bit_anywhere_never_loses_durable_data_in_silence(mask: int) -
     disk, records, live = killed_when_idle()
     options = JournalOptions(segment_bytes=600)
     refusals: list[tuple[str, str]] = []
-    recovered_whole = unreadable = 0
-    names = [name for name in disk.list() if name != "epoch"]
-    assert len(names) >= 4
+    recovered_whole = unreadable = fell_back = 0
+    names = disk.list()
+    assert len(names) >= 6
 
     for name in names:
         for offset in range(len(disk.content(name))):
@@ -162,8 +176,16 @@ def test_a_flipped_bit_anywhere_never_loses_durable_data_in_silence(mask: int) -
                 refusals.append((name, str(exc)))
                 continue
             recovered_whole += 1
-            assert found == records, (name, offset)
-            assert state == [(40, b"state one"), (41, b"state two")]
+            if state == [(40, b"older state")]:
+                fell_back += 1
+                assert [payload for _, _, payload in found[:1]] == [BETWEEN]
+                assert found[1:] == records, (name, offset)
+                assert name.endswith(".ckpt")
+                assert any(name in warning for warning in recovery.warnings)
+            else:
+                assert found == records, (name, offset)
+                assert state == [(40, b"state one"), (41, b"state two")]
+            assert name != "manifest" or recovery.warnings or offset % 512 >= 60
             for position, kind, payload in live:
                 try:
                     assert journal.read(position) == (kind, payload)
@@ -174,6 +196,7 @@ def test_a_flipped_bit_anywhere_never_loses_durable_data_in_silence(mask: int) -
     assert all(name in text or "fake-disk" in text for name, text in refusals)
     assert recovered_whole > 0
     assert unreadable > 100
+    assert fell_back > 100
 
 
 def test_damage_in_the_last_durable_commit_is_refused_by_name_with_the_way_out() -> None:
@@ -242,14 +265,11 @@ def test_a_bad_newest_checkpoint_falls_back_aloud_to_the_older_one() -> None:
     journal.append(20, b"one")
     journal.flush()
     journal.checkpoint([(40, b"older")], [])
-    older = next(name for name in disk.list() if name.endswith(".ckpt"))
-    kept = disk.content(older)
     second = journal.append(20, b"two")
     journal.flush()
     journal.checkpoint([(40, b"newer")], [])
-    newer = next(name for name in disk.list() if name.endswith(".ckpt"))
+    _, newer = (name for name in disk.list() if name.endswith(".ckpt"))
     disk.crash(Keep.EVERYTHING)
-    disk.replace(older, kept)  # as after a crash between the new one's rename and the old one's removal
     disk.flip(newer, len(disk.content(newer)) // 2)
 
     found, recovery, _ = recovered(disk)
@@ -259,18 +279,117 @@ def test_a_bad_newest_checkpoint_falls_back_aloud_to_the_older_one() -> None:
     assert any(newer in warning for warning in recovery.warnings)
 
 
-def test_a_lone_bad_checkpoint_is_refused() -> None:
+def test_the_first_checkpoint_of_all_falls_back_to_the_log_from_its_start() -> None:
     disk = FakeDisk()
     journal = opened(disk)
-    journal.append(20, b"one")
+    one = journal.append(20, b"one")
     journal.flush()
     journal.checkpoint([(40, b"state")], [])
     name = next(name for name in disk.list() if name.endswith(".ckpt"))
     disk.crash(Keep.EVERYTHING)
     disk.flip(name, 80)
 
-    with pytest.raises(JournalCorrupt, match=name):
+    found, recovery, _ = recovered(disk)
+
+    assert list(recovery.checkpoint) == []
+    assert found == [(one, 20, b"one")]
+    assert any(name in warning for warning in recovery.warnings)
+
+
+def test_two_bad_checkpoints_are_refused_by_name() -> None:
+    disk, _, _ = killed_when_idle()
+    marks = [name for name in disk.list() if name.endswith(".ckpt")]
+    assert len(marks) == 2
+    for name in marks:
+        disk.flip(name, 80)
+
+    with pytest.raises(JournalCorrupt, match=marks[1]):
+        recovered(disk, JournalOptions(segment_bytes=600))
+
+
+def test_a_missing_newest_checkpoint_falls_back_aloud_to_the_older_one() -> None:
+    disk, records, live = killed_when_idle()
+    newest = max(name for name in disk.list() if name.endswith(".ckpt"))
+    disk.remove(newest)
+
+    found, recovery, journal = recovered(disk, JournalOptions(segment_bytes=600))
+
+    assert list(recovery.checkpoint) == [(40, b"older state")]
+    assert found[1:] == records
+    assert any(newest in warning for warning in recovery.warnings)
+    assert [journal.read(position) for position, _, _ in live] == [(kind, data) for _, kind, data in live]
+
+
+def test_an_old_checkpoint_that_is_put_back_is_not_believed() -> None:
+    disk = FakeDisk()
+    options = JournalOptions(segment_bytes=600)
+    journal = opened(disk, options)
+    kept = ("", b"")
+    for number in range(5):
+        position = journal.append(20, b"message %d" % number * 30)
+        journal.flush()
+        journal.checkpoint([(40, b"%d" % number)], [array("Q", [position])])
+        if number == 1:
+            name = max(name for name in disk.list() if name.endswith(".ckpt"))
+            kept = name, disk.content(name)
+    disk.crash(Keep.EVERYTHING)
+    disk.replace(*kept)
+
+    _, recovery, _ = recovered(disk.copy(), options)
+    assert list(recovery.checkpoint) == [(40, b"4")]
+
+    for name in disk.list():
+        if name.endswith(".ckpt") and name != kept[0]:
+            disk.remove(name)
+    with pytest.raises(JournalCorrupt):
+        recovered(disk, options)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_missing_last_segment_is_refused_by_name(clean: bool) -> None:
+    disk = FakeDisk()
+    options = JournalOptions(segment_bytes=600)
+    journal = opened(disk, options)
+    for number in range(20):
+        journal.append(20, b"message %d" % number * 8)
+        journal.flush()
+    if clean:
+        journal.close()
+    disk.crash(Keep.NOTHING)  # what names the last segment is durable
+    last = max(name for name in disk.list() if name.endswith(".seg"))
+    disk.remove(last)
+
+    with pytest.raises(JournalCorrupt, match=f"{last} is missing"):
+        recovered(disk, options)
+
+
+@pytest.mark.parametrize("how", ["cut", "zeroed"])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_log_that_lost_its_end_is_refused(how: str, clean: bool) -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    for number in range(5):
+        last = journal.append(20, b"message %d" % number)
+        journal.flush()
+    if clean:
+        journal.close()
+    disk.crash(Keep.EVERYTHING)
+    content = disk.content(FIRST)
+    at = last - SYNC_SIZE + HEADER_SIZE  # the whole last commit, as if it had never been
+    disk.replace(FIRST, content[:at] + (bytes(len(content) - at) if how == "zeroed" else b""))
+
+    with pytest.raises(JournalCorrupt, match=f"{FIRST} is damaged at offset {at} .*durable up to position"):
         recovered(disk)
+
+
+def test_without_a_manifest_the_log_opens_with_a_warning() -> None:
+    disk, records, _ = killed_when_idle()
+    disk.remove("manifest")
+
+    found, recovery, _ = recovered(disk, JournalOptions(segment_bytes=600))
+
+    assert found == records
+    assert any("manifest" in warning for warning in recovery.warnings)
 
 
 def test_a_forged_sync_record_in_a_message_does_not_turn_a_torn_tail_into_damage() -> None:
@@ -311,7 +430,7 @@ def test_a_segment_of_a_newer_format_is_refused_as_such() -> None:
     header[60:64] = zlib.crc32(bytes(header[:60])).to_bytes(4, "little")
     disk.replace(FIRST, bytes(header) + disk.content(FIRST)[64:])
 
-    with pytest.raises(JournalCorrupt, match="format version 9"):
+    with pytest.raises(JournalTooNew, match=r"format version 9 .* HoltMQ 0\.1\.0 wrote it"):
         recovered(disk)
 
 

@@ -171,7 +171,7 @@ def test_a_full_disk_is_a_clear_failure_and_everything_confirmed_is_there_after_
 
 
 def test_no_space_for_a_checkpoint_leaves_the_journal_working() -> None:
-    disk = FakeDisk(capacity=4096 + 600)
+    disk = FakeDisk(capacity=4096 + 1024 + 600)
     journal = opened(disk)
     journal.append(20, b"before")
     journal.flush()
@@ -193,6 +193,9 @@ def test_no_space_for_a_compaction_leaves_the_old_segment_in_place() -> None:
     disk = FakeDisk()
     journal = opened(disk)
     positions = array("Q", [journal.append(20, b"%d" % i * 40) for i in range(200)])
+    journal.flush()
+    assert journal.checkpoint([(40, b"state")], [positions[::40]])
+    journal.append(20, b"more")
     journal.flush()
     disk.fail_write(nth=2, code=errno.ENOSPC)  # the first is the checkpoint's
 

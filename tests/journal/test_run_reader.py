@@ -157,8 +157,9 @@ def test_compaction_changes_nothing_for_a_reader_that_is_under_way() -> None:
     reader = journal.run_reader()
     found = payloads(reader(array("Q", kept[:2])))
 
-    assert journal.checkpoint([], [array("Q", kept)])
-    journal.flush()
+    for _ in range(2):  # the first one leaves everything to the log before it
+        assert journal.checkpoint([], [array("Q", kept)])
+        journal.flush()
 
     assert journal.stats().compactions
     assert found + payloads(reader(array("Q", kept[2:]))) == expected

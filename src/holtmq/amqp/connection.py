@@ -32,7 +32,8 @@ from holtmq.amqp.reading import Reading
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
-from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.exchanges import Kind
+from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 
@@ -214,7 +215,11 @@ class Connection:
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                 f"({self.channel_max})",
             )
+        full = self.broker.limits.check_channel(self.user_name)
+        if full is not None:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
         channel = self.channels[number] = Channel(self, number)
+        self.broker.limits.channel_opened(self.user_name)
         channel.send(ChannelOpenOk())
 
     def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
@@ -263,6 +268,26 @@ class Connection:
         self.hooks.channel_failed(channel.number, error)
 
     # -- for channels ----------------------------------------------------------------------------
+
+    def restricts_topics(self, exchange: QueueExchange) -> bool:
+        """Whether this user may use some topics of the exchange and others not."""
+        permissions = self.broker.topic_permissions
+        return exchange.inner_kind is Kind.TOPIC and permissions.restricts(
+            self.user_name, self.vhost.name, exchange.name
+        )
+
+    def check_topic(self, exchange: str, topic: str, *, write: bool) -> None:
+        """Refuse a topic that this user may not use; other exchanges than those of topics are not asked."""
+        vhost = self.vhost
+        found = vhost.exchanges.get(exchange)
+        if found is None or not self.restricts_topics(found):
+            return
+        permissions = self.broker.topic_permissions
+        if not permissions.may(self.user_name, vhost.name, exchange, topic, write=write):
+            raise AccessRefused(
+                f"access to topic '{topic}' in exchange '{exchange}' in vhost '{vhost.name}' "
+                f"refused for user '{self.user_name}'"
+            )
 
     def check(self, action: Action, name: str) -> None:
         """Refuse what this user may not do."""
@@ -332,6 +357,7 @@ class Connection:
         user = self.broker.users.user(user_name)
         self.may_impersonate = user is not None and "impersonator" in user.tags
         self.phase = Phase.RUNNING
+        self.broker.limits.connected(vhost.name, user_name)
         self.hooks.opened()
 
     def block(self, reason: str) -> None:
@@ -364,7 +390,7 @@ class Connection:
         if self.phase is Phase.PROTOCOL:
             self.end(str(error))
             return
-        self._close_channels()
+        self._leave()
         self._send(ConnectionClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
         self.phase = Phase.CLOSING
         self.closed_because = error.reply_text
@@ -374,10 +400,16 @@ class Connection:
         """No more is read or written after the outbox is flushed."""
         if self.phase is Phase.CLOSED:
             return
-        self._close_channels()
+        self._leave()
         self.phase = Phase.CLOSED
         self.closed_because = self.closed_because or reason
         self.hooks.ended()
+
+    def _leave(self) -> None:
+        """Once, whoever begins: the connection no longer counts."""
+        if self.phase is Phase.RUNNING:
+            self.broker.limits.disconnected(self.vhost.name, self.user_name)
+        self._close_channels()
 
     def _close_channels(self) -> None:
         for channel in list(self.channels.values()):

@@ -16,6 +16,7 @@ from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.handshake import Settings
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
+from holtmq.auth.passwords import VerifiedCredentials
 from holtmq.auth.turns import TooManyLogins
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
@@ -54,7 +55,8 @@ class AmqpServer:
         self.limits = limits
         self.wake = wake
         self.refresh_clock = refresh_clock
-        self.authenticator = Authenticator(broker.users)
+        self.verified = VerifiedCredentials()
+        self.authenticator = Authenticator(broker.users, self.verified)
         self.connections: set[AmqpProtocol] = set()
         self.with_output: list[AmqpProtocol] = []
         broker.on_expelled = self.expel

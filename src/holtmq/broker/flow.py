@@ -166,12 +166,15 @@ class Flow(Publishing):
 
     def _turn_queue(self, queue: WorkQueue) -> None:
         store = queue.store
-        if queue.consumers:
+        if queue.consumers and not self.journal.failed and not self.journal.stalled:
+            # Else a delivery's ack could not be kept: the message would come twice for nothing.
             queue.dispatch(self.now_ms, self.pager)
         if queue.expiring and len(store):
             self._expire(queue)
         if queue.outcasts:
             self.cast_out(queue)
+        if store.unreadable:
+            self._pass_over(queue)
         journal = self.journal
         if journal.failed:
             queue.settled.clear()  # nothing more can be written; a restart brings these back
@@ -182,6 +185,16 @@ class Flow(Publishing):
             queue.delivered_recorded = queue.delivered_upto
             journal.append(Kind.DELIVERED, encode_mark(queue.id, queue.delivered_upto))
         store.spill(self.pager, queue.bytes)
+
+    def _pass_over(self, queue: WorkQueue) -> None:
+        """The journal could not read some messages: the queue goes on without them."""
+        for error in queue.take_unreadable():
+            self.damage.note("queue", queue.vhost, queue.name, error)
+            queue.bytes = max(0, queue.bytes - error.size)
+            if error.dropped and queue.persisted:  # a repair has given it up: it leaves for good
+                queue.settled.append(error.position)
+        if not len(queue):
+            queue.bytes = 0
 
     def _expire(self, queue: WorkQueue) -> None:
         queue.expire(self.now_ms, self.pager, _EXPIRE_AT_ONCE)

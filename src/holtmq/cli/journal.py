@@ -1,4 +1,4 @@
-"""``holt journal check | dump | repair``: the operator's tools for a data folder.
+"""``holt journal check | damaged | dump | repair | scrub``: the operator's tools for a data folder.
 
 Owns: arguments, words and exit statuses. Must not touch: the formats; ``holtmq.journal`` finds and acts.
 """
@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import click
+import msgspec
 
-from holtmq.journal import JournalCorrupt, JournalLocked
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.rehearsal import rehearse
+from holtmq.journal import JournalCorrupt, JournalError, JournalLocked
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.inspection import CheckReport, Listed, check, dump
+from holtmq.journal.inspection import CheckReport, Fold, Listed, Where, check, dump, view
+from holtmq.journal.interface import RecordUnreadable
+from holtmq.journal.names import put_names_right, wrong_names
 from holtmq.journal.records import KIND_NAMES
+from holtmq.journal.recovery import TailWalk, survey
 from holtmq.journal.repair import apply_repair, describe, plan_repair
+from holtmq.journal.scrub import Rot, scrub
+from holtmq.journal.segment import base_of
+from holtmq.journal.viewing import ViewingJournal
 
 _DAMAGED = 1
 _FOLDER = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
-# What the broker calls its kinds; its own names are added by whoever knows them.
-kind_names: dict[int, str] = dict(KIND_NAMES)
+kind_names: dict[int, str] = {**KIND_NAMES, **{int(kind): kind.name for kind in Kind}}
 
 
 @click.group()
@@ -33,15 +42,76 @@ def journal() -> None:
 @_FOLDER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check_command(folder: Path, as_json: bool) -> None:
-    """Verify every checksum in FOLDER. Exit status 1 when something is damaged."""
+    """Say whether a broker starts on FOLDER, and verify every checksum in it.
+
+    The verdict is the broker's own. Exit status 1 when it would not start, or when something is damaged.
+    """
     disk = OsDisk(folder)
     owner = _owner(disk)
-    report = check(disk)
+    report = check(disk, _fold(disk))
     if as_json:
         click.echo(json.dumps(_as_json(report, owner), indent=2))
     else:
         _print(report, owner)
-    sys.exit(_DAMAGED if report.problems else 0)
+    sys.exit(_DAMAGED if report.problems or report.refusal else 0)
+
+
+@journal.command("damaged")
+@_FOLDER
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
+def damaged_command(folder: Path, as_json: bool) -> None:
+    """List the messages in FOLDER that cannot be read: queue, position, size, reason.
+
+    A broker sets them aside and goes on. Exit status 1 when there are any.
+    """
+    disk = OsDisk(folder)
+    try:
+        found = survey(disk)
+        view_of = ViewingJournal(disk)
+        broker, service = rehearse(view_of, view(disk, found, TailWalk(disk, found)))
+    except JournalError as exc:
+        raise click.ClickException(str(exc)) from None
+    for problem in check(disk).problems:
+        error = RecordUnreadable(problem.text, problem.position, problem.text, problem.size)
+        if problem.where in (Where.RECORD, Where.SEGMENT):
+            service.store.note_rot(error)
+            broker.note_rot(error)
+    rows = broker.flow.damage.rows
+    for row in rows:
+        if as_json:
+            click.echo(json.dumps(msgspec.structs.asdict(row)))
+        else:
+            name = row.name if row.offset is None else f"{row.name} offset {row.offset}"
+            click.echo(
+                f"{row.where} {row.vhost} {name}  position {row.position}  {row.size} bytes  {row.reason}"
+            )
+    if rows:
+        click.echo(f"{len(rows)} messages. `holt journal repair {folder}` gives them up.", err=True)
+    sys.exit(_DAMAGED if rows else 0)
+
+
+@journal.command("scrub")
+@_FOLDER
+@click.option("--rate", default=0.0, help="At most so many megabytes a second; 0: as fast as the disk.")
+def scrub_command(folder: Path, rate: float) -> None:
+    """Read every closed file in FOLDER and verify it, also beside a running broker.
+
+    Exit status 1 when something is damaged.
+    """
+    disk = OsDisk(folder)
+    owner = _owner(disk)
+    bases = [base for base in map(base_of, disk.list()) if base is not None]
+    read = found = 0
+    for step in scrub(disk, max(bases, default=None) if owner is not None else None):
+        if isinstance(step, Rot):
+            found += 1
+            click.echo(f"DAMAGE in {step.name} at position {step.position}, {step.size} bytes: {step.reason}")
+            continue
+        read += step
+        if rate > 0:
+            time.sleep(step / (rate * 1e6))
+    click.echo(f"{read} bytes read, {found} damaged places.")
+    sys.exit(_DAMAGED if found else 0)
 
 
 @journal.command("dump")
@@ -68,14 +138,27 @@ def dump_command(folder: Path, as_json: bool, kinds: tuple[int, ...], first: int
 @_FOLDER
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done and lost.")
 def repair_command(folder: Path, yes: bool) -> None:
-    """Cut damage out of FOLDER. What is removed is kept in files that end in .removed."""
+    """Make FOLDER one that a broker starts on, without what cannot be read.
+
+    What is replaced is kept in files that end in .removed.
+    """
     disk = OsDisk(folder)
     try:
         disk.lock()
     except JournalLocked as exc:
         raise click.ClickException(f"{exc}; stop it first") from None
     try:
-        plan = plan_repair(disk)
+        renames = wrong_names(disk)
+        for wrong, right in renames:
+            click.echo(f"Rename {wrong} to {right}: that is what its header says it is.")
+        if renames and yes:
+            put_names_right(disk, renames)
+        elif renames:
+            click.echo("Nothing was changed. Run again with --yes to do this; the rest is looked at then.")
+            sys.exit(_DAMAGED)
+        plan = plan_repair(disk, _fold(disk))
+        if plan.report.too_new or (plan.report.refusal and not plan.report.problems):
+            raise click.ClickException(plan.report.refusal)
         if not plan.needed and not plan.hopeless:
             if plan.report.torn is not None:
                 click.echo(
@@ -94,9 +177,17 @@ def repair_command(folder: Path, yes: bool) -> None:
             sys.exit(_DAMAGED)
         for name in apply_repair(disk, plan):
             click.echo(f"Kept: {folder / name}")
-        click.echo("Done. `holt journal check` should find nothing now.")
+        left = check(disk, _fold(disk))
+        if left.refusal or left.problems:
+            raise click.ClickException(left.refusal or left.problems[0].text)
+        click.echo("Done: a broker starts on it.")
     finally:
         disk.unlock()
+
+
+def _fold(disk: OsDisk) -> Fold:
+    """What a broker makes of the records: the verdict is its own."""
+    return lambda recovery: rehearse(ViewingJournal(disk), recovery)
 
 
 def _owner(disk: OsDisk) -> str | None:
@@ -130,6 +221,10 @@ def _line(record: Listed, as_json: bool, payload: bool) -> str:
 def _as_json(report: CheckReport, owner: str | None) -> dict[str, object]:
     return {
         "folder": report.folder,
+        "starts": not report.refusal,
+        "refusal": report.refusal,
+        "warnings": report.warnings,
+        "writer": report.writer,
         "owner": owner,
         "records": report.records,
         "checkpoint": report.checkpoint,
@@ -153,6 +248,7 @@ def _as_json(report: CheckReport, owner: str | None) -> dict[str, object]:
                 "file": problem.name,
                 "offset": problem.offset,
                 "position": problem.position,
+                "size": problem.size,
                 "text": problem.text,
             }
             for problem in report.problems
@@ -178,14 +274,21 @@ def _print(report: CheckReport, owner: str | None) -> None:
             f"Torn tail: {report.torn.dropped_bytes} bytes at position {report.torn.position} that were "
             "never durable; the next start cuts them off."
         )
+    for warning in report.warnings:
+        click.echo(f"WARNING: {warning}")
     for problem in report.problems:
+        size = f", {problem.size} bytes" if problem.size else ""
         click.echo(
-            f"DAMAGE in {problem.name} at offset {problem.offset} "
-            f"(position {problem.position}): {problem.text}"
+            f"DAMAGE in {problem.name or report.folder} at offset {problem.offset} "
+            f"(position {problem.position}{size}): {problem.text}"
         )
+    if report.refusal:
+        click.echo(f"A broker does not start on it: {report.refusal}")
+    elif report.problems:
+        click.echo("A broker starts on it, and sets aside the messages that it cannot read.")
     if report.problems:
         click.echo(
             f"{len(report.problems)} problems. `holt journal repair {report.folder}` says what can be done."
         )
-    else:
+    elif not report.refusal:
         click.echo(f"{report.records} records, no damage.")

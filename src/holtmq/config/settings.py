@@ -97,6 +97,12 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About("Bytes written between checkpoints; bounds the time a restart takes.", values.SIZE, 64 * KIB),
     ] = 256 * MIB
+    scrub_bytes_per_second: Annotated[
+        int,
+        About(
+            "How fast stored data is read in the background, to find damage early; 0: never.", values.SIZE, 0
+        ),
+    ] = 1 * MIB
     replica: Annotated[
         Secret,
         About(

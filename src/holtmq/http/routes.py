@@ -6,7 +6,7 @@ Owns: the order. Must not touch: what endpoints do.
 from typing import Final
 
 from holtmq.http import hot_routes
-from holtmq.http.arrow import ranges, staging
+from holtmq.http.arrow import exchange_rows, ranges, staging
 from holtmq.http.dashboard import api, clients, events, pages
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
@@ -17,6 +17,7 @@ from holtmq.http.operator import (
     groups,
     messages,
     metrics,
+    pipelines,
     resources,
     scrape,
     session,
@@ -40,8 +41,10 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *messages.ENDPOINTS,
     *status.ENDPOINTS,
     *analytics.ENDPOINTS,
+    *pipelines.ENDPOINTS,
     *ranges.ENDPOINTS,
     *staging.ENDPOINTS,
+    *exchange_rows.ENDPOINTS,
     *reads.ENDPOINTS,
     *keyed.ENDPOINTS,
     *locks.ENDPOINTS,

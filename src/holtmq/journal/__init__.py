@@ -10,6 +10,7 @@ from .interface import (
     JournalFailed,
     JournalLocked,
     JournalStats,
+    JournalTooNew,
     Recovery,
     TornTail,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "JournalLocked",
     "JournalOptions",
     "JournalStats",
+    "JournalTooNew",
     "MemoryJournal",
     "Recovery",
     "TornTail",

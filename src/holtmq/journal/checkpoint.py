@@ -15,7 +15,7 @@ from typing import Final
 
 from .checksum import crc32
 from .disk import Disk, File
-from .interface import JournalCorrupt
+from .interface import JournalCorrupt, JournalTooNew
 from .records import (
     END,
     FRAME,
@@ -29,11 +29,12 @@ from .records import (
     record_at,
 )
 from .segment import TEMPORARY
+from .versions import PROGRAM, WRITER, version_name
 
 SUFFIX: Final = ".ckpt"
 _MAGIC: Final = b"HOLTCKP\n"
 _VERSION: Final = 1
-_HEADER: Final = Struct("<8sHHIQQ28x")  # magic, version, flags, reserved, position, epoch
+_HEADER: Final = Struct("<8sHHIQQ28x")  # magic, version, flags, writer's version, position, epoch
 _CHECKSUM: Final = Struct("<I")
 _HEADER_SIZE: Final = _HEADER.size + _CHECKSUM.size
 _END_BODY: Final = Struct("<QI")  # records, checksum of everything before the END record
@@ -47,6 +48,7 @@ class Checkpoint:
     epoch: int
     segments: tuple[int, ...]  # bases of the segments that the state refers to
     size: int
+    writer: int = 0  # version of the program that wrote it
 
 
 def checkpoint_name(position: int) -> str:
@@ -67,7 +69,7 @@ def write_checkpoint(
     disk: Disk, position: int, epoch: int, segments: Sequence[int], records: Sequence[tuple[int, bytes]]
 ) -> int:
     """Write it under a temporary name and sync it; its size. ``publish`` makes it count."""
-    fields = _HEADER.pack(_MAGIC, _VERSION, 0, 0, position, epoch)
+    fields = _HEADER.pack(_MAGIC, _VERSION, 0, WRITER, position, epoch)
     file = disk.open(checkpoint_name(position) + TEMPORARY, create=True)
     try:
         parts = [fields, _CHECKSUM.pack(crc32(fields)), encode(SEGMENTS, array("Q", segments).tobytes())]
@@ -94,14 +96,14 @@ def write_checkpoint(
         file.close()
 
 
-def publish(disk: Disk, position: int) -> None:
-    """Make the written checkpoint the valid one, durably, and only then remove the older ones."""
+def publish(disk: Disk, position: int, older: int | None) -> None:
+    """Make the written checkpoint the valid one, durably, and only then remove all but it and ``older``."""
     name = checkpoint_name(position)
     disk.rename(name + TEMPORARY, name)
     disk.sync_dir()
     for other in disk.list():
         at = position_of(other)
-        if at is not None and at < position:
+        if at is not None and at not in (position, older):
             disk.remove(other)
     disk.sync_dir()
 
@@ -127,7 +129,7 @@ def _verify(file: File, position: int, name: str) -> Checkpoint:
     if size < _HEADER_SIZE + tail:
         raise JournalCorrupt(f"checkpoint {name} is cut short at offset {size}")
     head = file.pread(_HEADER_SIZE, 0)
-    magic, version, _, _, own, epoch = _HEADER.unpack_from(head)
+    magic, version, _, writer, own, epoch = _HEADER.unpack_from(head)
     if (
         magic != _MAGIC
         or _CHECKSUM.pack(crc32(head[: _HEADER.size])) != head[_HEADER.size :]
@@ -137,8 +139,9 @@ def _verify(file: File, position: int, name: str) -> Checkpoint:
             f"checkpoint {name} is damaged at offset 0: its header does not match its checksum"
         )
     if version != _VERSION:
-        raise JournalCorrupt(
-            f"checkpoint {name} has format version {version}; this program reads version {_VERSION}"
+        raise JournalTooNew(
+            f"checkpoint {name} has format version {version}; this program ({PROGRAM}) reads version "
+            f"{_VERSION}. HoltMQ {version_name(writer)} wrote it: use that or a later one"
         )
     try:
         kind, payload = record_at(file.pread(tail, size - tail), 0)
@@ -156,7 +159,16 @@ def _verify(file: File, position: int, name: str) -> Checkpoint:
         raise JournalCorrupt(f"checkpoint {name} is damaged: the checksum over the whole file does not match")
     length = PREFIX.unpack(file.pread(PREFIX_SIZE, _HEADER_SIZE))[0]
     _, bases = record_at(file.pread(PREFIX_SIZE + length, _HEADER_SIZE), 0)
-    return Checkpoint(position, epoch, tuple(array("Q", bases)), size)
+    return Checkpoint(position, epoch, tuple(array("Q", bases)), size, writer)
+
+
+def written_as(file: File) -> int | None:
+    """The position that a whole header says, whatever the file is called; None without one."""
+    head = file.pread(_HEADER_SIZE, 0)
+    if len(head) < _HEADER_SIZE or _CHECKSUM.pack(crc32(head[: _HEADER.size])) != head[_HEADER.size :]:
+        return None
+    magic, _, _, _, position, _ = _HEADER.unpack_from(head)
+    return int(position) if magic == _MAGIC else None
 
 
 def read_checkpoint(disk: Disk, position: int) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""One checkpoint at a time, beside the commits.
+"""One checkpoint at a time, beside the commits; the one before it is kept with all that it needs.
 
 Owns: the two steps of a checkpoint (write; then, once the log is durable that far, publish and reclaim) and
 the thread they run in. Must not touch: the log's open end, the writer thread.
@@ -16,8 +16,9 @@ from functools import partial
 from typing import TypeVar
 
 from .checkpoint import discard, publish, write_checkpoint
-from .compaction import Reclaimed, SealedSegment, reclaim
+from .compaction import Keeping, Reclaimed, SealedSegment, Standing, reclaim
 from .disk import Disk
+from .dropped import Dropped
 from .interface import Defer
 from .live import LivePositions, live_bases
 from .mirror import Mirror
@@ -43,11 +44,19 @@ class _Running:
 class Checkpointer:
     """``done`` is told how each one ended. Without ``notify`` every step runs inline."""
 
-    def __init__(self, disk: Disk, notify: Defer | None, done: Callable[[CheckpointOutcome], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        notify: Defer | None,
+        done: Callable[[CheckpointOutcome], None],
+        dropped: Dropped,
+    ) -> None:
         self._disk = disk
+        self._dropped = dropped
         self._notify = notify
         self._done = done
         self._running: _Running | None = None
+        self._newest: Standing | None = None  # published; the next one's elder
         self._thread: threading.Thread | None = None
         self._results: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
@@ -60,6 +69,19 @@ class Checkpointer:
         if running is None or running.live is None or running.publishing:
             return None
         return running.position
+
+    @property
+    def busy(self) -> bool:
+        return self._running is not None
+
+    @property
+    def newest(self) -> int | None:
+        """The position of the last one that was published."""
+        return None if self._newest is None else self._newest.position
+
+    def recovered(self, position: int, segments: Sequence[int]) -> None:
+        """The checkpoint that this journal was opened from."""
+        self._newest = Standing(position, None, frozenset(segments))
 
     def begin(
         self,
@@ -82,6 +104,8 @@ class Checkpointer:
     def proceed(self, sealed: Sequence[SealedSegment], threshold: float, unsynced: str | None) -> None:
         """The log is durable far enough: publish, then reclaim from the sealed segments.
 
+        What the checkpoint before this one needs stays: its messages, and the log from its position on.
+
         ``unsynced``: where commits do not sync, the segment that must be synced first after all. A checkpoint
         that outlives the log it stands on would refuse to start.
         """
@@ -89,9 +113,10 @@ class Checkpointer:
         assert running is not None
         assert running.live is not None
         running.publishing = True
-        position, live, mirror = running.position, running.live, self.mirror
+        state = Standing(running.position, running.live)
+        keeping = Keeping(state, self._newest, self._dropped)
         work = partial(
-            _publish, self._disk, position, live, sealed, threshold, unsynced, self._stopping.is_set, mirror
+            _publish, self._disk, keeping, sealed, threshold, unsynced, self._stopping.is_set, self.mirror
         )
         self._background(work, self._finished)
 
@@ -113,7 +138,9 @@ class Checkpointer:
         written()
 
     def _finished(self, outcome: CheckpointOutcome) -> None:
-        self._running = None
+        running, self._running = self._running, None
+        if outcome.published and running is not None:
+            self._newest = Standing(running.position, running.live)
         self._done(outcome)
 
     def _background(self, work: Callable[[], _Value], then: Callable[[_Value], None]) -> None:
@@ -155,15 +182,14 @@ def _write(
 
 def _publish(
     disk: Disk,
-    position: int,
-    live: LivePositions,
+    keeping: Keeping,
     sealed: Sequence[SealedSegment],
     threshold: float,
     unsynced: str | None,
     stopping: Callable[[], bool],
     mirror: Mirror | None,
 ) -> CheckpointOutcome:
-    outcome = CheckpointOutcome(position)
+    outcome = CheckpointOutcome(keeping.state.position)
     try:
         if unsynced is not None:
             file = disk.open(unsynced, write=True)
@@ -171,11 +197,13 @@ def _publish(
                 file.sync()
             finally:
                 file.close()
-        publish(disk, position)
+        older = keeping.older
+        publish(disk, keeping.state.position, None if older is None else older.position)
         outcome.published = True
         if mirror is not None:
-            mirror.published(position)
-        outcome.reclaimed = reclaim(disk, sealed, live, threshold, stopping)
+            mirror.published(keeping.state.position)
+        if older is not None:  # the first one's elder is the log from its very start
+            outcome.reclaimed = reclaim(disk, sealed, keeping, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
         if mirror is not None:
             mirror.reclaimed()

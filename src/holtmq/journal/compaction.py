@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Final
 
 from .disk import Disk
-from .interface import PositionNotHeld
+from .dropped import Dropped
+from .interface import PositionNotHeld, RecordUnreadable
 from .live import LivePositions
 from .reader import LogReader
 from .records import encode
@@ -38,6 +39,36 @@ class SealedSegment:
     size: int  # of the file
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A checkpoint that counts, and what it needs of the segments before its position."""
+
+    position: int
+    live: LivePositions | None  # None: a former owner made it, and only ``segments`` are known
+    segments: frozenset[int] = frozenset()
+
+    def may_need(self, segment: SealedSegment) -> bool:
+        if segment.end > self.position:
+            return True
+        if self.live is None:
+            return segment.base in self.segments
+        return self.live.any_between(segment.base, segment.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """The two checkpoints that are kept, and what a repair has given up of their messages."""
+
+    state: Standing
+    older: Standing | None
+    dropped: Dropped
+
+    def live(self) -> LivePositions:
+        known = [checkpoint.live for checkpoint in (self.state, self.older) if checkpoint is not None]
+        first, *others = [live for live in known if live is not None]
+        return first.joined(others[0]) if others else first
+
+
 @dataclass(slots=True)
 class Reclaimed:
     deleted: list[int] = field(default_factory=list)
@@ -49,20 +80,29 @@ class Reclaimed:
 def reclaim(
     disk: Disk,
     segments: Sequence[SealedSegment],
-    live: LivePositions,
+    keeping: Keeping,
     threshold: float,
     stopping: Callable[[], bool],
 ) -> Reclaimed:
-    """Delete the segments without a live position; compact those whose live share is below ``threshold``."""
+    """Delete the segments that neither checkpoint needs; compact those with little that is live.
+
+    Little: a share below ``threshold``. Live is what either checkpoint refers to. The segments that the older
+    one would replay stay as they are.
+    """
     done = Reclaimed()
+    state, older, live = keeping.state, keeping.older, keeping.live()
+    assert older is not None
+    segments = [segment for segment in segments if segment.end <= older.position]
     dead: list[SealedSegment] = []
     sparse: list[SealedSegment] = []
-    reader = LogReader(disk, [segment.base for segment in segments], handles=1)
+    reader = LogReader(disk, [segment.base for segment in segments], 1, keeping.dropped)
     try:
         for segment in segments:
-            if not live.any_between(segment.base, segment.end):
+            if not state.may_need(segment) and not older.may_need(segment):
                 dead.append(segment)
                 continue
+            if older.live is None and older.may_need(segment):
+                continue  # which of its records is not known; the next checkpoint's elder will be ours
             try:
                 if _live_share(reader, segment, live) < threshold:
                     sparse.append(segment)
@@ -104,7 +144,11 @@ def _live_share(reader: LogReader, segment: SealedSegment, live: LivePositions) 
     for positions, first, stop in live.slices(segment.base, segment.end):
         count += stop - first
         for index in range(first, stop, max((stop - first) // _SAMPLES, 1)):
-            sampled_bytes += reader.record_size(positions[index])
+            try:
+                sampled_bytes += reader.record_size(positions[index])
+            except RecordUnreadable as exc:
+                if not exc.dropped:
+                    raise
             sampled += 1
             if sampled >= 4 * _SAMPLES:
                 break
@@ -117,7 +161,11 @@ def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: LivePo
     def records() -> Iterator[tuple[int, int, bytes]]:
         wanted = live.between(segment.base, segment.end)
         while run := list(islice(wanted, _SLICE)):
-            for position, (kind, payload) in zip(run, reader.read_many(run), strict=True):
+            try:
+                read = [*zip(run, reader.read_many(run), strict=True)]
+            except RecordUnreadable:
+                read = [*_but_dropped(reader, run)]
+            for position, (kind, payload) in read:
                 yield position, kind, payload
 
     old = disk.open(segment_name(segment.base))
@@ -130,10 +178,23 @@ def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: LivePo
     return size
 
 
+def _but_dropped(reader: LogReader, run: list[int]) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """What a repair has given up need not be kept; anything else that cannot be read stays where it is."""
+    for position in run:
+        try:
+            yield position, reader.read(position)
+        except RecordUnreadable as exc:
+            if not exc.dropped:
+                raise
+
+
 def write_compacted(
     disk: Disk, before: SegmentHeader, end: int, records: Iterator[tuple[int, int, bytes]]
 ) -> int:
-    """Put a segment of these records alone in the place of the one that ``before`` heads; its size."""
+    """Put a segment of these records alone in the place of the one that ``before`` heads; its size.
+
+    Index and header follow twice: a flipped bit there would cost every record of the segment.
+    """
     name = segment_name(before.base)
     positions = array("Q")
     offsets = array("Q")
@@ -151,9 +212,10 @@ def write_compacted(
                 offset += len(record)
             file.pwrite([b"".join(parts)], start)
         index = encode_index(positions, offsets)
-        header = SegmentHeader(before.base, before.epoch, before.marker, True, end, offset, len(positions))
-        file.pwrite([index], offset)
-        file.pwrite([header.encode()], 0)
+        count = len(positions)
+        header = SegmentHeader(before.base, before.epoch, before.marker, True, end, offset, count).encode()
+        file.pwrite([index, index, header], offset)
+        file.pwrite([header], 0)
         file.sync()
     except BaseException:
         file.close()
@@ -162,4 +224,4 @@ def write_compacted(
     file.close()
     disk.rename(name + TEMPORARY, name)
     disk.sync_dir()
-    return offset + len(index)
+    return offset + 2 * len(index) + HEADER_SIZE

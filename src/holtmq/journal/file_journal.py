@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
 from .disk import Disk
+from .dropped import Dropped
 from .interface import (
     FIRST_FREE_KIND,
     Defer,
@@ -28,7 +29,7 @@ from .interface import (
     Run,
 )
 from .reader import LogReader
-from .records import FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
+from .records import FILLER, FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
 from .run_reader import RunReader, highest
 from .segment import HEADER_SIZE, segment_name
 from .segment_map import SegmentMap
@@ -63,6 +64,7 @@ class FileJournal:
         defer: Defer | None,
         notify: Defer | None,
         later: Later | None = None,
+        dropped: Dropped | None = None,
     ) -> None:
         self._disk = disk
         self._options = options
@@ -88,15 +90,23 @@ class FileJournal:
         self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
         self._checkpoint_position = 0
         self._stats = JournalStats()
-        self._reader = LogReader(disk, [], options.read_handles)
+        self._reader = LogReader(disk, [], options.read_handles, dropped)
         self._writing = Writing()
-        self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done)
+        self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done, self._reader.dropped)
 
     # -- what a caller may ask
 
     @property
     def failed(self) -> JournalFailed | None:
         return self._failed
+
+    @property
+    def stalled(self) -> str:
+        return "" if self._failed is not None else self._writing.stalled
+
+    @property
+    def last_segment(self) -> int | None:
+        return self._segments.last_base if len(self._segments) else None
 
     @property
     def end(self) -> int:
@@ -166,6 +176,13 @@ class FileJournal:
             groups = [waiting.group for waiting in self._unwritten.in_flight]
             if self._writing.commit_here(groups):
                 self._collect()
+
+    def _add(self, kind: int, payload: bytes) -> None:
+        """A record of the journal's own."""
+        position = self._make_room(FIRST_FREE_KIND, FRAME.size + len(payload))
+        length = len(payload) + 1
+        self._chunks += (_pack_frame(length, crc32(payload, crc32(KIND_BYTES[kind], length)), kind), payload)
+        self._end = position + FRAME.size + len(payload)
 
     def _make_room(self, kind: int, size: int) -> int:
         """The rare part of an append: refuse, open a group, or go on to the next segment."""
@@ -240,7 +257,12 @@ class FileJournal:
         self._join_chunks()
         segments = self._segments
         group = self._unwritten.close_group(
-            segments.last_base, segments.capacity, self._start, self._end, self._callbacks
+            segments.last_base,
+            segments.capacity,
+            self._start,
+            self._end,
+            self._callbacks,
+            self._checkpoint_position,
         )
         self._writing.hand_over(group)
         self._callbacks = []
@@ -332,6 +354,12 @@ class FileJournal:
             raise self._failed
         if self._state:
             raise JournalError(f"the journal cannot be checkpointed: {self._state}")
+        if self._checkpointer.busy:
+            return False
+        if self._end == self._start + SYNC_SIZE and self._start == self._checkpointer.newest:
+            # Nothing was appended since the last one. Its name is taken, and the one before it goes only when
+            # there is another: with this, whoever needs the room gets it.
+            self._add(FILLER, b"")
         # Not behind the room for a SYNC record that may never be written.
         position = self._end if self._end > self._start + SYNC_SIZE else self._start
         bases = self._segments.bases
@@ -371,6 +399,8 @@ class FileJournal:
         self._epoch = log.epoch
         self._segments = SegmentMap(log.segments, log.capacity)
         self._checkpoint_position = log.checkpoint_position
+        if log.checkpoint is not None:
+            self._checkpointer.recovered(log.checkpoint.position, log.checkpoint.segments)
         self._start = log.end
         self._end = self._durable = log.end + SYNC_SIZE
         for base, _ in log.segments:

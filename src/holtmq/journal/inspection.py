@@ -1,34 +1,37 @@
-"""Looking at a journal from outside: every checksum, every record, what is wrong and where.
+"""Looking at a journal from outside: the verdict of a start, and every stretch that cannot be read.
 
-Owns: the report that ``holt journal check`` prints and the stream that ``dump`` prints. Reads only.
-Must not touch: the files. ``repair`` acts on what is found here.
+Owns: the report that ``holt journal check`` prints and the stream that ``dump`` prints. The verdict is that
+of the code which opens a journal (``recovery``), not a second opinion. Must not touch: the files; it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
-from typing import Final
 
 from .checkpoint import checkpoint_name, position_of, read_checkpoint, verify_checkpoint
 from .disk import Disk, File
-from .interface import JournalCorrupt, TornTail
-from .records import SYNC_SIZE, BadRecord, find_syncs, record_at
-from .recovery import judge_end, walk_segment
+from .dropped import Dropped, read_dropped
+from .interface import JournalCorrupt, JournalError, JournalTooNew, Recovery, TornTail
+from .manifest import read_manifest
+from .mending import Damage, examine
+from .records import SYNC_SIZE, BadRecord, decode_sync, find_syncs, record_at
+from .recovery import Survey, TailWalk, survey, walk_segment
 from .segment import HEADER_SIZE, SegmentHeader, base_of, read_header, read_index, segment_name
+from .versions import version_name
 
-_READ: Final = 4 << 20
+Fold = Callable[[Recovery], object]  # what a broker makes of the records; raises JournalError when it refuses
 
 
 class Where(Enum):
-    """What kind of file a problem is in; it decides what can be done."""
+    """What a problem is about; it decides what can be done."""
 
-    TAIL = "tail"  # behind the checkpoint: can be cut
-    BODIES = "bodies"  # before the checkpoint: bodies of waiting messages
+    RECORD = "record"  # a stretch of the log that cannot be read
+    HEADER = "header"  # of a segment; it can be made again
+    SEGMENT = "segment"  # a file that is missing, or that nothing can be read of
     CHECKPOINT = "checkpoint"
-    UNKNOWN = "unknown"  # a header or an index: nobody knows what is in the file
+    MANIFEST = "manifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Problem:
     name: str
     offset: int
     position: int
+    size: int
     text: str
 
 
@@ -48,19 +52,25 @@ class SegmentReport:
     size: int
     compacted: bool = False
     records: int = 0
-    header: SegmentHeader | None = None
-    problems: list[Problem] = field(default_factory=list)
+    header: SegmentHeader | None = None  # made again if the one in the file is damaged
+    header_damaged: bool = False
+    damages: list[Damage] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class CheckReport:
     folder: str
+    refusal: str = ""  # why a broker would not start; "" when it would
+    too_new: bool = False  # nothing is damaged: a later version of the program wrote it
+    warnings: list[str] = field(default_factory=list)
     segments: list[SegmentReport] = field(default_factory=list)
     checkpoint: int | None = None
     checkpoint_records: int = 0
     torn: TornTail | None = None
     clean: bool = False
+    writer: str = ""
     problems: list[Problem] = field(default_factory=list)
+    known_end: int = 0  # the log was durable up to here
 
     @property
     def records(self) -> int:
@@ -71,50 +81,150 @@ class CheckReport:
         return self.checkpoint or 0
 
 
-def check(disk: Disk) -> CheckReport:
-    """Verify every byte that counts. Problems are listed, not raised."""
+def check(disk: Disk, fold: Fold | None = None) -> CheckReport:
+    """The verdict of a start on this folder, and every byte verified. Problems are listed, not raised.
+
+    With ``fold`` the records are given to it, as to a broker that starts.
+    """
     report = CheckReport(disk.folder)
+    _start(disk, report, fold)
+    if report.too_new:
+        return report
     names = disk.list()
     _check_checkpoints(disk, report, [at for at in map(position_of, names) if at is not None])
+    known, problem = read_manifest(disk)
+    if known is not None:
+        report.known_end = known.durable
     bases = sorted(base for base in map(base_of, names) if base is not None)
+    dropped = read_dropped(disk)
+    headers = {base: _header(disk, base) for base in bases}
+    if problem and any(header.version > 1 for header, _ in headers.values() if header is not None):
+        report.problems.append(Problem(Where.MANIFEST, "manifest", 0, 0, 0, f"the manifest is {problem}"))
+    last = None if known is None else known.last_base
+    _check_missing(disk, report, bases, last, dropped)
     for index, base in enumerate(bases):
         following = bases[index + 1] if index + 1 < len(bases) else None
-        segment = _check_segment(disk, report, base, following)
-        report.segments.append(segment)
-        report.problems += segment.problems
-    _check_fit(report)
+        report.segments.append(_check_segment(disk, report, base, headers[base], following, dropped))
     report.problems.sort(key=lambda problem: problem.position)
     return report
+
+
+def _start(disk: Disk, report: CheckReport, fold: Fold | None) -> None:
+    """What ``open_journal`` and its caller would do, without writing."""
+    try:
+        found = survey(disk)
+        report.warnings = found.warnings
+        report.writer = version_name(found.writer)
+        walk = TailWalk(disk, found)
+        recovery = view(disk, found, walk)
+        if fold is None:
+            recovery.drain()
+        else:
+            fold(recovery)
+        report.torn, report.clean = walk.torn, walk.clean
+    except JournalError as exc:
+        report.refusal = str(exc)
+        report.too_new = isinstance(exc, JournalTooNew)
+
+
+def view(disk: Disk, found: Survey, walk: TailWalk) -> Recovery:
+    """What is in the folder, for a reader that never becomes its owner."""
+    mark = found.checkpoint
+    return Recovery(
+        checkpoint=iter(()) if mark is None else read_checkpoint(disk, mark.position),
+        records=walk.records() if found.segments else iter(()),
+        epoch=found.epoch,
+        warnings=found.warnings,
+        writer=version_name(found.writer),
+    )
 
 
 def _check_checkpoints(disk: Disk, report: CheckReport, positions: list[int]) -> None:
     for position in sorted(positions, reverse=True):
         try:
             verify_checkpoint(disk, position)
-        except JournalCorrupt as exc:
+        except JournalError as exc:
             name = checkpoint_name(position)
-            report.problems.append(Problem(Where.CHECKPOINT, name, 0, position, str(exc)))
+            report.problems.append(Problem(Where.CHECKPOINT, name, 0, position, 0, str(exc)))
             continue
         if report.checkpoint is None:
             report.checkpoint = position
             report.checkpoint_records = sum(1 for _ in read_checkpoint(disk, position))
 
 
-def _check_segment(disk: Disk, report: CheckReport, base: int, following: int | None) -> SegmentReport:
+def _check_missing(
+    disk: Disk, report: CheckReport, bases: list[int], last: int | None, dropped: Dropped
+) -> None:
+    """Segments that the checkpoint or the manifest names; holes in the log itself show as damage."""
+    wanted: set[int] = set()
+    if report.checkpoint is not None:
+        wanted.update(verify_checkpoint(disk, report.checkpoint).segments)
+    if last is not None:
+        wanted.add(last)
+    for base in sorted(wanted.difference(bases)):
+        if base not in dropped:
+            name = segment_name(base)
+            report.problems.append(Problem(Where.SEGMENT, name, 0, base, 0, "the segment is missing"))
+    if report.checkpoint is None and (not bases or bases[0]) and (bases or wanted):
+        text = "the log does not start at 0 and there is no checkpoint"
+        report.problems.append(Problem(Where.CHECKPOINT, "", 0, 0, 0, text))
+
+
+def _header(disk: Disk, base: int) -> tuple[SegmentHeader | None, str]:
+    """A segment's header, or one made again from what else the file says; and what is wrong with it."""
+    file = disk.open(segment_name(base))
+    try:
+        try:
+            return read_header(file, base, disk.folder), ""
+        except JournalCorrupt as exc:
+            return _made_again(file, base, disk.folder), str(exc)
+    finally:
+        file.close()
+
+
+def _made_again(file: File, base: int, folder: str) -> SegmentHeader | None:
+    copy = file.size() - HEADER_SIZE
+    if copy > HEADER_SIZE:
+        try:
+            return read_header(file, base, folder, copy)  # of a compacted segment
+        except JournalCorrupt:
+            pass
+    try:
+        _, payload = record_at(file.pread(SYNC_SIZE, HEADER_SIZE), 0)
+    except BadRecord:
+        return None
+    mark = decode_sync(payload, payload[:8], base)  # a plain one begins with a commit of this very place
+    return None if mark is None else SegmentHeader(base, 0, payload[:8])
+
+
+def _check_segment(
+    disk: Disk,
+    report: CheckReport,
+    base: int,
+    headed: tuple[SegmentHeader | None, str],
+    following: int | None,
+    dropped: Dropped,
+) -> SegmentReport:
     name = segment_name(base)
+    header, problem = headed
     file = disk.open(name)
     try:
-        size = file.size()
-        segment = SegmentReport(name, base, base, size)
-        try:
-            header = segment.header = read_header(file, base, disk.folder)
-            if header.compacted:
-                _check_compacted(disk, file, header, segment)
-                return segment
-        except JournalCorrupt as exc:
-            segment.problems.append(Problem(Where.UNKNOWN, name, 0, base, str(exc)))
+        segment = SegmentReport(name, base, base, file.size(), header=header, header_damaged=bool(problem))
+        if header is None:
+            report.problems.append(Problem(Where.SEGMENT, name, 0, base, 0, problem))
             return segment
-        _check_plain(file, header, segment, report, following)
+        if problem:
+            report.problems.append(Problem(Where.HEADER, name, 0, base, 0, problem))
+        if header.compacted:
+            _check_compacted(disk, file, header, segment, report, dropped)
+        else:
+            _check_plain(file, header, segment, report, following)
+        for damage in segment.damages:
+            if damage.position not in dropped:
+                offset = 0 if header.compacted else damage.position - base + HEADER_SIZE
+                report.problems.append(
+                    Problem(Where.RECORD, name, offset, damage.position, damage.size, damage.reason)
+                )
         return segment
     finally:
         file.close()
@@ -123,92 +233,63 @@ def _check_segment(disk: Disk, report: CheckReport, base: int, following: int | 
 def _check_plain(
     file: File, header: SegmentHeader, segment: SegmentReport, report: CheckReport, following: int | None
 ) -> None:
-    stop = None if following is None else header.base + segment.size - HEADER_SIZE
-    found = Salvage(header.base)
-    try:
-        segment.records = sum(1 for _ in salvage(file, header, header.base, stop, found))
-        report.clean = found.clean
-        segment.end = found.end
-        if stop is None:
-            report.torn = found.torn
-    except JournalCorrupt as exc:  # a batch that its own checksum vouches for and that holds no records
-        segment.problems.append(Problem(Where.UNKNOWN, segment.name, 0, header.base, str(exc)))
-    for position, reason in found.damage:
-        where = Where.TAIL if position >= report.tail_start else Where.BODIES
-        offset = position - header.base + HEADER_SIZE
-        segment.problems.append(Problem(where, segment.name, offset, position, reason))
-
-
-@dataclass(slots=True)
-class Salvage:
-    """What a walk that goes on behind damage has met."""
-
-    end: int
-    clean: bool = False
-    torn: TornTail | None = None
-    damage: list[tuple[int, str]] = field(default_factory=list)  # position and reason
-
-
-def salvage(
-    file: File, header: SegmentHeader, start: int, stop: int | None, found: Salvage
-) -> Iterator[tuple[int, int, bytes]]:
-    """Every readable record of a plain segment; behind damage it goes on at the next genuine SYNC record."""
-    at: int | None = start
-    while at is not None:
-        walk = yield from walk_segment(file, header, at, stop)
-        found.end, found.clean = walk.position, walk.clean
-        if walk.position == stop:
-            return
-        reason = walk.problem or "zeros where a record was"
-        if stop is None:
+    stop = certain_end(file, header, segment.size, report, following)
+    found = examine(file, header, header.base, stop)
+    segment.damages, segment.records, segment.end = found.damages, found.records, stop
+    if following is None:  # behind what is certain there may be records that were never reported
+        walk = walk_segment(file, header, stop, None)
+        while True:
             try:
-                found.torn = judge_end(file, header, walk, "")
+                next(walk)
+            except StopIteration as done:
+                segment.end = max(stop, done.value.position)
                 return
             except JournalCorrupt:
-                pass
-        found.damage.append((walk.position, reason))
-        at = _next_sync(file, header, walk.position + 1)
-        if at is None and stop is not None:
-            found.end = stop
+                return
+            segment.records += 1
 
 
-def _next_sync(file: File, header: SegmentHeader, position: int) -> int | None:
-    offset = position - header.base + HEADER_SIZE
-    size = file.size()
-    while offset < size:
-        data = file.pread(_READ, offset)
-        for mark in find_syncs(data, header.marker, header.base + offset - HEADER_SIZE):
-            return mark.position
-        if offset + len(data) >= size:
-            return None
-        offset += len(data) - SYNC_SIZE + 1
-    return None
+def certain_end(
+    file: File, header: SegmentHeader, size: int, report: CheckReport, following: int | None
+) -> int:
+    """Up to where a plain segment must be readable."""
+    used = header.base + size - HEADER_SIZE
+    if following is not None:
+        # From the checkpoint on the log has no holes. Before it, segments in between may be gone for good.
+        return following if following > report.tail_start or used > following else used
+    durable = max(report.known_end, header.base)
+    at = HEADER_SIZE
+    while at < size:
+        data = file.pread(1 << 20, at)
+        for mark in find_syncs(data, header.marker, header.base + at - HEADER_SIZE):
+            durable = max(durable, mark.synced_upto)
+        at += max(len(data) - SYNC_SIZE + 1, 1)
+    return durable
 
 
-def _check_compacted(disk: Disk, file: File, header: SegmentHeader, segment: SegmentReport) -> None:
+def _check_compacted(
+    disk: Disk,
+    file: File,
+    header: SegmentHeader,
+    segment: SegmentReport,
+    report: CheckReport,
+    dropped: Dropped,
+) -> None:
     segment.compacted = True
     segment.end = header.end
-    table = read_index(file, header, disk.folder)
+    try:
+        table = read_index(file, header, disk.folder)
+    except JournalCorrupt as exc:
+        if header.base not in dropped:
+            size = header.end - header.base
+            report.problems.append(Problem(Where.SEGMENT, segment.name, 0, header.base, size, str(exc)))
+        return
     for position, offset in zip(table.positions, table.offsets, strict=True):
         try:
             read_one(file, offset)
             segment.records += 1
         except BadRecord as exc:
-            segment.problems.append(Problem(Where.BODIES, segment.name, offset, position, exc.reason))
-
-
-def _check_fit(report: CheckReport) -> None:
-    """Holes between the segments of the tail."""
-    tail = [segment for segment in report.segments if segment.end > report.tail_start]
-    for segment, follower in pairwise(tail):
-        if segment.end != follower.base and not segment.problems and segment.header is not None:
-            offset = segment.end - segment.base + HEADER_SIZE
-            text = f"the log ends here, but the next segment starts at position {follower.base}"
-            report.problems.append(Problem(Where.TAIL, segment.name, offset, segment.end, text))
-    if report.segments and report.checkpoint is None and report.segments[0].base != 0:
-        first = report.segments[0]
-        text = "the log does not start at 0 and there is no checkpoint"
-        report.problems.append(Problem(Where.UNKNOWN, first.name, 0, first.base, text))
+            segment.damages.append(Damage(position, 1, exc.reason))
 
 
 def read_one(file: File, offset: int) -> tuple[int, bytes]:
@@ -231,25 +312,29 @@ class Listed:
 
 
 def dump(disk: Disk) -> Iterator[Listed]:
-    """Every readable record: the newest checkpoint's, then the segments' in order of position."""
-    names = disk.list()
-    marks = [at for at in map(position_of, names) if at is not None]
-    if marks:
-        for kind, payload in read_checkpoint(disk, max(marks)):
-            yield Listed(checkpoint_name(max(marks)), None, kind, payload)
-    bases = sorted(base for base in map(base_of, names) if base is not None)
-    for index, base in enumerate(bases):
-        name = segment_name(base)
-        file = disk.open(name)
+    """Every readable record: the newest whole checkpoint's, then the segments' in order of position."""
+    report = check(disk)
+    if report.checkpoint is not None:
+        for kind, payload in read_checkpoint(disk, report.checkpoint):
+            yield Listed(checkpoint_name(report.checkpoint), None, kind, payload)
+    for segment in report.segments:
+        if segment.header is None:
+            continue
+        file = disk.open(segment.name)
         try:
-            header = read_header(file, base, disk.folder)
-            if header.compacted:
-                table = read_index(file, header, disk.folder)
-                for position, offset in zip(table.positions, table.offsets, strict=True):
-                    yield Listed(name, position, *read_one(file, offset))
-                continue
-            stop = None if index + 1 == len(bases) else base + file.size() - HEADER_SIZE
-            for position, kind, payload in salvage(file, header, base, stop, Salvage(base)):
-                yield Listed(name, position, kind, payload)
+            yield from _listed(disk, file, segment, segment.header)
         finally:
             file.close()
+
+
+def _listed(disk: Disk, file: File, segment: SegmentReport, header: SegmentHeader) -> Iterator[Listed]:
+    if header.compacted:
+        table = read_index(file, header, disk.folder)
+        for position, offset in zip(table.positions, table.offsets, strict=True):
+            yield Listed(segment.name, position, *read_one(file, offset))
+        return
+    at = segment.base
+    for damage in [*segment.damages, Damage(segment.end, 0, "")]:
+        for position, kind, payload in walk_segment(file, header, at, damage.position):
+            yield Listed(segment.name, position, kind, payload)
+        at = damage.position + damage.size

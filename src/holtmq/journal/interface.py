@@ -13,6 +13,9 @@ from typing import Final, NamedTuple, Protocol
 
 FIRST_FREE_KIND: Final = 16  # kinds below belong to the journal itself
 LAST_KIND: Final = 255
+# What recovery hands out in the place of records that a repair gave up; no other kind below 16 is.
+LOST: Final = 6  # something was here, and what follows has nothing to do with what came before
+LOST_IN_BATCH: Final = 7  # a record, or several, of the batch whose other records surround it
 
 
 class JournalError(Exception):
@@ -31,8 +34,25 @@ class JournalCorrupt(JournalError):
     """Bytes that were once durable are damaged or missing."""
 
 
-class PositionNotHeld(JournalCorrupt):
-    """No segment holds a record at this position (any more)."""
+class RecordUnreadable(JournalCorrupt):
+    """One record cannot be read; the others can."""
+
+    def __init__(
+        self, text: str, position: int, reason: str, size: int = 0, *, dropped: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.position = position
+        self.reason = reason
+        self.size = size  # as far as it is known
+        self.dropped = dropped  # a repair gave it up: nothing is left to be done about it
+
+
+class PositionNotHeld(RecordUnreadable):
+    """No segment holds a record at this position (any more), and no repair has given it up."""
+
+
+class JournalTooNew(JournalError):
+    """Whole, but written by a later version of the program: the text names what is not understood."""
 
 
 class JournalLocked(JournalError):
@@ -66,6 +86,7 @@ class Recovery:
     torn: TornTail | None = None
     clean: bool = False  # the last owner closed the journal in good order
     warnings: list[str] = field(default_factory=list)
+    writer: str = ""  # the newest version of the program that wrote any of it
 
     def drain(self) -> int:
         """Read past everything, for a caller that does not want it; how many tail records there were."""
@@ -114,6 +135,16 @@ class Journal(Protocol):
     @property
     def failed(self) -> JournalFailed | None:
         """Why the journal stopped for good, or None."""
+        ...
+
+    @property
+    def stalled(self) -> str:
+        """Why nothing becomes durable just now, or "". It goes on by itself, and nothing is lost."""
+        ...
+
+    @property
+    def last_segment(self) -> int | None:
+        """Where the file begins that is being written; None when there are no files."""
         ...
 
     @property
@@ -170,8 +201,8 @@ class Journal(Protocol):
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
         """Replace the log so far by ``records``, the caller's whole state at this instant.
 
-        ``live`` are arrays of the positions that the state still refers to, in any order; what is not named
-        may be reclaimed. Both are handed over: do not change them afterwards. It completes in the background;
+        ``live`` are sorted arrays of the positions that the state still refers to; what is not named may be
+        reclaimed. Both are handed over: do not change them afterwards. It completes in the background;
         False when one is still running.
         """
         ...

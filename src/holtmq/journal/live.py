@@ -33,6 +33,12 @@ class LivePositions:
         if highest >= end:
             raise WrongPosition(f"position {highest} is named as live, and the log ends at {end}")
 
+    def joined(self, other: LivePositions) -> LivePositions:
+        """Those of both."""
+        both = LivePositions((), 0)
+        both._arrays = [*self._arrays, *other._arrays]
+        return both
+
     def __contains__(self, position: int) -> bool:
         for positions in self._arrays:
             at = bisect_left(positions, position)

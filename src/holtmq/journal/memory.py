@@ -51,6 +51,14 @@ class MemoryJournal:
         return self._failed
 
     @property
+    def stalled(self) -> str:
+        return ""
+
+    @property
+    def last_segment(self) -> int | None:
+        return None
+
+    @property
     def end(self) -> int:
         return self._end
 

@@ -17,10 +17,12 @@ from .disk import Disk, OsDisk
 from .epoch import next_epoch
 from .file_journal import FileJournal, JournalOptions
 from .interface import Defer, JournalError, JournalFailed, Later, Recovery
+from .manifest import Manifest
 from .records import MARKER_SIZE
 from .recovery import Survey, TailWalk, survey
 from .replica.mark import NAME as REPLICA_MARK
-from .segment import HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment
+from .segment import FORMAT, HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment
+from .versions import version_name
 from .writer import LogWriter, OpenLog
 
 _COPY: Final = 1 << 20
@@ -71,13 +73,14 @@ def open_journal(
         raise
     for warning in found.warnings:
         log.error("journal opened with a warning", extra={"folder": disk.folder, "warning": warning})
-    journal = FileJournal(disk, options, defer, notify, later)
+    journal = FileJournal(disk, options, defer, notify, later, found.dropped)
     mark = found.checkpoint
     recovery = Recovery(
         checkpoint=iter(()) if mark is None else read_checkpoint(disk, mark.position),
         records=iter(()),
         epoch=epoch,
         warnings=found.warnings,
+        writer=version_name(found.writer),
     )
     recovery.records = _recover(journal, disk, found, recovery, options.segment_bytes - HEADER_SIZE, clock)
     return journal, recovery
@@ -102,8 +105,10 @@ def _recover(
             recovery.clean = True
             header = SegmentHeader(0, recovery.epoch, disk.random_bytes(MARKER_SIZE))
             file = create_segment(disk, header, capacity)
-            writer = LogWriter(disk, file, header, capacity, 0, recovery.epoch, clock)
-            journal.opened(OpenLog(writer, recovery.epoch, [(0, HEADER_SIZE + capacity)], capacity, 0, 0))
+            manifest = Manifest(disk, recovery.epoch)
+            manifest.begin(0, 0, 0)
+            writer = LogWriter(disk, file, header, capacity, 0, recovery.epoch, clock, manifest)
+            journal.opened(OpenLog(writer, recovery.epoch, [(0, HEADER_SIZE + capacity)], capacity, 0))
     except OSError as exc:
         journal.release()
         raise JournalFailed(f"opening {disk.folder}: {exc}") from exc
@@ -118,7 +123,7 @@ def _resume(
     """Cut the torn tail off the last segment and stand at its end."""
     last = found.segments[-1]
     base = last.header.base
-    capacity = max(capacity, walk.end - base)
+    usual, capacity = capacity, max(capacity, walk.end - base)
     file = disk.open(last.name, write=True)
     if walk.torn is not None:
         fields = {"where": walk.torn.where, "dropped_bytes": walk.torn.dropped_bytes}
@@ -134,8 +139,23 @@ def _resume(
         file.pwrite([data], at - base + HEADER_SIZE)
         at += len(data)
     file.sync()
-    writer = LogWriter(disk, file, last.header, capacity, walk.end, epoch, clock)
-    writer.seal()
+    header = last.header
     sizes = [(segment.header.base, segment.size) for segment in found.segments[:-1]]
+    if header.version < FORMAT:
+        # A former version's segment takes nothing more: that version would not understand what comes now,
+        # and refuses the new segment by the number in its header.
+        file.truncate(walk.end - base + HEADER_SIZE)
+        file.sync()
+        file.close()
+        if walk.end > base:
+            sizes.append((base, walk.end - base + HEADER_SIZE))
+            capacity = usual
+        base = walk.end
+        header = SegmentHeader(base, epoch, disk.random_bytes(MARKER_SIZE))
+        file = create_segment(disk, header, capacity)
+    manifest = Manifest(disk, epoch)
+    manifest.begin(base, walk.end, found.tail_start)
+    writer = LogWriter(disk, file, header, capacity, walk.end, epoch, clock, manifest)
+    writer.seal()
     sizes.append((base, HEADER_SIZE + capacity))
-    return OpenLog(writer, epoch, sizes, capacity, walk.end, found.tail_start)
+    return OpenLog(writer, epoch, sizes, capacity, walk.end, found.checkpoint)

@@ -14,7 +14,8 @@ from typing import Final
 
 from .checksum import crc32
 from .disk import Disk, File
-from .interface import FIRST_FREE_KIND, JournalCorrupt, PositionNotHeld
+from .dropped import Dropped
+from .interface import FIRST_FREE_KIND, JournalCorrupt, JournalError, PositionNotHeld, RecordUnreadable
 from .records import FRAME_SIZE, KIND_BYTES, PREFIX, PREFIX_SIZE, BadRecord, record_at
 from .segment import HEADER_SIZE, PositionTable, SegmentHeader, read_header, read_index, segment_name
 
@@ -42,8 +43,11 @@ class OpenSegment:
 
 
 class LogReader:
-    def __init__(self, disk: Disk, bases: Sequence[int], handles: int) -> None:
+    def __init__(
+        self, disk: Disk, bases: Sequence[int], handles: int, dropped: Dropped | None = None
+    ) -> None:
         self._disk = disk
+        self.dropped = dropped or Dropped()
         self._bases = sorted(bases)
         self._handles = max(handles, 1)
         self._open: OrderedDict[int, OpenSegment] = OrderedDict()
@@ -132,11 +136,16 @@ class LogReader:
     def segment_for(self, position: int) -> OpenSegment:
         at = bisect_right(self._bases, position) - 1
         if at < 0:
-            raise PositionNotHeld(f"position {position} lies before every segment in {self._disk.folder}")
+            text = f"position {position} lies before every segment in {self._disk.folder}"
+            raise self._not_held(text, position)
         base = self._bases[at]
         segment = self._open.get(base)
         if segment is None:
-            segment = self._open_segment(base)
+            try:
+                segment = self._open_segment(base)
+            except JournalError as exc:
+                dropped = position in self.dropped
+                raise RecordUnreadable(str(exc), position, str(exc), dropped=dropped) from None
         else:
             self._open.move_to_end(base)
         return segment
@@ -161,10 +170,17 @@ class LogReader:
     def locate(self, segment: OpenSegment, position: int) -> int:
         offset = segment.offset_of(position)
         if offset is None:
-            raise PositionNotHeld(
+            text = (
                 f"segment {self._disk.folder}/{segment_name(segment.base)} does not hold position {position}"
             )
+            raise self._not_held(text, position)
         return offset
+
+    def _not_held(self, text: str, position: int) -> RecordUnreadable:
+        reason = "its segment does not hold it"
+        if position in self.dropped:
+            return RecordUnreadable(text, position, reason, dropped=True)
+        return PositionNotHeld(text, position, reason)
 
     def _load(self, segment: OpenSegment, offset: int, size: int) -> bytes:
         """At least the whole record at ``offset`` when it is intact."""
@@ -188,9 +204,13 @@ class LogReader:
             raise self._damage(segment, offset, position, "no record that was appended starts here")
         return record
 
-    def _damage(self, segment: OpenSegment, offset: int, position: int, reason: str) -> JournalCorrupt:
+    def _damage(self, segment: OpenSegment, offset: int, position: int, reason: str) -> RecordUnreadable:
         folder = self._disk.folder
-        return JournalCorrupt(
+        text = (
             f"segment {folder}/{segment_name(segment.base)} is damaged at offset {offset} "
             f"(position {position}): {reason}; `holt journal check {folder}` tells how much is affected"
         )
+        raw = segment.file.pread(PREFIX_SIZE, offset)
+        length = PREFIX.unpack(raw)[0] if len(raw) == PREFIX_SIZE else 0
+        size = length if offset + length <= segment.file.size() else 0
+        return RecordUnreadable(text, position, reason, size, dropped=position in self.dropped)

@@ -28,8 +28,17 @@ BATCH: Final = 1  # the payload is a run of whole records: all of them or none
 SYNC: Final = 2  # starts every group commit; says how far the log was durable
 SEGMENTS: Final = 3  # in a checkpoint: which segments must exist
 END: Final = 4  # in a checkpoint: nothing is missing
+FILLER: Final = 5  # says nothing; gives a checkpoint a position of its own
+LOST: Final = 6  # a repair put it over a stretch that could not be read
 
-KIND_NAMES: Final = {BATCH: "BATCH", SYNC: "SYNC", SEGMENTS: "SEGMENTS", END: "END"}
+KIND_NAMES: Final = {
+    BATCH: "BATCH",
+    SYNC: "SYNC",
+    SEGMENTS: "SEGMENTS",
+    END: "END",
+    FILLER: "FILLER",
+    LOST: "LOST",
+}
 
 KIND_BYTES: Final[list[bytes]] = [bytes([kind]) for kind in range(256)]
 
@@ -119,7 +128,7 @@ def inner_records(payload: bytes, position: int) -> Iterator[tuple[int, int, byt
     size = len(payload)
     while offset < size:
         kind, body = record_at(payload, offset)
-        if kind < FIRST_FREE_KIND:
+        if kind < FIRST_FREE_KIND and kind != LOST:
             raise BadRecord(offset, f"kind {kind} inside a batch")
         yield position + offset, kind, body
         offset += FRAME_SIZE + len(body)

@@ -11,16 +11,20 @@ durable. In a segment that has a successor there is nothing to judge: it was syn
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from .checkpoint import Checkpoint, checkpoint_name, position_of, verify_checkpoint
 from .checksum import crc32
 from .disk import Disk, File
-from .interface import FIRST_FREE_KIND, JournalCorrupt, TornTail
+from .dropped import Dropped, read_dropped
+from .interface import FIRST_FREE_KIND, LOST_IN_BATCH, JournalCorrupt, TornTail
+from .manifest import Known, read_manifest
 from .records import (
     BATCH,
+    FILLER,
     FRAME_SIZE,
+    LOST,
     PREFIX,
     PREFIX_SIZE,
     SYNC,
@@ -54,6 +58,18 @@ class Survey:
     checkpoint: Checkpoint | None
     epoch: int  # the highest seen in any file
     warnings: list[str]
+    known: Known | None = None  # what the manifest says
+    dropped: Dropped = field(default_factory=Dropped)  # what a repair gave up
+
+    @property
+    def writer(self) -> int:
+        """The newest version of the program that wrote any of it."""
+        written = [segment.header.writer for segment in self.segments]
+        if self.checkpoint is not None:
+            written.append(self.checkpoint.writer)
+        if self.known is not None:
+            written.append(self.known.writer)
+        return max(written, default=0)
 
     @property
     def tail_start(self) -> int:
@@ -86,12 +102,33 @@ def survey(disk: Disk) -> Survey:
     segments = [_found(disk, base) for base in sorted(bases)]
     warnings: list[str] = []
     checkpoint = _choose_checkpoint(disk, sorted(marks, reverse=True), warnings)
+    if checkpoint is None and warnings:
+        _needs_no_checkpoint(disk.folder, segments, warnings)
     epoch = max([segment.header.epoch for segment in segments], default=0)
     if checkpoint is not None:
         epoch = max(epoch, checkpoint.epoch)
-    found = Survey(segments, checkpoint, epoch, warnings)
+    known = _known(disk, segments, checkpoint, warnings)
+    found = Survey(segments, checkpoint, epoch, warnings, known, read_dropped(disk))
     _check_fit(disk.folder, found)
     return found
+
+
+def _known(
+    disk: Disk, segments: list[FoundSegment], checkpoint: Checkpoint | None, warnings: list[str]
+) -> Known | None:
+    """What the manifest says; a warning where it is not there, or names a checkpoint that is not."""
+    known, problem = read_manifest(disk)
+    if problem and any(segment.header.version > 1 for segment in segments):
+        text = (
+            "whether the last segment is there cannot be told" if known is None else "its other copy counts"
+        )
+        warnings.append(f"the manifest of {disk.folder} is {problem}: {text}")
+    if known is not None and known.checkpoint > (0 if checkpoint is None else checkpoint.position):
+        name = checkpoint_name(known.checkpoint)
+        if name not in disk.list():
+            instead = "the whole log" if checkpoint is None else checkpoint_name(checkpoint.position)
+            warnings.append(f"checkpoint {disk.folder}/{name} is missing; fell back to {instead}")
+    return known
 
 
 def _found(disk: Disk, base: int) -> FoundSegment:
@@ -111,36 +148,55 @@ def _choose_checkpoint(disk: Disk, newest_first: list[int], warnings: list[str])
             problem = problem or exc
             continue
         if problem is not None:
-            # Older checkpoints go only after a newer one is durable, and segments only after those: so the
-            # log behind this one is still whole, or _check_fit says otherwise.
+            # What the checkpoint before the newest needs is kept, the log behind it and its messages.
             warnings.append(f"{problem}; fell back to {checkpoint_name(position)}")
         return checkpoint
     if problem is not None:
-        raise JournalCorrupt(f"{problem}; {advice(disk.folder)}")
+        warnings.append(f"{problem}; the whole log is replayed instead")
     return None
 
 
+def _needs_no_checkpoint(folder: str, segments: list[FoundSegment], warnings: list[str]) -> None:
+    """Every checkpoint is damaged: only a log that is there from its very start can stand in."""
+    if not segments or segments[0].header.base or any(segment.header.compacted for segment in segments):
+        reason = warnings[-1].removesuffix("; the whole log is replayed instead")
+        raise JournalCorrupt(f"{reason}, and there is no other; {advice(folder)}")
+
+
 def _check_fit(folder: str, found: Survey) -> None:
+    bases = {segment.header.base for segment in found.segments}
+    if found.known is not None and found.known.last_base not in bases:
+        name = segment_name(found.known.last_base)
+        raise JournalCorrupt(
+            f"segment {folder}/{name} is missing: the log went on there, and was durable up to position "
+            f"{found.known.durable}; {advice(folder)}"
+        )
     if not found.segments:
         if found.checkpoint is not None:
-            raise JournalCorrupt(f"{folder} holds a checkpoint but no segments")
+            raise JournalCorrupt(f"{folder} holds a checkpoint but no segments; {advice(folder)}")
         return
-    bases = {segment.header.base for segment in found.segments}
     if found.checkpoint is None:
         if 0 not in bases:
-            raise JournalCorrupt(f"{folder}: the log does not start at 0 and there is no checkpoint")
+            raise JournalCorrupt(
+                f"{folder}: the log does not start at 0 and there is no checkpoint; {advice(folder)}"
+            )
     else:
-        lost = [base for base in found.checkpoint.segments if base not in bases]
+        lost = [base for base in found.checkpoint.segments if base not in bases and base not in found.dropped]
         if lost:
             raise JournalCorrupt(
-                f"segment {folder}/{segment_name(lost[0])} is missing; the checkpoint needs it"
+                f"segment {folder}/{segment_name(lost[0])} is missing; the checkpoint needs it; "
+                f"{advice(folder)}"
             )
     tail = found.tail
     if tail[0].header.base > found.tail_start:
-        raise JournalCorrupt(f"{folder}: no segment holds position {found.tail_start}, where the tail starts")
+        raise JournalCorrupt(
+            f"{folder}: no segment holds position {found.tail_start}, where the tail starts; {advice(folder)}"
+        )
     for segment in tail:
         if segment.header.compacted:
-            raise JournalCorrupt(f"segment {folder}/{segment.name} was compacted but its checkpoint is gone")
+            raise JournalCorrupt(
+                f"segment {folder}/{segment.name} was compacted but its checkpoint is gone; {advice(folder)}"
+            )
 
 
 @dataclass(slots=True)
@@ -192,9 +248,14 @@ def walk_segment(
                     return walk
                 walk.clean = mark.clean
                 walk.last_synced = max(walk.last_synced, mark.synced_upto)
+            elif kind == FILLER:
+                walk.clean = False
             elif kind == BATCH:
                 walk.clean = False
                 yield from _batch(data[body + 1 : end], position + body + 1)
+            elif kind == LOST:
+                walk.clean = False
+                yield position + at, LOST, data[body + 1 : end]
             else:
                 walk.position = position + at
                 walk.problem = f"kind {kind} is unknown"
@@ -217,18 +278,28 @@ def walk_segment(
 
 def _batch(payload: bytes, position: int) -> Iterator[tuple[int, int, bytes]]:
     try:
-        yield from inner_records(payload, position)
+        records = list(inner_records(payload, position))
+        if any(kind == LOST for _, kind, _ in records):
+            # Mended: what is left of it stands between two marks, so that nothing of it meets its neighbours.
+            yield position, LOST, b""
+            yield from ((at, LOST_IN_BATCH if kind == LOST else kind, body) for at, kind, body in records)
+            yield position, LOST, b""
+            return
+        yield from records
     except BadRecord as exc:  # its own checksum was right: not the disk's fault, and nothing to cut
         raise JournalCorrupt(f"the batch at position {position} holds what is no record: {exc}") from None
 
 
-def judge_end(file: File, header: SegmentHeader, walk: Walk, folder: str) -> TornTail | None:
-    """The last segment's walk stopped: at its proper end (None), at a torn tail, or at damage (raised)."""
+def judge_end(file: File, header: SegmentHeader, walk: Walk, folder: str, known: int = 0) -> TornTail | None:
+    """The last segment's walk stopped: at its proper end (None), at a torn tail, or at damage (raised).
+
+    ``known``: how far the log was durable, according to the manifest.
+    """
     offset = walk.position - header.base + HEADER_SIZE
     size = file.size()
     where = f"segment {folder}/{segment_name(header.base)}"
     last_used = at = offset
-    durable = walk.last_synced
+    durable = max(walk.last_synced, known)
     while at < size:
         # Overlap by less than one SYNC record, so that none is missed between two reads.
         data = file.pread(_READ, at)
@@ -272,7 +343,8 @@ class TailWalk:
             try:
                 walk = yield from walk_segment(file, segment.header, first, stop)
                 if last:
-                    self.torn = judge_end(file, segment.header, walk, self.disk.folder)
+                    known = 0 if self.found.known is None else self.found.known.durable
+                    self.torn = judge_end(file, segment.header, walk, self.disk.folder, known)
                     self.synced = max(walk.last_synced, first)
                     self.end, self.clean = walk.position, walk.clean and self.torn is None
                 elif walk.position != stop:

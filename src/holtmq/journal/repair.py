@@ -1,168 +1,219 @@
-"""Cutting damage away, after putting aside what is cut.
+"""Making a damaged folder one that a broker starts on, after saying what that costs.
 
-Owns: the plan (what would be lost) and its execution. Nothing is thrown away: removed bytes go to side files
-that end in ``.removed``. Must not touch: a journal that has an owner, and undamaged parts.
+Owns: the plan and its execution. What cannot be read is given up, in place, so that every position stays what
+it was; nothing that can be read goes with it. Replaced bytes go to side files that end in ``.removed``. Must
+not touch: a journal that has an owner, and undamaged parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from .compaction import write_compacted
+from .checkpoint import Checkpoint, position_of, verify_checkpoint
 from .disk import Disk, File
-from .inspection import CheckReport, Problem, Salvage, SegmentReport, Where, check, read_one, salvage
-from .records import BadRecord
-from .segment import HEADER_SIZE, read_header, read_index
+from .dropped import Dropped, read_dropped, write_dropped
+from .inspection import CheckReport, Fold, Problem, SegmentReport, Where, check
+from .manifest import Manifest
+from .mending import Damage, mend
+from .records import MARKER_SIZE
+from .segment import HEADER_SIZE, SegmentHeader, create_segment, segment_name
 
 REMOVED: Final = ".removed"
 _COPY: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class Loss:
-    """What a step costs, in words an operator can act on."""
-
-    readable: int = 0  # whole records that go with the cut
-    readable_bytes: int = 0
-    first: int | None = None
-    last: int | None = None
-
-
-@dataclass(slots=True)
 class RepairPlan:
+    """In the order in which it is carried out."""
+
     report: CheckReport
-    cut: Problem | None = None  # the tail ends here
     aside: list[str] = field(default_factory=list)  # files to put aside whole
-    rewrite: list[str] = field(default_factory=list)  # segments to rewrite without their damaged records
-    lost: Loss = field(default_factory=Loss)
-    lost_bodies: list[Problem] = field(default_factory=list)
+    headers: list[SegmentReport] = field(default_factory=list)  # to write again
+    mended: list[SegmentReport] = field(default_factory=list)  # plain segments with unreadable stretches
+    begins: int | None = None  # the segment that held the start of the tail is gone: make one
+    dropped: list[tuple[int, int]] = field(default_factory=list)
     hopeless: list[Problem] = field(default_factory=list)
 
     @property
     def needed(self) -> bool:
-        return bool(self.cut or self.aside or self.rewrite)
+        return bool(self.report.problems) and not self.hopeless
 
 
-def plan_repair(disk: Disk) -> RepairPlan:
+def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
     """What would be done about the problems that ``check`` finds. Changes nothing."""
-    report = check(disk)
+    report = check(disk, fold)
     plan = RepairPlan(report)
-    whole_log = bool(report.segments) and report.segments[0].base == 0
-    compacted = any(segment.compacted for segment in report.segments)
+    mark = None if report.checkpoint is None else verify_checkpoint(disk, report.checkpoint)
+    usable = [segment for segment in report.segments if segment.header is not None]
     for problem in report.problems:
-        if problem.where is Where.TAIL:
-            plan.cut = plan.cut or problem
-        elif problem.where is Where.BODIES:
-            plan.lost_bodies.append(problem)
-            if problem.name not in plan.rewrite:
-                plan.rewrite.append(problem.name)
-        elif problem.where is Where.CHECKPOINT and (
-            report.checkpoint is not None or (whole_log and not compacted)
-        ):
-            plan.aside.append(problem.name)  # an older one, or the log from its very start, takes its place
-        else:
-            _judge_unknown(plan, problem)
-    if plan.cut is not None:
-        _count_loss(disk, plan, plan.cut)
+        if problem.where is Where.CHECKPOINT:
+            if not _can_do_without(report, mark):
+                plan.hopeless.append(problem)
+            elif problem.name:
+                plan.aside.append(problem.name)
+        elif problem.where is Where.SEGMENT:
+            _give_up_segment(plan, problem, usable)
+    plan.headers = [segment for segment in usable if segment.header_damaged]
+    plan.mended = [segment for segment in usable if segment.damages and not segment.compacted]
+    plan.dropped += [
+        (damage.position, damage.position + damage.size) for segment in usable for damage in segment.damages
+    ]
+    if not plan.hopeless:
+        _close_gaps(plan, usable)
+    marks = [at for at in map(position_of, disk.list()) if at is not None]
+    for segment in plan.mended:
+        segment.damages = [piece for damage in segment.damages for piece in _split(damage, sorted(marks))]
     return plan
 
 
-def _judge_unknown(plan: RepairPlan, problem: Problem) -> None:
-    """A segment whose header is gone can be cut off as a whole when the log before it is there."""
+def _split(damage: Damage, marks: list[int]) -> list[Damage]:
+    """A start reads from a checkpoint's position on: there, too, a record has to begin."""
+    cuts = [at for at in marks if damage.position < at < damage.position + damage.size]
+    firsts = [damage.position, *cuts]
+    stops = [*cuts, damage.position + damage.size]
+    return [
+        Damage(first, stop - first, damage.reason, damage.batch)
+        for first, stop in zip(firsts, stops, strict=True)
+    ]
+
+
+def _can_do_without(report: CheckReport, mark: Checkpoint | None) -> bool:
+    """Another checkpoint is whole, or the log is there from its very start."""
+    if mark is not None:
+        return True
+    segments = report.segments
+    return bool(segments) and segments[0].base == 0 and not any(segment.compacted for segment in segments)
+
+
+def _give_up_segment(plan: RepairPlan, problem: Problem, usable: list[SegmentReport]) -> None:
+    if any(segment.name == problem.name for segment in plan.report.segments):
+        plan.aside.append(problem.name)
+    following = [segment.base for segment in usable if segment.base > problem.position]
+    stop = following[0] if following else max(plan.report.known_end, plan.report.tail_start)
+    if stop > problem.position:
+        plan.dropped.append((problem.position, stop))
+
+
+def _close_gaps(plan: RepairPlan, usable: list[SegmentReport]) -> None:
+    """From the checkpoint on, the log has to be one piece, up to where it was durable."""
     report = plan.report
-    before = [segment for segment in report.segments if segment.base < problem.position]
-    if problem.where is Where.UNKNOWN and problem.position > report.tail_start and before:
-        last = before[-1]
-        if last.end == problem.position:
-            offset = last.end - last.base + HEADER_SIZE
-            plan.cut = plan.cut or Problem(Where.TAIL, last.name, offset, last.end, problem.text)
-            return
-    plan.hopeless.append(problem)
+    start, gone = report.tail_start, set(plan.aside)
+    chain = [segment for segment in usable if segment.name not in gone]
+    holder = [segment for segment in chain if segment.base <= start and not segment.compacted]
+    first = holder[-1] if holder else None
+    tail = [segment for segment in chain if segment.base > start]
+    if first is None or (first.end < start and not _reaches(first, tail)):
+        end = tail[0].base if tail else max(report.known_end, start)
+        if first is None or end > first.end:
+            plan.begins = start
+            if end > start:
+                plan.dropped.append((start, end))
+    elif first.end < start:
+        _extend(plan, first, start)
+    joined = tail if first is None or plan.begins is not None else [first, *tail]
+    for index, segment in enumerate(joined):
+        last = index + 1 == len(joined)
+        end = max(report.known_end, segment.end, start) if last else joined[index + 1].base
+        if end > segment.end:
+            _extend(plan, segment, end)
 
 
-def _count_loss(disk: Disk, plan: RepairPlan, cut: Problem) -> None:
-    (damaged,) = [segment for segment in plan.report.segments if segment.name == cut.name]
-    for segment in plan.report.segments:
-        if segment.base > damaged.base:
-            plan.aside.append(segment.name)
-        if segment.base < damaged.base or segment.header is None:
-            continue
-        file = disk.open(segment.name)
-        try:
-            for position, _, payload in _readable(file, segment, plan.report):
-                if position >= cut.position:
-                    plan.lost.readable += 1
-                    plan.lost.readable_bytes += len(payload)
-                    plan.lost.first = position if plan.lost.first is None else plan.lost.first
-                    plan.lost.last = position
-        finally:
-            file.close()
+def _reaches(segment: SegmentReport, tail: list[SegmentReport]) -> bool:
+    return not tail and segment.end > segment.base
 
 
-def _readable(file: File, segment: SegmentReport, report: CheckReport) -> Iterator[tuple[int, int, bytes]]:
-    assert segment.header is not None
-    if segment.header.compacted:
-        table = read_index(file, segment.header, report.folder)
-        for position, offset in zip(table.positions, table.offsets, strict=True):
-            try:
-                yield position, *read_one(file, offset)
-            except BadRecord:
-                continue
-        return
-    stop = None if segment is report.segments[-1] else segment.base + segment.size - HEADER_SIZE
-    yield from salvage(file, segment.header, segment.base, stop, Salvage(segment.base))
+def _extend(plan: RepairPlan, segment: SegmentReport, end: int) -> None:
+    """The log behind this segment is gone up to ``end``."""
+    last = segment.damages[-1] if segment.damages else None
+    if last is not None and last.position + last.size == segment.end and last.batch is None:
+        segment.damages[-1] = Damage(last.position, end - last.position, last.reason)
+    else:
+        segment.damages.append(Damage(segment.end, end - segment.end, "the log that was here is missing"))
+    plan.dropped.append((segment.end, end))
+    segment.end = end
+    if segment not in plan.mended:
+        plan.mended.append(segment)
 
 
 def apply_repair(disk: Disk, plan: RepairPlan) -> list[str]:
-    """Do what the plan says; the names of the side files. The caller owns the lock."""
+    """Do what the plan says; the names of the side files. The caller owns the lock.
+
+    A crash on the way leaves a folder that is still damaged, and can be repaired.
+    """
     kept: list[str] = []
-    for name in plan.rewrite:
-        kept.append(_rewrite(disk, plan, name))
-    cut = plan.cut
-    # From the back: a crash on the way leaves a log that is shorter or still damaged, never one with a hole.
-    for name in sorted(plan.aside, reverse=True):
+    dropped = Dropped([*read_dropped(disk).stretches, *plan.dropped])
+    if dropped:
+        write_dropped(disk, dropped)
+    for name in plan.aside:
         side = _free_name(disk, name + REMOVED)
         disk.rename(name, side)
         disk.sync_dir()
         kept.append(side)
-    if cut is not None:
-        kept.append(_cut(disk, cut))
+    for segment in plan.headers:
+        assert segment.header is not None
+        kept.append(_write_header(disk, segment.name, segment.header))
+    for segment in plan.mended:
+        kept.append(_mend(disk, segment))
+    report = plan.report
+    if plan.begins is not None:
+        _begin_tail(disk, plan, plan.begins)
+    gone = set(plan.aside)
+    bases = [segment.base for segment in report.segments if segment.name not in gone]
+    if plan.begins is not None:
+        bases.append(plan.begins)
+    ends = [segment.end for segment in report.segments if segment.name not in gone]
+    manifest = Manifest(disk, 0)
+    manifest.begin(max(bases, default=0), min(report.known_end, max(ends, default=0)), report.checkpoint or 0)
+    manifest.close()
     return kept
 
 
-def _cut(disk: Disk, cut: Problem) -> str:
-    file = disk.open(cut.name, write=True)
+def _begin_tail(disk: Disk, plan: RepairPlan, start: int) -> None:
+    end = next((stop for first, stop in plan.dropped if first == start), start)
+    header = SegmentHeader(start, 0, disk.random_bytes(MARKER_SIZE))
+    file = create_segment(disk, header, end - start)
     try:
-        side = _copy(disk, file, cut.offset, f"{cut.name}.from-{cut.offset}{REMOVED}")
-        file.truncate(cut.offset)
+        if end > start:
+            mend(file, header, [Damage(start, end - start, "the log that was here is missing")])
+        file.sync()
+    finally:
+        file.close()
+
+
+def _write_header(disk: Disk, name: str, header: SegmentHeader) -> str:
+    file = disk.open(name, write=True)
+    try:
+        side = _copy(disk, file, 0, HEADER_SIZE, f"{name}.header{REMOVED}")
+        file.pwrite([header.encode()], 0)
         file.sync()
     finally:
         file.close()
     return side
 
 
-def _rewrite(disk: Disk, plan: RepairPlan, name: str) -> str:
-    (segment,) = [segment for segment in plan.report.segments if segment.name == name]
-    file = disk.open(name)
+def _mend(disk: Disk, segment: SegmentReport) -> str:
+    assert segment.header is not None
+    file = disk.open(segment.name, write=True)
     try:
-        side = _copy(disk, file, 0, name + REMOVED)
-        header = read_header(file, segment.base, disk.folder)
-        end = header.end if header.compacted else segment.end
-        write_compacted(disk, header, end, _readable(file, segment, plan.report))
+        first, last = segment.damages[0], segment.damages[-1]
+        offset = first.position - segment.base + HEADER_SIZE
+        size = last.position + last.size - first.position
+        side = _copy(disk, file, offset, size, f"{segment.name}.from-{offset}{REMOVED}")
+        mend(file, segment.header, segment.damages)
+        file.sync()
     finally:
         file.close()
     return side
 
 
-def _copy(disk: Disk, file: File, offset: int, name: str) -> str:
-    """Durably copy a file from an offset on; the name the copy got."""
+def _copy(disk: Disk, file: File, offset: int, size: int, name: str) -> str:
+    """Durably copy a stretch of a file; the name the copy got."""
     name = _free_name(disk, name)
     copy = disk.open(name, create=True)
     try:
         at = 0
-        while data := file.pread(_COPY, offset + at):
+        while at < size and (data := file.pread(min(_COPY, size - at), offset + at)):
             copy.pwrite([data], at)
             at += len(data)
         copy.sync()
@@ -182,24 +233,24 @@ def _free_name(disk: Disk, wanted: str) -> str:
 
 def describe(plan: RepairPlan) -> list[str]:
     """The plan in sentences, for the operator to say yes to."""
-    lines: list[str] = []
-    if plan.cut is not None:
-        lost = plan.lost
-        lines.append(
-            f"Cut the log at position {plan.cut.position} ({plan.cut.name}, offset {plan.cut.offset}): "
-            f"{plan.cut.text}."
-        )
-        span = f", positions {lost.first} to {lost.last}" if lost.readable else ""
-        lines.append(
-            f"Lost with it: the damaged record, and {lost.readable} records behind it that are still "
-            f"readable ({lost.readable_bytes} bytes{span})."
-        )
-    lines += [f"Put aside the whole file {name}." for name in plan.aside]
-    for name in plan.rewrite:
-        positions = [str(problem.position) for problem in plan.lost_bodies if problem.name == name]
-        lines.append(
-            f"Rewrite {name} without its damaged records. Bodies of waiting messages are lost at or behind "
-            f"position {', '.join(positions)}."
-        )
-    lines += [f"Cannot repair {problem.name}: {problem.text}" for problem in plan.hopeless]
+    lines = [f"Put aside the whole file {name}." for name in plan.aside]
+    lines += [f"Write the header of {segment.name} again." for segment in plan.headers]
+    for segment in plan.report.segments:
+        for damage in segment.damages:
+            where = f"at position {damage.position} ({segment.name})"
+            lines.append(f"Give up {damage.size} bytes {where}: {damage.reason}.")
+    for problem in plan.report.problems:
+        if problem.where is Where.SEGMENT:
+            stretches = [stop for first, stop in plan.dropped if first == problem.position]
+            until = f" to {stretches[0]}" if stretches else ""
+            lines.append(
+                f"Give up what {problem.name} held, positions {problem.position}{until}: {problem.text}."
+            )
+        elif problem.where is Where.MANIFEST:
+            lines.append(f"Write the manifest again: {problem.text}.")
+    if plan.begins is not None:
+        lines.append(f"Begin the log anew in {segment_name(plan.begins)}.")
+    lines += [f"Cannot repair {problem.name or 'the folder'}: {problem.text}" for problem in plan.hopeless]
+    if not plan.hopeless and plan.needed:
+        lines.append("Everything else stays as it is: no record that can be read is dropped.")
     return lines

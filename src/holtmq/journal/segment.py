@@ -17,16 +17,17 @@ from typing import Final
 
 from .checksum import crc32
 from .disk import Disk, File
-from .interface import JournalCorrupt
+from .interface import JournalCorrupt, JournalTooNew
+from .versions import PROGRAM, WRITER, version_name
 
 HEADER_SIZE: Final = 64
 SUFFIX: Final = ".seg"
 TEMPORARY: Final = ".tmp"
 _MAGIC: Final = b"HOLTSEG\n"
-_VERSION: Final = 1
+FORMAT: Final = 2  # written; 1 is read, too
 _COMPACTED: Final = 1
-# magic, version, flags, index entries, base, epoch, marker, original end, index offset, reserved
-_HEADER: Final = Struct("<8sHHIQQ8sQQ4x")
+# magic, version, flags, index entries, base, epoch, marker, original end, index offset, writer's version
+_HEADER: Final = Struct("<8sHHIQQ8sQQI")
 _CHECKSUM: Final = Struct("<I")
 
 
@@ -39,12 +40,14 @@ class SegmentHeader:
     end: int = 0  # compacted only: where the original ended
     index_offset: int = 0
     index_count: int = 0
+    version: int = FORMAT
+    writer: int = WRITER  # version of the program that wrote it
 
     def encode(self) -> bytes:
         flags = _COMPACTED if self.compacted else 0
         fields = _HEADER.pack(
             _MAGIC,
-            _VERSION,
+            self.version,
             flags,
             self.index_count,
             self.base,
@@ -52,6 +55,7 @@ class SegmentHeader:
             self.marker,
             self.end,
             self.index_offset,
+            self.writer,
         )
         return fields + _CHECKSUM.pack(crc32(fields))
 
@@ -72,12 +76,12 @@ def base_of(name: str) -> int | None:
     return base if segment_name(base) == name else None
 
 
-def read_header(file: File, base: int, folder: str) -> SegmentHeader:
-    """The header of the segment that is named for ``base``."""
-    raw = file.pread(HEADER_SIZE, 0)
+def read_header(file: File, base: int, folder: str, at: int = 0) -> SegmentHeader:
+    """The header of the segment that is named for ``base``; its copy lies ``at`` another place."""
+    raw = file.pread(HEADER_SIZE, at)
     name = f"{folder}/{segment_name(base)}"
     try:
-        magic, version, flags, count, own, epoch, marker, end, index_offset = _HEADER.unpack_from(raw)
+        magic, version, flags, count, own, epoch, marker, end, index_offset, writer = _HEADER.unpack_from(raw)
         (checksum,) = _CHECKSUM.unpack_from(raw, _HEADER.size)
     except error:
         raise JournalCorrupt(f"segment {name} is damaged at offset 0: its header is cut short") from None
@@ -85,15 +89,26 @@ def read_header(file: File, base: int, folder: str) -> SegmentHeader:
         raise JournalCorrupt(f"segment {name} is damaged at offset 0: this is not a journal segment")
     if crc32(raw[: _HEADER.size]) != checksum:
         raise JournalCorrupt(f"segment {name} is damaged at offset 0: the header's checksum does not match")
-    if version != _VERSION:
-        raise JournalCorrupt(
-            f"segment {name} has format version {version}; this program reads version {_VERSION}"
+    if not 1 <= version <= FORMAT or flags & ~_COMPACTED:
+        raise JournalTooNew(
+            f"segment {name} has format version {version} and flags {flags}; this program ({PROGRAM}) reads "
+            f"versions up to {FORMAT}. HoltMQ {version_name(writer)} wrote it: use that or a later one"
         )
     if own != base:
         raise JournalCorrupt(
             f"segment {name} was written as {segment_name(own)}: a file was renamed or swapped"
         )
-    return SegmentHeader(base, epoch, marker, bool(flags & _COMPACTED), end, index_offset, count)
+    compacted = bool(flags & _COMPACTED)
+    return SegmentHeader(base, epoch, marker, compacted, end, index_offset, count, version, writer)
+
+
+def own_base(file: File) -> int | None:
+    """The base that a whole header says, whatever the file is called; None without one."""
+    raw = file.pread(HEADER_SIZE, 0)
+    if len(raw) < HEADER_SIZE or _CHECKSUM.pack(crc32(raw[: _HEADER.size])) != raw[_HEADER.size :]:
+        return None
+    fields = _HEADER.unpack_from(raw)
+    return int(fields[4]) if fields[0] == _MAGIC else None
 
 
 def create_segment(disk: Disk, header: SegmentHeader, capacity: int) -> File:
@@ -136,11 +151,15 @@ def encode_index(positions: array[int], offsets: array[int]) -> bytes:
 
 
 def read_index(file: File, header: SegmentHeader, folder: str) -> PositionTable:
+    """The index; if it is damaged, its copy: without it nothing in the segment can be found."""
     size = header.index_count * 16
-    raw = file.pread(size + _CHECKSUM.size, header.index_offset)
-    if len(raw) != size + _CHECKSUM.size or _CHECKSUM.pack(crc32(raw[:size])) != raw[size:]:
-        raise JournalCorrupt(
-            f"segment {folder}/{segment_name(header.base)} is damaged at offset {header.index_offset}: "
-            "the index of its records does not match its checksum"
-        )
-    return PositionTable(array("Q", raw[: size // 2]), array("Q", raw[size // 2 : size]))
+    whole = size + _CHECKSUM.size
+    copies = 1 if header.version == 1 else 2
+    for copy in range(copies):
+        raw = file.pread(whole, header.index_offset + copy * whole)
+        if len(raw) == whole and _CHECKSUM.pack(crc32(raw[:size])) == raw[size:]:
+            return PositionTable(array("Q", raw[: size // 2]), array("Q", raw[size // 2 : size]))
+    raise JournalCorrupt(
+        f"segment {folder}/{segment_name(header.base)} is damaged at offset {header.index_offset}: "
+        "the index of its records does not match its checksum"
+    )

@@ -54,10 +54,16 @@ class Unwritten:
             self._parts += chunks
 
     def close_group(
-        self, base: int, capacity: int, start: int, end: int, callbacks: list[DurableCallback]
+        self,
+        base: int,
+        capacity: int,
+        start: int,
+        end: int,
+        callbacks: list[DurableCallback],
+        checkpoint: int,
     ) -> Group:
         """What was added becomes a group for the writer; the next one is open."""
-        group = Group(base, capacity, start, end, tuple(self._parts))
+        group = Group(base, capacity, start, end, tuple(self._parts), checkpoint)
         self.in_flight.append(InFlight(group, self._starts, callbacks))
         self._parts, self._starts = [], []
         return group

@@ -7,15 +7,20 @@ thread of its own or inline, with the same code.
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from .checkpoint import Checkpoint
 from .disk import Disk, File
+from .manifest import Manifest
 from .mirror import Mirror
 from .records import MARKER_SIZE, encode_sync
-from .segment import HEADER_SIZE, SegmentHeader, create_segment
+from .segment import HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment, segment_name
 
 # Space that was reserved but never written makes a sync of new bytes a change of metadata as well, with a
 # commit of the file system's own journal. So small commits find zeros there, written in one go ahead of them:
@@ -23,6 +28,7 @@ from .segment import HEADER_SIZE, SegmentHeader, create_segment
 _AHEAD: Final = 512 << 10
 _SMALL: Final = 64 << 10
 _ZEROS: Final = bytes(_AHEAD)
+_RETRY_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Group:
     start: int
     end: int
     parts: tuple[bytes, ...]  # everything after the SYNC record
+    checkpoint: int = 0  # the newest one that is published
 
 
 @dataclass(slots=True)
@@ -66,6 +73,7 @@ class LogWriter:
         durable: int,
         epoch: int,
         clock: Callable[[], float],
+        manifest: Manifest | None = None,  # None where another place says what must be in the folder
     ) -> None:
         self.syncs = True  # False only where the operator gave up on power cuts
         self.idle_seconds: float | None = None  # how often ``idle`` wants to be called
@@ -78,6 +86,11 @@ class LogWriter:
         self._written = durable  # bytes from here on may never have been written, not even with zeros
         self._epoch = epoch
         self._clock = clock
+        self._manifest = manifest
+        self._checkpoint = 0
+        self.waits = False  # for room on the disk; only in a thread of its own
+        self.stalled = ""
+        self.stop_waiting = threading.Event()
 
     def commit(self, groups: Sequence[Group]) -> Commit:
         """Write all groups and sync once (once more for each segment that is left)."""
@@ -86,6 +99,7 @@ class LogWriter:
     def lay_out(self, groups: Sequence[Group]) -> list[Stretch]:
         """The bytes of these groups as they will lie in the log, one stretch for each segment touched."""
         now = self._clock()
+        self._checkpoint = groups[-1].checkpoint
         header, synced = self._header, self._synced
         stretches: list[Stretch] = []
         for group in groups:
@@ -130,10 +144,12 @@ class LogWriter:
         """Note, unsynced, how far all is durable, in the place that the next group's SYNC will take.
 
         After a kill the page cache survives, and with it the proof that the last group was synced: if it is
-        found damaged then, that is corruption and not a torn tail.
+        found damaged then, that is corruption and not a torn tail. The manifest says the same from another
+        file, for the case that the end of this one is cut off or zeroed.
         """
         mark = encode_sync(self._header.marker, self._durable, self._synced, self._clock())
         self._write([mark], self._durable)
+        self._note_extent()
 
     def idle(self) -> None:
         """Nothing was handed over for ``idle_seconds``."""
@@ -150,9 +166,17 @@ class LogWriter:
         self._file.truncate(self._durable + len(mark) - self._header.base + HEADER_SIZE)
         self._file.sync()
         self._file.close()
+        self._synced = self._durable
+        self._note_extent(sync=True)
+        self._close_manifest()
 
     def abandon(self) -> None:
         self._file.close()
+        self._close_manifest()
+
+    def _close_manifest(self) -> None:
+        if self._manifest is not None:
+            self._manifest.close()
 
     def _write(self, parts: Sequence[bytes], position: int) -> None:
         self._file.pwrite(parts, position - self._header.base + HEADER_SIZE)
@@ -172,11 +196,36 @@ class LogWriter:
         self._file.close()
         self._durable = self._synced = end
 
+    def _create(self, stretch: Stretch) -> File:
+        """The next segment; where the disk is full, as soon as it is not.
+
+        Nothing of it was written yet and no sync has failed, so waiting is safe: what was confirmed is
+        durable, what was not stays in memory. Any other error, and any later one, ends the writer for good.
+        """
+        while True:
+            try:
+                created = create_segment(self._disk, stretch.header, stretch.capacity)
+                self.stalled = ""
+                return created
+            except OSError as exc:
+                if exc.errno != errno.ENOSPC or not self.waits or self.stop_waiting.is_set():
+                    raise
+                self.stalled = f"there is no room for the next segment: {exc}"
+                with suppress(OSError):
+                    self._disk.remove(segment_name(stretch.header.base) + TEMPORARY)
+            self.stop_waiting.wait(_RETRY_SECONDS)
+
     def _enter_segment(self, stretch: Stretch) -> None:
-        self._file = create_segment(self._disk, stretch.header, stretch.capacity)
+        self._file = self._create(stretch)
         self._header = stretch.header
         self._capacity = stretch.capacity
         self._written = stretch.header.base
+        # Durable before a record in it can be reported: from then on the segment has to be there.
+        self._note_extent(sync=True)
+
+    def _note_extent(self, *, sync: bool = False) -> None:
+        if self._manifest is not None:
+            self._manifest.note(self._header.base, self._synced, self._checkpoint, sync=sync)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,5 +237,9 @@ class OpenLog:
     segments: Sequence[tuple[int, int]]  # base and size, the last one being written
     capacity: int
     end: int
-    checkpoint_position: int
+    checkpoint: Checkpoint | None = None
     mirror: Mirror | None = None
+
+    @property
+    def checkpoint_position(self) -> int:
+        return 0 if self.checkpoint is None else self.checkpoint.position

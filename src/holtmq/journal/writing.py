@@ -27,11 +27,17 @@ class Writing:
         self._writer: LogWriter | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def stalled(self) -> str:
+        """Why the writer waits, or ""."""
+        return "" if self._writer is None else self._writer.stalled
+
     def start(self, writer: LogWriter, notify: Defer | None, collect: Callable[[], None]) -> None:
         """With ``notify`` in a thread, which has ``collect`` called in the loop's when there are results."""
         self._writer = writer
         if notify is None:
             return
+        writer.waits = True
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed: close() collects what is left
@@ -67,6 +73,8 @@ class Writing:
         if self._writer is not None:
             self._writer.closing()
         if self._thread is not None:
+            if self._writer is not None:
+                self._writer.stop_waiting.set()
             self._handed.put(None)
             self._thread.join()
         elif not failed and self._writer is not None:

@@ -203,6 +203,29 @@ class BrokerClient:
         """Forget what was staged, and what tasks of this writer that still run will stage."""
         self._json("DELETE", f"/api/v1/staging/{quote(writer, safe='')}", {})
 
+    # -- work queues and exchanges ---------------------------------------------------------------
+
+    def pop(self, queue: str, most: int, lease_seconds: float) -> bytes:
+        """Lease what waits in a work queue; the answer as it came, blank when nothing waits."""
+        query = {"batch": str(most), "leaseSeconds": f"{max(1, round(lease_seconds))}"}
+        # Messages of an answer that got lost come back when their lease ends.
+        path = f"/api/v1/pop/queue/{quote(queue, safe='')}"
+        return self._retried(lambda: self._send("GET", path, query).read())
+
+    def extend(self, lease: str, seconds: float) -> None:
+        """Renew a lease."""
+        self._json("POST", f"/api/v1/lease/{quote(lease, safe='')}/extend", body={"seconds": round(seconds)})
+
+    def settle(self, acks: Sequence[Mapping[str, str]]) -> list[dict[str, object]]:
+        """End leases; an answer for each."""
+        return list(self._json("POST", "/api/v1/ack/batch", body={"acknowledgments": list(acks)}))
+
+    def publish(self, exchange: str, rows: bytes, key: str, ids: str) -> dict[str, object]:
+        """Publish rows (an IPC stream) through an exchange."""
+        path = f"/api/v1/exchanges/{quote(exchange, safe='')}/rows"
+        query = {"routingKey": key, "ids": ids}
+        return dict(self._retried(lambda: self._call("POST", path, query, rows, _ARROW)))
+
     # -- any other endpoint ----------------------------------------------------------------------
 
     def call(

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from holtmq.spark.client import BrokerClient
+from holtmq.spark.ddl import quoted
 from holtmq.spark.errors import InvalidOption
 from holtmq.spark.options import Selection, source_options
 from holtmq.spark.relations import Relation, split_relation
-from holtmq.spark.schema import COLUMNS, quoted
+from holtmq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -98,9 +98,9 @@ class PartitionedService:
         """Push the spool's oldest, if it may go; whether more of it can follow at once."""
         if self.spool.pushes_spooled or not len(self.spool):
             return False
-        items = self.spool.head()
+        items, count = self.spool.head()
         try:
-            self._store_all(items, now, [self.spool.gone(len(items))])
+            self._store_all(items, now, [self.spool.gone(count)])
         except LimitReached:
             return False  # a full queue: everything behind it waits, for order's sake
         return len(self.spool) > 0

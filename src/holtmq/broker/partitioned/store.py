@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 
+from holtmq.broker.damage import DamageList
 from holtmq.broker.partitioned.events import (
     NO_QUEUE,
     Event,
+    MessageDeleted,
     Pushed,
     QueueConfigured,
     QueueDeleted,
@@ -27,19 +29,25 @@ from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
 from holtmq.broker.partitioned.log.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
+from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import QueueConfig, names_of
 from holtmq.broker.records.changes import Kind
-from holtmq.journal.interface import Journal
+from holtmq.journal.interface import Journal, RecordUnreadable
 
 CACHE_BYTES: Final = 64 << 20
+UNREADABLE: Final = "unreadable"  # transaction id of a dead letter whose message cannot be read
 _WEIGHED_BYTES: Final = 1 << 20
 
 Change = tuple[int, Event]  # a queue's number (NO_QUEUE for what belongs to none) and what happens
 StateRecord = tuple[int, bytes]  # kind and payload of a record that another part of the node folds
+
+
+class MessagesSetAside(RecordUnreadable):
+    """Some messages cannot be read, and have left their queues: the caller looks again at what is left."""
 
 
 class StatePart:
@@ -56,7 +64,7 @@ class StatePart:
         raise NotImplementedError
 
 
-class Counters(msgspec.Struct, array_like=True):
+class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Numbers that must not be used twice."""
 
     next_queue: int
@@ -81,9 +89,11 @@ class PartitionedStore:
         self.traces = TraceStore()
         self.next_queue = NO_QUEUE + 1
         self.cache = BodyCache(cache_bytes)
+        self.damage = DamageList(journal)
         self.on_event: Callable[[PartitionedQueue, QueueEvent], None] | None = None
         self._pending_visibility = PendingVisibility(journal, self._show)
         self._state_parts: dict[int, StatePart] = {}
+        self._lost: list[int] = []  # while folding: which of the loose ones a repair gave up
         self._loose: list[int] = []  # while folding: bodies whose events have not come yet
 
     def add_state_part(self, side: StatePart) -> None:
@@ -195,6 +205,8 @@ class PartitionedStore:
 
     def _drop(self, number: int) -> PartitionedQueue:
         queue = self.by_number.pop(number)
+        for where in ("partitioned queue", "dead letters"):
+            self.damage.forget(where, "", queue.name)
         del self.queues[queue.name]
         self.aging.pop(number, None)
         self.traces.forget_queue(number)
@@ -209,7 +221,13 @@ class PartitionedStore:
             return found  # type: ignore[return-value]  # just checked
         missing = [position for position, body in zip(positions, found, strict=True) if body is None]
         cipher = self.cipher
-        read = [decode_body(record, cipher) for _, record in self.journal.read_many(missing)]
+        try:
+            records = self.journal.read_many(missing)
+        except RecordUnreadable as error:
+            if self.set_aside(missing):
+                raise MessagesSetAside(str(error), error.position, error.reason) from error
+            raise
+        read = [decode_body(record, cipher) for _, record in records]
         self.cache.add(missing, read)
         fresh = iter(read)
         return [next(fresh) if body is None else body for body in found]
@@ -231,8 +249,53 @@ class PartitionedStore:
         return sizes
 
     def read_transaction_id(self, _offset: int, position: int) -> str | None:
+        """None when the message cannot be read: then it has no id that another could repeat."""
         body = self.cache.get(position)
-        return transaction_id_of(self.journal.read(position)[1]) if body is None else body.transaction_id
+        if body is not None:
+            return body.transaction_id
+        try:
+            return transaction_id_of(self.journal.read(position)[1])
+        except RecordUnreadable:
+            return None
+
+    def letter_body(self, queue: PartitionedQueue, letter: DeadLetter) -> Body:
+        """A dead letter's message; an empty one in its place when it cannot be read."""
+        try:
+            return self.body(letter.journal_position)
+        except RecordUnreadable as error:
+            self.damage.note("dead letters", "", queue.name, error, letter.offset)
+            return Body(UNREADABLE, b"null")
+
+    def note_rot(self, error: RecordUnreadable) -> None:
+        """A stretch of the log cannot be read: its messages leave their queues before they are asked for."""
+        stretch = range(error.position, error.position + max(error.size, 1))
+        for queue in list(self.by_number.values()):
+            self.set_aside([position for _, position in queue.log.find_positions(stretch)])
+
+    def set_aside(self, positions: Sequence[int]) -> int:
+        """Of the messages at these journal positions, those that cannot be read leave their queues.
+
+        Each becomes a hole, as if it had been deleted: groups pass over it, and readers of ranges are told
+        that something is gone. How many there were.
+        """
+        errors: dict[int, RecordUnreadable] = {}
+        for position in positions:
+            try:
+                self.journal.read(position)
+            except RecordUnreadable as error:
+                errors[position] = error
+        count = 0
+        for queue in list(self.by_number.values()):
+            changes: list[Change] = []
+            for offset, position in queue.log.find_positions(errors):
+                index = queue.log.partition(offset)
+                place = queue.partitions[index].position_of(offset)
+                changes.append((queue.number, MessageDeleted(index, place)))
+                self.damage.note("partitioned queue", "", queue.name, errors[position], offset)
+            if changes:
+                self.commit(changes)
+                count += len(changes)
+        return count
 
     def find(self, number: int, index: int) -> PartitionedQueue | None:
         """The queue of a partition address; None when there is no such partition."""
@@ -248,8 +311,9 @@ class PartitionedStore:
         if kind == _BODY:
             self._loose.append(position)
         elif kind == _EVENTS:
-            loose, self._loose = self._loose, []
-            self._apply(decode_all(payload), loose)
+            changes = decode_all(payload)
+            wanted = sum([len(event.partitions) for _, event in changes if isinstance(event, Pushed)])
+            self._apply(changes, self.loose_bodies(wanted))
         elif kind == Kind.PARTITIONED_QUEUE:
             queue = restore(payload, self.read_transaction_id)
             self.queues[queue.name] = self.by_number[queue.number] = queue
@@ -259,11 +323,47 @@ class PartitionedStore:
             self.next_queue, self.traces.next_number = counters.next_queue, counters.next_trace
         elif kind in self._state_parts:
             self._state_parts[kind].fold(position, kind, payload)
+        else:
+            raise ValueError("no such kind")
 
-    def loose_bodies(self) -> list[int]:
-        """For a side whose record follows bodies: where they are."""
+    def loose_bodies(self, wanted: int | None = None) -> list[int]:
+        """For a record that follows bodies: where they are. More or fewer than ``wanted`` are refused."""
         loose, self._loose = self._loose, []
+        if self._lost:
+            loose, self._lost = self._around_lost(loose, wanted), []
+        if wanted is not None and len(loose) != wanted:
+            raise ValueError(f"{len(loose)} bodies lie before a record that has {wanted} messages")
         return loose
+
+    @property
+    def loose(self) -> bool:
+        """Whether there are bodies whose record has not come."""
+        return bool(self._loose)
+
+    def mended(self) -> None:
+        """A repair gave up a stretch of the log here: what came before belongs to nothing that follows."""
+        self._loose, self._lost = [], []
+
+    def fold_lost(self, position: int) -> None:
+        """Some records of the batch that is being folded are lost, from this position on."""
+        self._lost.append(len(self._loose))
+        self._loose.append(position)
+
+    def _around_lost(self, loose: list[int], wanted: int | None) -> list[int]:
+        """The positions of a damaged batch's bodies: each message keeps its own, the lost ones keep a place.
+
+        What lies before the first loss and behind the last one is known to be in its place. Between them,
+        which body is whose cannot be told: those messages count as lost, too.
+        """
+        lost = self._lost
+        kept = [position for at, position in enumerate(loose) if at not in lost]
+        if wanted is None or len(kept) == wanted:  # no body was among the lost
+            return kept
+        before, behind = loose[: lost[0]], loose[lost[-1] + 1 :]
+        missing = wanted - len(before) - len(behind)
+        if missing <= 0:
+            return kept
+        return [*before, *range(loose[lost[0]], loose[lost[0]] + missing), *behind]
 
     def snapshot(self) -> tuple[list[StateRecord], list["array[int]"]]:
         """Records that stand for all of this, and the journal positions it refers to, in any order."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
 from typing import Final
 
+from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
@@ -28,7 +29,7 @@ from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.paging import JournalPager
 from holtmq.broker.work.work_queue import Reason, WorkQueue
-from holtmq.journal.interface import Journal
+from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 from holtmq.wire.property_walker import PropertyWalkers
 
@@ -54,6 +55,7 @@ class Publishing:
     __slots__ = (
         "_batch",
         "cross_kind",
+        "damage",
         "delayed",
         "dirty",
         "gathered",
@@ -71,6 +73,7 @@ class Publishing:
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
         self.journal = journal
+        self.damage = DamageList(journal)
         self.cross_kind: CrossKindJournal | None = None  # where there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
         self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
@@ -104,8 +107,16 @@ class Publishing:
             traits.priority,
             persistent,
         )
-        if not route.simple or not traits.plain or self._batch is not None:
-            return self._publish_special(route, traits, message)
+        batch = self._batch
+        if not route.simple or not traits.plain or batch is not None:
+            if batch is None or not route.simple or not traits.plain or route.version != route.vhost.version:
+                return self._publish_special(route, traits, message)
+            if not route.queues:
+                return _UNROUTED
+            ids = route.durable_ids if persistent else b""
+            index = batch.add(_MESSAGE, encode_message(message, ids)) if ids else -1
+            batch.placements.append((message, route.queues, index))
+            return _JOURNALLED if ids else _PLACED
         outcome = _PLACED
         if persistent and route.durable_ids:
             if self.gathered:
@@ -313,10 +324,11 @@ class Publishing:
             positions = [self.journal.append(*records[0])]
         elif records:
             positions = self.journal.append_batch(records)
+        place = self.place
         for message, queues, index in batch.placements:
             if index >= 0:
                 message.position = positions[index]
-            self.place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
+            place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
         for index, persistent, due_ms in batch.delays:
             self.schedule_delayed(positions[index], persistent, due_ms)
         return bool(records) or together
@@ -348,6 +360,12 @@ class Publishing:
             return
         try:
             self._place_delayed(position, waiting[0])
+        except RecordUnreadable as error:
+            self.damage.note("delayed", "", "", error)
+            if not error.dropped:
+                self.delayed[position] = waiting  # without a timer: it stays where it is
+            elif waiting[0]:
+                self.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
         except BaseException:
             self.abort()
             self.delayed[position] = waiting  # so that a checkpoint keeps it: a restart tries again

@@ -27,6 +27,7 @@ class Kind(IntEnum):
     COUNTERS = 25  # checkpoint: sequence numbers
     PURGED = 26  # a work queue was emptied but for these positions
     DELAY_STATE = 27  # checkpoint: what waits for its time
+    DAMAGED = 28  # messages that cannot be read and were set aside
     PARTITIONED = 32  # events of partitioned queues
     PARTITIONED_BODY = 33  # one message's body; the events it belongs to follow in the same batch
     PARTITIONED_QUEUE = 34  # checkpoint: one partitioned queue
@@ -44,12 +45,14 @@ class Kind(IntEnum):
     DELIVERY_STATE = 46  # checkpoint: the newest deliveries of one partitioned queue
 
 
-class Change(msgspec.Struct, tag=True, array_like=True, frozen=True):
+class Change(msgspec.Struct, tag=True, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Base of all changes: encoded as a tagged array."""
 
 
 class VhostPut(Change, tag="vhost+", frozen=True):
     name: str
+    description: str = ""
+    tags: list[str] = []
 
 
 class VhostDeleted(Change, tag="vhost-", frozen=True):
@@ -139,6 +142,56 @@ class PermissionDeleted(Change, tag="permission-", frozen=True):
     vhost: str
 
 
+class TopicPermissionPut(Change, tag="topic-permission+", frozen=True):
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+class TopicPermissionDeleted(Change, tag="topic-permission-", frozen=True):
+    user: str
+    vhost: str
+    exchange: str | None  # None: all of them
+
+
+class VhostLimitsPut(Change, tag="vhost-limits", frozen=True):
+    """All limits of a vhost; none are no entry."""
+
+    vhost: str
+    limits: dict[str, int]
+
+
+class UserLimitsPut(Change, tag="user-limits", frozen=True):
+    """All limits of a user; none are no entry."""
+
+    user: str
+    limits: dict[str, int]
+
+
+class ParameterPut(Change, tag="parameter+", frozen=True):
+    vhost: str
+    component: str
+    name: str
+    value: bytes
+
+
+class ParameterDeleted(Change, tag="parameter-", frozen=True):
+    vhost: str
+    component: str
+    name: str
+
+
+class GlobalParameterPut(Change, tag="global-parameter+", frozen=True):
+    name: str
+    value: bytes
+
+
+class GlobalParameterDeleted(Change, tag="global-parameter-", frozen=True):
+    name: str
+
+
 AnyChange: TypeAlias = (
     VhostPut
     | VhostDeleted
@@ -154,6 +207,14 @@ AnyChange: TypeAlias = (
     | UserDeleted
     | PermissionPut
     | PermissionDeleted
+    | TopicPermissionPut
+    | TopicPermissionDeleted
+    | VhostLimitsPut
+    | UserLimitsPut
+    | ParameterPut
+    | ParameterDeleted
+    | GlobalParameterPut
+    | GlobalParameterDeleted
 )
 
 _encoder = msgspec.msgpack.Encoder()

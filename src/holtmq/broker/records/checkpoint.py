@@ -20,11 +20,16 @@ from holtmq.broker.records.changes import (
     AnyChange,
     BindingPut,
     ExchangePut,
+    GlobalParameterPut,
     Kind,
+    ParameterPut,
     PermissionPut,
     PolicyPut,
     QueuePut,
+    TopicPermissionPut,
+    UserLimitsPut,
     UserPut,
+    VhostLimitsPut,
     VhostPut,
     encode_change,
     pack_table,
@@ -35,7 +40,7 @@ from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 
 
-class QueueState(msgspec.Struct, array_like=True):
+class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What one work queue holds, in a checkpoint."""
 
     id: int
@@ -46,14 +51,14 @@ class QueueState(msgspec.Struct, array_like=True):
     returned: dict[int, int]
 
 
-class Counters(msgspec.Struct, array_like=True):
+class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Numbers that must not be used twice."""
 
     seq: int
     last_queue_id: int
 
 
-class DelayState(msgspec.Struct, array_like=True):
+class DelayState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Messages that wait for their time, by position."""
 
     due_ms: dict[int, int]
@@ -80,6 +85,10 @@ def snapshot(
     live.append(array("Q", delayed))
     due = {position: due_ms for position, (persistent, due_ms) in delayed.items() if persistent}
     records.append((Kind.DELAY_STATE, _encode(DelayState(due))))
+    damaged, kept_aside = broker.flow.damage.dump()
+    if kept_aside:
+        records.append((Kind.DAMAGED, damaged))
+        live.append(kept_aside)
     if partitioned is not None:
         more, kept = partitioned.snapshot()
         records += more
@@ -143,13 +152,14 @@ def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
 
 
 def _topology(broker: Broker) -> Iterable[AnyChange]:
-    for vhost in broker.vhosts.values():
-        yield VhostPut(vhost.name)
+    for named in broker.users.vhosts():
+        yield VhostPut(named.name, named.description, list(named.tags))
     for user in broker.users.users():
         yield UserPut(user.name, user.password_hash, list(user.tags))
     for grant in broker.users.grants():
         rights = grant.permissions
         yield PermissionPut(grant.user, grant.vhost, rights.configure, rights.write, rights.read)
+    yield from _runtime(broker)
     for vhost in broker.vhosts.values():
         for book, operator in ((broker.policies, False), (broker.operator_policies, True)):
             for policy in book.in_vhost(vhost.name):
@@ -181,6 +191,20 @@ def _topology(broker: Broker) -> Iterable[AnyChange]:
                         binding.routing_key,
                         pack_table(dict(binding.arguments)),  # type: ignore[arg-type]
                     )
+
+
+def _runtime(broker: Broker) -> Iterable[AnyChange]:
+    """Topic permissions, limits and parameters."""
+    for topic in broker.topic_permissions.all():
+        yield TopicPermissionPut(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
+    for vhost, limits in sorted(broker.limits.of_vhosts.items()):
+        yield VhostLimitsPut(vhost, limits)
+    for user, limits in sorted(broker.limits.of_users.items()):
+        yield UserLimitsPut(user, limits)
+    for parameter in broker.parameters.all():
+        yield ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value)
+    for name, value in broker.parameters.globals():
+        yield GlobalParameterPut(name, value)
 
 
 def _policy_put(policy: Policy, operator: bool) -> PolicyPut:

@@ -6,6 +6,7 @@ What a checkpoint consists of is in ``checkpoint.py``.
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ from typing import Final, assert_never
 import msgspec
 
 from holtmq.auth.permissions import Permissions
+from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import Grant, User
 from holtmq.broker.broker import Broker
+from holtmq.broker.errors import BrokerError
 from holtmq.broker.message import placed
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import (
@@ -24,27 +27,38 @@ from holtmq.broker.records.changes import (
     BindingPut,
     ExchangeDeleted,
     ExchangePut,
+    GlobalParameterDeleted,
+    GlobalParameterPut,
     Kind,
+    ParameterDeleted,
+    ParameterPut,
     PermissionDeleted,
     PermissionPut,
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
     QueuePut,
+    TopicPermissionDeleted,
+    TopicPermissionPut,
     UserDeleted,
+    UserLimitsPut,
     UserPut,
     VhostDeleted,
+    VhostLimitsPut,
     VhostPut,
     decode_change,
     unpack_table,
 )
 from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
 from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.topology.parameters import Parameter
 from holtmq.broker.topology.policies import make_policy
 from holtmq.broker.topology.queue_arguments import QueueType, parse_queue_arguments
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.work_queue import WorkQueue
-from holtmq.journal.interface import Recovery
+from holtmq.journal import interface as journal
+from holtmq.journal.interface import JournalTooNew, Recovery
+from holtmq.journal.versions import PROGRAM
 
 assert sys.byteorder == "little", "journal records hold arrays in little-endian order"
 
@@ -54,6 +68,7 @@ _counters_decoder = msgspec.msgpack.Decoder(Counters)
 _delay_decoder = msgspec.msgpack.Decoder(DelayState)
 _PARTITIONED = int(Kind.PARTITIONED)
 _MESSAGE: Final = int(Kind.MESSAGE)
+_KINDS: Final = frozenset(map(int, Kind))
 _TRIM: Final = 4096  # settled positions at the head of a queue that are worth a copy of the rest
 
 
@@ -157,10 +172,27 @@ class _Holding:
 
 
 def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | None = None) -> int:
-    """Fold a journal into an empty broker; how many records there were."""
+    """Fold a journal into an empty broker; how many records there were.
+
+    Whatever is not understood is a refusal (JournalTooNew) that names the record: to skip it would be to lose
+    what it says. Only behind a stretch that a repair gave up, records may refer to what is gone with it;
+    those are passed over and counted.
+    """
     fold = Fold(broker, partitioned)
     fold.read(recovery)
     return fold.finish()
+
+
+# What decoding and applying a record raise when it is not what this version writes.
+_NOT_UNDERSTOOD: Final = (
+    LookupError,
+    ValueError,  # msgspec's errors, too
+    TypeError,
+    AttributeError,
+    AssertionError,
+    struct.error,
+    BrokerError,
+)
 
 
 class Fold:
@@ -177,65 +209,114 @@ class Fold:
         self._delayed: dict[int, int] = {}
         self._seq = 0  # highest in use; transient messages leave theirs only in marks and counts
         self._count = 0
+        self._mended = False  # a repair gave up part of the log: what follows may refer to it
+        self._at = (0, 0)  # position and kind of the record that was not understood
 
     def read(self, recovery: Recovery) -> None:
         """Fold every record, to the end."""
-        broker, partitioned, holdings = self._broker, self._partitioned, self._holdings
-        delayed, count, seq = self._delayed, self._count, self._seq
-        for position, kind, payload in _all_records(recovery):
-            count += 1
-            if kind == _MESSAGE:  # a restart reads millions of these, so they come before the match
-                placed_seq, expires_ms, priority, queue_ids, body_size = placed(payload)
-                if placed_seq > seq:
-                    seq = placed_seq
-                for queue_id in queue_ids:
-                    holding = holdings.get(queue_id)
-                    if holding is not None:
-                        holding.add(position, priority, expires_ms, body_size)
-                continue
-            if kind >= _PARTITIONED:  # first: a million bodies come this way
-                if partitioned is not None:
-                    partitioned.fold(position, kind, payload)
-                continue
-            match kind:
-                case Kind.SETTLED:
-                    queue_id, size, positions = decode_settled(payload)
+        records = _all_records(recovery)
+        while True:
+            try:
+                self._fold_all(records)
+                break
+            except _NOT_UNDERSTOOD as error:
+                if not self._mended:
+                    raise self._refusal(error, recovery) from error
+                self._broker.flow.damage.dropped += 1
+        if self._partitioned is not None and self._partitioned.loose and not self._mended:
+            left = ValueError("bodies of messages without the record that they belong to")
+            raise self._refusal(left, recovery)
+
+    def _refusal(self, error: Exception, recovery: Recovery) -> JournalTooNew:
+        position, kind = self._at
+        name = f"{Kind(kind).name} (kind {kind})" if kind in _KINDS else f"of unknown kind {kind}"
+        where = f"position {position}" if position else "the checkpoint"
+        return JournalTooNew(
+            f"the record {name} at {where} is not understood by this version ({PROGRAM}): {error}. "
+            f"HoltMQ {recovery.writer} wrote the journal: start that version, or a later one"
+        )
+
+    def _fold_all(self, records: Iterator[tuple[int, int, bytes]]) -> None:
+        holdings, partitioned = self._holdings, self._partitioned
+        seq, count = self._seq, self._count
+        position = kind = 0
+        try:
+            for position, kind, payload in records:
+                count += 1
+                if kind == _MESSAGE:  # a restart reads millions of these, so they come first
+                    placed_seq, expires_ms, priority, queue_ids, body_size = placed(payload)
+                    if placed_seq > seq:
+                        seq = placed_seq
+                    for queue_id in queue_ids:
+                        holding = holdings.get(queue_id)
+                        if holding is not None:
+                            holding.add(position, priority, expires_ms, body_size)
+                elif kind >= _PARTITIONED:  # a million bodies come this way
+                    if partitioned is not None:
+                        partitioned.fold(position, kind, payload)
+                else:
+                    self._seq = seq
+                    self._fold_one(position, kind, payload)
+                    seq = self._seq
+        except _NOT_UNDERSTOOD:
+            self._at = position, kind
+            raise
+        finally:
+            self._seq, self._count = max(seq, self._seq), count
+
+    def _fold_one(self, position: int, kind: int, payload: bytes) -> None:
+        broker, holdings = self._broker, self._holdings
+        match kind:
+            case Kind.SETTLED:
+                queue_id, size, positions = decode_settled(payload)
+                if queue_id in holdings:
+                    holdings[queue_id].settle(positions, size)
+            case Kind.PURGED:
+                queue_id, size, positions = decode_settled(payload)
+                if queue_id in holdings:
+                    holdings[queue_id].keep_only(positions, size)
+            case Kind.DELIVERED:
+                queue_id, upto = decode_mark(payload)
+                self._seq = max(self._seq, upto)
+                if queue_id in holdings:
+                    holdings[queue_id].delivered_upto = upto
+            case Kind.RETURNED:
+                for queue_id, returned_seq, times in decode_returned(payload):
+                    self._seq = max(self._seq, returned_seq)
                     if queue_id in holdings:
-                        holdings[queue_id].settle(positions, size)
-                case Kind.PURGED:
-                    queue_id, size, positions = decode_settled(payload)
-                    if queue_id in holdings:
-                        holdings[queue_id].keep_only(positions, size)
-                case Kind.DELIVERED:
-                    queue_id, upto = decode_mark(payload)
-                    seq = max(seq, upto)
-                    if queue_id in holdings:
-                        holdings[queue_id].delivered_upto = upto
-                case Kind.RETURNED:
-                    for queue_id, returned_seq, times in decode_returned(payload):
-                        seq = max(seq, returned_seq)
-                        if queue_id in holdings:
-                            holdings[queue_id].returned[returned_seq] = times
-                case Kind.CHANGE:
-                    _apply(broker, decode_change(payload), holdings)
-                case Kind.DELAYED:
-                    due_ms, _, _, message = decode_delayed(payload)
-                    seq = max(seq, message.seq)
-                    delayed[position] = due_ms
-                case Kind.DELAY_ENDED:
-                    delayed.pop(int.from_bytes(payload, "little"), None)
-                case Kind.QUEUE_STATE:
-                    state = _state_decoder.decode(payload)
-                    if state.id in holdings:
-                        holdings[state.id].restore(state)
-                case Kind.COUNTERS:
-                    counters = _counters_decoder.decode(payload)
-                    seq, broker.last_queue_id = counters.seq, counters.last_queue_id
-                case Kind.DELAY_STATE:
-                    delayed = _delay_decoder.decode(payload).due_ms
-                case _:  # PAGED
-                    pass
-        self._delayed, self._count, self._seq = delayed, count, seq
+                        holdings[queue_id].returned[returned_seq] = times
+            case Kind.CHANGE:
+                _apply(broker, decode_change(payload), holdings)
+            case Kind.DELAYED:
+                due_ms, _, _, message = decode_delayed(payload)
+                self._seq = max(self._seq, message.seq)
+                self._delayed[position] = due_ms
+            case Kind.DELAY_ENDED:
+                self._delayed.pop(int.from_bytes(payload, "little"), None)
+            case Kind.QUEUE_STATE:
+                state = _state_decoder.decode(payload)
+                if state.id in holdings:
+                    holdings[state.id].restore(state)
+            case Kind.COUNTERS:
+                counters = _counters_decoder.decode(payload)
+                self._seq, broker.last_queue_id = counters.seq, counters.last_queue_id
+            case Kind.DELAY_STATE:
+                self._delayed = _delay_decoder.decode(payload).due_ms
+            case Kind.DAMAGED:
+                broker.flow.damage.fold(payload)
+            case Kind.PAGED:
+                pass
+            case journal.LOST:
+                self._mended = True
+                broker.flow.damage.dropped += 1 if payload else 0
+                if self._partitioned is not None:
+                    self._partitioned.mended()
+            case journal.LOST_IN_BATCH:
+                broker.flow.damage.dropped += 1
+                if self._partitioned is not None:
+                    self._partitioned.fold_lost(position)
+            case _:
+                raise ValueError("no such kind")
 
     def finish(self) -> int:
         """Hand the queues what they hold, and plan what was delayed; how many records there were."""
@@ -260,14 +341,17 @@ def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
 
 def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> None:
     match change:
-        case VhostPut(name):
-            broker.add_vhost(name)
+        case VhostPut(name, description, tags):
+            broker.add_vhost(name, description, tags)
         case VhostDeleted(name):
             vhost = broker.vhosts.pop(name)
             for queue in vhost.queues.values():
                 broker.queues_by_id.pop(queue.id, None)
                 holdings.pop(queue.id, None)
             broker.users.delete_vhost(name)
+            broker.topic_permissions.forget(vhost=name)
+            broker.limits.of_vhosts.pop(name, None)
+            broker.parameters.forget_vhost(name)
             broker.policies.remove_vhost(name)
             broker.operator_policies.remove_vhost(name)
         case ExchangePut(vhost_name, name, kind, auto_delete, internal, arguments):
@@ -275,12 +359,12 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 name, kind, True, auto_delete, internal, unpack_table(arguments)
             )
         case ExchangeDeleted(vhost_name, name):
-            broker.vhosts[vhost_name].delete_exchange(name)
+            broker.long_changes.add(broker.vhosts[vhost_name].delete_exchange(name).steps)
         case QueuePut():
             holdings[change.id] = _Holding(_restore_queue(broker, change))
         case QueueDeleted(queue_id):
             queue = broker.queues_by_id.pop(queue_id)
-            broker.vhosts[queue.vhost].remove_queue(queue)
+            broker.long_changes.add(broker.vhosts[queue.vhost].remove_queue(queue).steps)
             holdings.pop(queue_id, None)
         case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
             vhost = broker.vhosts[vhost_name]
@@ -302,20 +386,43 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 stored=True,
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
-            broker.apply_policies(broker.vhosts[vhost_name])
+            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
         case PolicyDeleted(vhost_name, name, operator):
             (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
-            broker.apply_policies(broker.vhosts[vhost_name])
+            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
         case UserPut(name, password_hash, tags):
             broker.users.put_user(User(name, password_hash, tuple(tags)))
         case UserDeleted(name):
             broker.users.delete_user(name)
+            broker.topic_permissions.forget(user=name)
+            broker.limits.of_users.pop(name, None)
         case PermissionPut(user, vhost_name, configure, write, read):
             broker.users.set_permissions(Grant(user, vhost_name, Permissions(configure, write, read)))
         case PermissionDeleted(user, vhost_name):
             broker.users.clear_permissions(user, vhost_name)
+        case TopicPermissionPut(user, vhost_name, exchange, write, read):
+            broker.topic_permissions.put(TopicPermission(user, vhost_name, exchange, write, read))
+        case TopicPermissionDeleted(user, vhost_name, exchange_or_all):
+            broker.topic_permissions.remove(user, vhost_name, exchange_or_all)
+        case VhostLimitsPut(vhost_name, limits):
+            broker.limits.replace(broker.limits.of_vhosts, vhost_name, limits)
+        case UserLimitsPut(user, limits):
+            broker.limits.replace(broker.limits.of_users, user, limits)
+        case ParameterPut(vhost_name, component, name, value):
+            broker.parameters.put(Parameter(vhost_name, component, name, value))
+        case ParameterDeleted(vhost_name, component, name):
+            broker.parameters.remove(vhost_name, component, name)
+        case GlobalParameterPut(name, value):
+            broker.parameters.put_global(name, value)
+        case GlobalParameterDeleted(name):
+            broker.parameters.remove_global(name)
         case _:
             assert_never(change)
+
+
+def _complete(steps: Iterator[object]) -> None:
+    for _ in steps:
+        pass
 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:

@@ -20,6 +20,7 @@ from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartReque
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.partitioned.store import MessagesSetAside
 from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.leases import Lease
@@ -276,10 +277,15 @@ class _Reader:
         log = queue.log
         if log is None or self._offset >= log.log.durable_end:
             return []
-        offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), limit))
+        while True:
+            offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), limit))
+            rows = log.log.refs(offsets)
+            try:
+                bodies = queue.service.store.bodies([position for _, position, _ in rows])
+                break
+            except MessagesSetAside:
+                continue  # the store has set it aside
         self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
-        rows = log.log.refs(offsets)
-        bodies = queue.service.store.bodies([position for _, position, _ in rows])
         show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
         return [
             show(partitions[partition_of(offset)].name, offset, created_us, body)

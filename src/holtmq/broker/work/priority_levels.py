@@ -13,6 +13,7 @@ from typing import Final
 
 from holtmq.broker.message import Message
 from holtmq.broker.work.spilling_fifo import RUN, Pager, PositionRun, SpillingFifo
+from holtmq.journal.interface import RecordUnreadable
 
 _SAMPLE: Final = 8
 
@@ -49,6 +50,11 @@ class Levels:
     def in_memory(self) -> int:
         """Messages whose bytes are held."""
         return sum(fifo.in_memory for fifo in self.fifos.values())
+
+    @property
+    def unreadable(self) -> list[RecordUnreadable]:
+        """Met since the flow last looked; the list is a copy."""
+        return [error for fifo in self._from_top for error in fifo.unreadable]
 
     def level_of(self, priority: int) -> int:
         """The level a message of this priority waits on."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from holtmq.broker.message import TRANSIENT, Message
+from holtmq.journal.interface import RecordUnreadable
 
 HEAD_MAX: Final = 16_384  # messages kept in memory before the rest becomes positions
 HEAD_KEEP: Final = 4_096
@@ -29,6 +30,10 @@ class Pager(Protocol):
 
     def read(self, positions: Sequence[int]) -> list[Message]:
         """The messages at these positions, in this order."""
+        ...
+
+    def unreadable(self) -> list[RecordUnreadable]:
+        """Why ``read`` returned fewer than it was asked for; told once."""
         ...
 
     def store(self, message: Message) -> int:
@@ -71,13 +76,17 @@ class SpillingFifo:
         "_run",
         "_tagged",
         "_withdrawn",
+        "aside",
         "inbox",
         "paged_transient_bytes",
         "ready",
+        "unreadable",
     )
 
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
+        self.aside: array[int] = array("Q")  # of messages that cannot be read: kept, and passed over
+        self.unreadable: list[RecordUnreadable] = []  # met since the flow last looked
         self.inbox: deque[Message] = self.ready
         self._paged: deque[array[int]] = deque()
         self._paged_count = 0
@@ -201,6 +210,7 @@ class SpillingFifo:
 
     def clear(self) -> None:
         """Forget everything that waits."""
+        self.aside = array("Q")
         self.ready.clear()
         self.inbox = self.ready
         self._paged.clear()
@@ -211,7 +221,9 @@ class SpillingFifo:
         self.paged_transient_bytes = 0
 
     def positions(self) -> Iterator[PositionRun]:
-        """Every waiting message the journal holds: the head, what is paged, the tail."""
+        """Every message the journal holds: those set aside, the head, what is paged, the tail."""
+        if self.aside:
+            yield PositionRun(self.aside[:], tagged=False)
         yield _positions_of(self.ready)
         for chunk in self._paged:
             if self._withdrawn:
@@ -261,6 +273,8 @@ class SpillingFifo:
         if self._withdrawn:
             wanted = array("Q", [p for p in run if p & ~TRANSIENT not in self._withdrawn])
         messages = pager.read(wanted)  # first: if this fails, the positions must still be here
+        if len(messages) < len(wanted):
+            self._set_aside(wanted, pager.unreadable())
         if len(run) == len(chunk):
             self._paged.popleft()
         else:
@@ -278,6 +292,11 @@ class SpillingFifo:
         if not self._paged_count and self.inbox is not ready:
             ready.extend(self.inbox)
             self.inbox = ready
+
+    def _set_aside(self, wanted: array[int], errors: list[RecordUnreadable]) -> None:
+        persistent = set(wanted)  # a transient one's carries the tag
+        self.aside.extend(e.position for e in errors if not e.dropped and e.position in persistent)
+        self.unreadable += errors
 
     def _page_out_head(self, pager: Pager, keep: int) -> None:
         ready = self.ready

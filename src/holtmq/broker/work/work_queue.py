@@ -15,6 +15,7 @@ from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
+from holtmq.journal.interface import RecordUnreadable
 
 _SHARE: Final = 256  # most messages handed out between two looks at the consumers' room
 _SHARE_BYTES: Final = 262_144
@@ -252,6 +253,15 @@ class WorkQueue:
             messages = self._drop_expired(messages, now_ms)
         self.figures.delivered += len(messages)
         return messages
+
+    def take_unreadable(self) -> list[RecordUnreadable]:
+        """Messages that were passed over since the last call."""
+        found: list[RecordUnreadable] = []
+        fifos = self.store.fifos.values() if isinstance(self.store, Levels) else (self.store,)
+        for fifo in fifos:
+            found += fifo.unreadable
+            fifo.unreadable = []
+        return found
 
     def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
         """Drop from the head up to ``limit`` messages that have outlived their time."""

@@ -1,8 +1,8 @@
 """``holt pipeline``: data pipelines on Spark, and without it.
 
 Owns: the group and its commands: ``archives`` (lake), ``letters`` (dead letters, replay), ``declared`` (files
-that declare jobs), ``doctor``. Must not touch: what jobs do. pyspark is imported when a job runs, not before:
-``--help`` is quick and works without it.
+that declare jobs), ``doctor``, ``listing`` (queries that report), ``project`` (a new one). Must not touch:
+what jobs do. pyspark is imported when a job runs, not before: ``--help`` is quick and works without it.
 """
 
 import click
@@ -11,6 +11,8 @@ from holtmq.cli.pipeline.archives import archive, rollup, table
 from holtmq.cli.pipeline.declared import run, serve
 from holtmq.cli.pipeline.doctor import doctor
 from holtmq.cli.pipeline.letters import dead_letters, redrive, replay
+from holtmq.cli.pipeline.listing import list_pipelines
+from holtmq.cli.pipeline.project import init_project
 
 
 @click.group()
@@ -30,5 +32,17 @@ def pipeline() -> None:
     """
 
 
-for command in (archive, table, rollup, dead_letters, replay, redrive, run, serve, doctor):
+for command in (
+    archive,
+    table,
+    rollup,
+    dead_letters,
+    replay,
+    redrive,
+    run,
+    serve,
+    doctor,
+    list_pipelines,
+    init_project,
+):
     pipeline.add_command(command)

@@ -17,6 +17,7 @@ from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
+from holtmq.http.engine.pipeline_reports import PipelineReports
 from holtmq.journal.interface import Journal
 
 
@@ -47,6 +48,7 @@ class Context:
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
+    pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:

@@ -19,7 +19,8 @@ from holtmq.broker.errors import (
     NotFound,
     ResourceLocked,
 )
-from holtmq.journal.interface import JournalFailed
+from holtmq.broker.partitioned.store import MessagesSetAside
+from holtmq.journal.interface import JournalFailed, RecordUnreadable
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,11 @@ def answer_for(error: Exception) -> tuple[int, bytes]:
         return 403, error_body(str(error), "forbidden")
     if isinstance(error, JournalFailed):
         return 503, error_body(str(error), "unavailable")
+    if isinstance(error, MessagesSetAside):
+        text = f"a message cannot be read and was set aside; ask again for the others: {error}"
+        return 503, error_body(text, "set_aside")
+    if isinstance(error, RecordUnreadable):
+        return 500, error_body(f"the message cannot be read: {error}", "unreadable")
     if isinstance(error, BrokerError):
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):

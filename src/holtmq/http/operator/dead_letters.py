@@ -68,7 +68,7 @@ def _queues(call: Call, name: str | None) -> list[PartitionedQueue]:
 
 
 def _letter_out(call: Call, queue: PartitionedQueue, letter: DeadLetter) -> dict[str, object]:
-    body = call.service.store.body(letter.journal_position)
+    body = call.service.store.letter_body(queue, letter)
     payload = raw(body.payload)
     return {
         "id": dead_letter_id(queue.number, letter.number),

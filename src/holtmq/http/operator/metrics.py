@@ -19,6 +19,7 @@ from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply
 from holtmq.http.engine.history import MINUTE_US
+from holtmq.http.engine.pipeline_reports import QueryState
 from holtmq.http.operator.system import resident_bytes
 
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,6 +39,7 @@ class NodeCollector(Collector):
         yield from self._totals()
         yield from self._work_queues()
         yield from self._journal()
+        yield from self._pipelines()
 
     def _process(self) -> Iterator[Metric]:
         now = self._context.clock()
@@ -131,6 +133,30 @@ class NodeCollector(Collector):
         yield _counter("holt_journal_syncs", "Syncs", stats.syncs)
         yield _gauge("holt_journal_bytes_on_disk", "Size of all segments", stats.bytes_on_disk)
         yield _gauge("holt_journal_backlog_bytes", "Not yet durable", self._context.journal.backlog)
+        damage = self._context.broker.flow.damage
+        yield _gauge("holt_messages_unreadable", "Set aside because they cannot be read", len(damage))
+        yield _counter("holt_messages_found_unreadable", "Found unreadable since the start", damage.found)
+        yield _counter("holt_messages_given_up", "Met after a repair had given them up", damage.dropped)
+
+    def _pipelines(self) -> Iterator[Metric]:
+        labels = ("query", "name")
+        up = GaugeMetricFamily("holt_pipeline_running", "The query runs", labels=labels)
+        rows = CounterMetricFamily("holt_pipeline_rows", "Rows read since it first reported", labels=labels)
+        lag = GaugeMetricFamily("holt_pipeline_lag", "Messages it has not read", labels=labels)
+        state = GaugeMetricFamily("holt_pipeline_state_rows", "Rows of state", labels=labels)
+        taken = GaugeMetricFamily("holt_pipeline_batch_milliseconds", "Time of a batch", labels=labels)
+        silent = GaugeMetricFamily("holt_pipeline_silent_seconds", "Since its last report", labels=labels)
+        for kept in self._context.pipelines.all():
+            report = kept.report
+            who = (report.query, report.name)
+            up.add_metric(who, report.state is QueryState.RUNNING)
+            rows.add_metric(who, kept.rows_total)
+            if report.lag is not None:
+                lag.add_metric(who, report.lag)
+            state.add_metric(who, report.state_rows)
+            taken.add_metric(who, report.duration_ms)
+            silent.add_metric(who, max(0.0, self._context.clock() - kept.at))
+        yield from (up, rows, lag, state, taken, silent)
 
 
 _PER_MINUTE: Final = (

@@ -25,8 +25,12 @@ class EnabledIn(msgspec.Struct):
 
 async def health(call: Call) -> object:
     usable, reason = call.context.health()
+    damaged = len(call.context.broker.flow.damage)
+    if usable and damaged:
+        reason = f"{damaged} messages cannot be read and were set aside: see /api/v1/system/damaged"
+    status = "unhealthy" if not usable else "degraded" if damaged else "healthy"
     body: dict[str, object] = {
-        "status": "healthy" if usable else "unhealthy",
+        "status": status,
         "database": "connected" if usable else "disconnected",
         "server": f"HoltMQ on {_HOST}",
         "worker_id": os.getpid(),
@@ -84,6 +88,27 @@ async def metrics(call: Call) -> object:
         },
         "memory": {"rss": resident_bytes(), "heapTotal": 0, "heapUsed": 0, "external": 0},
         "cpu": {"user": int(used.ru_utime * 1e6), "system": int(used.ru_stime * 1e6)},
+    }
+
+
+async def damaged(call: Call) -> object:
+    """Messages that cannot be read, and were set aside while their queues go on."""
+    found = call.context.broker.flow.damage
+    return {
+        "count": len(found),
+        "found": found.found,
+        "messages": [
+            {
+                "where": row.where,
+                "vhost": row.vhost,
+                "queue": row.name,
+                "offset": row.offset,
+                "position": row.position,
+                "size": row.size,
+                "reason": row.reason,
+            }
+            for row in found.rows
+        ],
     }
 
 
@@ -191,5 +216,6 @@ ENDPOINTS: Final = (
         body=EnabledIn,
         statuses=(200, 400),
     ),
+    Endpoint("GET", "/api/v1/system/damaged", MONITOR, "system", "Messages that cannot be read", damaged),
     Endpoint("GET", "/api/v1/status/buffers", MONITOR, "status", "The spool", buffers),
 )

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 from holtmq.journal.checkpoint import checkpoint_name, position_of
 from holtmq.journal.disk import Disk, File
 from holtmq.journal.interface import JournalCorrupt
+from holtmq.journal.manifest import NAME as MANIFEST
 from holtmq.journal.recovery import walk_segment
 from holtmq.journal.segment import (
     HEADER_SIZE,
@@ -112,6 +113,8 @@ class LocalCopy:
 
     def _remove_others(self, segments: set[int], checkpoints: set[int]) -> None:
         for name in self._disk.list():
+            if name == MANIFEST:  # it speaks of the folder alone; here PostgreSQL says what must be there
+                self._disk.remove(name)
             base, position = base_of(name), position_of(name)
             if (base is not None and base not in segments) or (
                 position is not None and position not in checkpoints

@@ -182,7 +182,8 @@ class ReplicatedOpening:
         sizes.append((base, HEADER_SIZE + capacity))
         side = LogStore(Session(self._replica.url, _SHIP_SECONDS, "checkpoints"), self._replica.name)
         shipper = Shipper(self._disk, side, owner, lambda: appender.epoch)
-        return OpenLog(writer, epoch, sizes, capacity, end, self._position or 0, shipper)
+        mark = None if self._position is None else verify_checkpoint(self._disk, self._position)
+        return OpenLog(writer, epoch, sizes, capacity, end, mark, shipper)
 
     def _size(self, base: int) -> int:
         file = self._disk.open(segment_name(base))

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holtmq.spark.ddl import split_ddl
 from holtmq.spark.errors import InvalidOption
 from holtmq.spark.jobs.toml_file import PipelineFileError, TomlFile
 from holtmq.spark.lake.opening import FORMATS
 from holtmq.spark.options import source_options
-from holtmq.spark.schema import split_ddl
 
 _SOURCE: Final = {
     "queue": "queue",

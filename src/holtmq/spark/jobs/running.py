@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
-from holtmq.spark import register
+from holtmq.spark import register, report_to
 from holtmq.spark.jobs.stopping import Stop
 from holtmq.spark.spark_session import open_session
 
@@ -44,12 +44,12 @@ class Setting:
 
     def session(self, name: str) -> "SparkSession":
         spark = open_session(f"holt {name}", self.master, self.conf)
-        if not self.shared:
-            return spark
-        own = register(spark.newSession())
-        # Spark looks a Python sink up in the session that is active in this thread; this call makes ours it.
-        own.createDataFrame([], "none INT")
-        return own
+        if self.shared:
+            spark = register(spark.newSession())
+            # Spark looks a Python sink up in the session that is active in this thread: now it is ours.
+            spark.createDataFrame([], "none INT")
+        report_to(spark, **self.source)
+        return spark
 
     @property
     def source(self) -> dict[str, str]:

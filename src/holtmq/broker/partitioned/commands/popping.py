@@ -19,7 +19,7 @@ from holtmq.broker.partitioned.groups.subscriptions import Scope
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import Popped, PopRequest, Run
-from holtmq.broker.partitioned.store import Change, PartitionedStore
+from holtmq.broker.partitioned.store import Change, MessagesSetAside, PartitionedStore
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 
@@ -53,8 +53,13 @@ class Popping:
     def pop(self, request: PopRequest, now: float) -> Popped | None:
         """Hand out what is there, under a lease or settled at once; None when there is nothing.
 
-        A group's first pop records where it starts, whether it finds anything or not.
+        A group's first pop records where it starts, whether it finds anything or not. While the journal takes
+        nothing, nothing is handed out: an ack of it could not be kept.
         """
+        if self._store.journal.failed is not None:
+            raise self._store.journal.failed
+        if self._store.journal.stalled:
+            return None
         if request.queue:
             queue = self._store.queues.get(request.queue)
             wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
@@ -140,6 +145,15 @@ class Popping:
         self._wide.clear()
 
     def _claim(
+        self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, left: int, now: float
+    ) -> list[Run]:
+        while True:
+            try:
+                return self._claim_once(queue, request, limit, most, left, now)
+            except MessagesSetAside:
+                continue  # the store has set it aside: what is left can be read
+
+    def _claim_once(
         self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, left: int, now: float
     ) -> list[Run]:
         claim = queue.claim(

@@ -15,18 +15,19 @@ from holtmq.broker.partitioned.log.bodies import encode_body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
+from holtmq.journal.interface import RecordUnreadable
 
 STEP: Final = 1_000
 
 
-class Switches(msgspec.Struct, array_like=True, frozen=True):
+class Switches(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Both as they are from here on."""
 
     pushes_spooled: bool = False
     pops_paused: bool = False
 
 
-class _SpoolState(msgspec.Struct, array_like=True):
+class _SpoolState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     switches: Switches
     waiting: list[tuple[str, str, int]]
 
@@ -89,13 +90,16 @@ class Spool(StatePart):
         places = [(item.queue, item.partition) for item in items]
         return [*records, (Kind.SPOOLED, _encode(places))]
 
-    def head(self) -> list[PushItem]:
-        """The oldest messages, as they were pushed."""
+    def head(self) -> tuple[list[PushItem], int]:
+        """The oldest messages, as they were pushed, and how many they are with those that cannot be read."""
         rows = [self._waiting[at] for at in range(min(STEP, len(self._waiting)))]
-        bodies = self._store.bodies([position for _, _, position in rows])
-        return [
-            PushItem(queue, partition, body) for (queue, partition, _), body in zip(rows, bodies, strict=True)
-        ]
+        items: list[PushItem] = []
+        for queue, partition, position in rows:
+            try:
+                items.append(PushItem(queue, partition, self._store.body(position)))
+            except RecordUnreadable as error:
+                self._store.damage.note("spool", "", queue, error)
+        return items, len(rows)
 
     def waiting(self) -> Sequence[tuple[str, str, int]]:
         """Queue, partition and journal position of every message, oldest first."""
@@ -112,7 +116,7 @@ class Spool(StatePart):
             self._switches = _switches.decode(payload)
         elif kind == Kind.SPOOLED:
             places = _places.decode(payload)
-            bodies = self._store.loose_bodies()
+            bodies = self._store.loose_bodies(len(places))
             self._waiting.extend(
                 (queue, partition, at) for (queue, partition), at in zip(places, bodies, strict=True)
             )

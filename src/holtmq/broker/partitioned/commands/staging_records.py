@@ -42,7 +42,7 @@ class Committed:
     repeated: bool  # the batch had been committed before; nothing happened now
 
 
-class Header(msgspec.Struct, array_like=True):
+class Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A part as recorded; names as a table, because rows repeat them."""
 
     writer: str
@@ -55,7 +55,7 @@ class Header(msgspec.Struct, array_like=True):
     rows: list[tuple[int, int, str]]  # queue, partition (places in ``names``), transaction id
 
 
-class Publication(msgspec.Struct, array_like=True):
+class Publication(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     writer: str
     batch: int
     at_us: int
@@ -64,7 +64,7 @@ class Publication(msgspec.Struct, array_like=True):
     rest: list[Place] = []  # (task, attempt, part) still to be published
 
 
-class State(msgspec.Struct, array_like=True):
+class State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     committed: dict[str, tuple[int, int]]
     parts: list[tuple[str, int, int, int, int, int, int, bytes]]
     begun: dict[str, tuple[int, list[Place]]] = {}

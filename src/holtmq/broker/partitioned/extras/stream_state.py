@@ -30,7 +30,7 @@ class Row(NamedTuple):
     updated_us: int
 
 
-class QueryPut(msgspec.Struct, tag="query", array_like=True, frozen=True):
+class QueryPut(msgspec.Struct, tag="query", array_like=True, forbid_unknown_fields=True, frozen=True):
     """A query as registered; ``wipes`` drops the rows it had."""
 
     id: str
@@ -41,7 +41,7 @@ class QueryPut(msgspec.Struct, tag="query", array_like=True, frozen=True):
     wipes: bool = False
 
 
-class StatePut(msgspec.Struct, tag="state", array_like=True, frozen=True):
+class StatePut(msgspec.Struct, tag="state", array_like=True, forbid_unknown_fields=True, frozen=True):
     query: str
     partition: str
     ops: list[tuple[str, bytes | None, int]]

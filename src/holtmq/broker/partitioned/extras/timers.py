@@ -17,7 +17,7 @@ from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRe
 from holtmq.broker.records.changes import Kind
 
 
-class Timed(msgspec.Struct, array_like=True, frozen=True):
+class Timed(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """One waiting message."""
 
     queue: str
@@ -32,7 +32,7 @@ class Timed(msgspec.Struct, array_like=True, frozen=True):
     trace_id: str | None = None
 
 
-class TimedChange(msgspec.Struct, array_like=True, frozen=True):
+class TimedChange(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """Timers set, and (queue, key) of those that ended, in that order."""
 
     put: list[Timed] = []

@@ -45,7 +45,7 @@ class DeliveryRun(NamedTuple):
     error: str | None
 
 
-class LogState(msgspec.Struct, array_like=True):
+class LogState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Everything, for a checkpoint."""
 
     next_number: int

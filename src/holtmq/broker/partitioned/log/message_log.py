@@ -7,7 +7,7 @@ chunks so that retention frees memory in the middle too. Must not touch: bodies,
 import sys
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 CHUNK_SHIFT: Final = 13
@@ -181,6 +181,18 @@ class MessageLog:
         chunk.fingerprints[offset & _MASK] = _NOBODYS | offset
         self.live -= 1
         self._find_first()
+
+    def find_positions(self, wanted: Container[int]) -> list[tuple[int, int]]:
+        """(offset, journal position) of the messages at these positions that are still here."""
+        found: list[tuple[int, int]] = []
+        for number, chunk in enumerate(self._chunks, self._base):
+            if chunk is None:
+                continue
+            rows = zip(chunk.positions, chunk.partitions, strict=True)
+            for row, (position, partition) in enumerate(rows, number << CHUNK_SHIFT):
+                if position in wanted and partition != GONE:
+                    found.append((row, position))
+        return found
 
     def fill(self, offsets: Iterable[int]) -> None:
         """After a restart: these rows are holes, which are kept like messages."""

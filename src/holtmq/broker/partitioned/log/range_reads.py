@@ -22,7 +22,7 @@ from holtmq.broker.partitioned.log.message_log import CHUNK_ROWS, GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
-from holtmq.journal.interface import ReadRuns, Run
+from holtmq.journal.interface import ReadRuns, RecordUnreadable, Run
 from holtmq.journal.run_reader import payloads, run_bytes
 from holtmq.name_patterns import BadPattern, compile_pattern
 
@@ -162,6 +162,7 @@ class Pieces:
         log = queue.log
         if chosen.from_us is not None:
             first = max(first, log.offset_at(chosen.from_us))
+        self._store = store
         self._queue = queue
         self._at = first
         self._end = stop if chosen.to_us is None else max(first, min(stop, log.offset_at(chosen.to_us)))
@@ -183,7 +184,13 @@ class Pieces:
             empty: array[int] = array("Q")
             return Piece(empty, empty, empty, [], self._stop, 0)
         until = min(self._end, self._at + self._step)
-        piece = _piece(self._queue, self._at, until, self._partition, self._read)
+        try:
+            piece = _piece(self._queue, self._at, until, self._partition, self._read)
+        except RecordUnreadable:
+            # Those that cannot be read become holes, which count as gone; without one there is no way on.
+            if not self._store.set_aside(_positions(self._queue, self._at, until)):
+                raise
+            return next(self)
         self._at = piece.next
         self._more = self._at < self._stop
         self._step = min(PIECE_ROWS, 4 * self._step)
@@ -191,6 +198,13 @@ class Pieces:
             mean = max(1, run_bytes(piece.runs) // len(piece.offsets))
             self._step = min(self._step, max(1, self._piece_bytes() // mean))
         return piece
+
+
+def _positions(queue: PartitionedQueue, first: int, stop: int) -> list[int]:
+    found: list[int] = []
+    for _, where, _, parts in queue.log.stretches(first, stop):
+        found += [at for at, part in zip(where, parts, strict=True) if part != GONE]
+    return found
 
 
 def _piece(queue: PartitionedQueue, at: int, until: int, partition: str, read: ReadRuns | None) -> Piece:
@@ -321,7 +335,7 @@ def decide_mirror(queue: PartitionedQueue, group: str, offset: int, now: float) 
     return (Sought(reader.number, offset),)
 
 
-class _QueueDeliveries(msgspec.Struct, array_like=True):
+class _QueueDeliveries(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     queue: int
     log: LogState
 

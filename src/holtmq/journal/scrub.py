@@ -1,0 +1,113 @@
+"""Reading everything once in a while, so that rot is found while there is still a copy to restore it from.
+
+Owns: the verification of closed segments and of both checkpoints, a piece at a time. Must not touch: the
+segment that is being written, and the files: it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .checkpoint import checkpoint_name, position_of, verify_checkpoint
+from .disk import Disk, File
+from .dropped import read_dropped
+from .inspection import read_one
+from .interface import JournalError, RecordUnreadable
+from .mending import examine
+from .records import BadRecord
+from .recovery import walk_segment
+from .segment import HEADER_SIZE, SegmentHeader, base_of, read_header, read_index, segment_name
+
+_PIECE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rot:
+    """Something that cannot be read."""
+
+    name: str
+    position: int
+    size: int
+    reason: str
+
+    def error(self) -> RecordUnreadable:
+        return RecordUnreadable(f"{self.name}: {self.reason}", self.position, self.reason, self.size)
+
+
+def scrub(disk: Disk, open_segment: int | None = None) -> Iterator[Rot | int]:
+    """Verify all files but the segment that is being written; yields damage, and bytes read in between.
+
+    Files that go away meanwhile are passed over: a checkpoint replaced or deleted them.
+    """
+    names = disk.list()
+    bases = sorted(base for base in map(base_of, names) if base is not None)
+    for position in sorted(at for at in map(position_of, names) if at is not None):
+        try:
+            yield verify_checkpoint(disk, position).size
+        except FileNotFoundError:
+            continue
+        except JournalError as exc:
+            yield Rot(checkpoint_name(position), position, 0, str(exc))
+    dropped = read_dropped(disk)
+    for index, base in enumerate(bases):
+        if base == open_segment:
+            break
+        try:
+            for found in _segment(disk, base, bases[index + 1 :]):
+                if isinstance(found, int) or found.position not in dropped:
+                    yield found
+        except FileNotFoundError:
+            continue
+
+
+def _segment(disk: Disk, base: int, following: Sequence[int]) -> Iterator[Rot | int]:
+    name = segment_name(base)
+    file = disk.open(name)
+    try:
+        try:
+            header = read_header(file, base, disk.folder)
+            if header.compacted:
+                yield from _compacted(disk, file, header, name)
+                return
+        except JournalError as exc:
+            yield Rot(name, base, 0, str(exc))
+            return
+        used = base + file.size() - HEADER_SIZE
+        stop = min(used, following[0]) if following else used
+        yield from _plain(file, header, name, stop, is_last=not following)
+    finally:
+        file.close()
+
+
+def _plain(file: File, header: SegmentHeader, name: str, stop: int, *, is_last: bool) -> Iterator[Rot | int]:
+    done = header.base
+    walk = walk_segment(file, header, header.base, None if is_last else stop)
+    try:
+        while True:
+            position, _, _ = next(walk)
+            if position - done >= _PIECE:
+                yield position - done
+                done = position
+    except StopIteration as end:
+        if end.value.position < stop and not is_last:
+            found = examine(file, header, end.value.position, stop)
+            yield from [Rot(name, one.position, one.size, one.reason) for one in found.damages]
+    except JournalError as exc:
+        yield Rot(name, done, 0, str(exc))
+    yield max(stop - done, 0)
+
+
+def _compacted(disk: Disk, file: File, header: SegmentHeader, name: str) -> Iterator[Rot | int]:
+    table = read_index(file, header, disk.folder)
+    read = 0
+    for position, offset in zip(table.positions, table.offsets, strict=True):
+        try:
+            read += len(read_one(file, offset)[1])
+        except BadRecord as exc:
+            yield Rot(name, position, 0, exc.reason)
+        if read >= _PIECE:
+            yield read
+            read = 0
+    yield read

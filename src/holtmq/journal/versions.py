@@ -1,0 +1,31 @@
+"""Which version of the program wrote a file, as a number that fits into its header.
+
+Owns: the number and its spelling. Must not touch: files.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from holtmq import __version__
+
+
+def version_code(version: str) -> int:
+    """1.2.3 as 0x01_02_0003."""
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if found is None:
+        raise ValueError(f"{version!r} is not a version")
+    major, minor, patch = (int(part or 0) for part in found.groups())
+    return major << 24 | minor << 16 | patch
+
+
+def version_name(code: int) -> str:
+    """What ``version_code`` was given; 0.1.0 did not write its own."""
+    if code == 0:
+        return "0.1.0"
+    return f"{code >> 24}.{code >> 16 & 0xFF}.{code & 0xFFFF}"
+
+
+WRITER: Final = version_code(__version__)
+PROGRAM: Final = __version__

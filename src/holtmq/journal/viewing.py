@@ -1,0 +1,36 @@
+"""A journal that only looks: what a start would read, and nothing of it is changed.
+
+Owns: reads from the files below, appends that stay in memory. Must not touch: the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .disk import Disk
+from .dropped import read_dropped
+from .memory import MemoryJournal
+from .reader import LogReader
+from .segment import base_of
+
+_BEYOND = 1 << 62  # no log reaches that far
+
+
+class ViewingJournal(MemoryJournal):
+    """Positions below ``_BEYOND`` are the folder's, those above are this object's own."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        bases = [base for base in map(base_of, disk.list()) if base is not None]
+        self._reader = LogReader(disk, bases, 4, read_dropped(disk))
+        self._end = self._durable = _BEYOND
+
+    def read(self, position: int) -> tuple[int, bytes]:
+        return super().read(position) if position >= _BEYOND else self._reader.read(position)
+
+    def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+        return [self.read(position) for position in positions]
+
+    def close(self) -> None:
+        super().close()
+        self._reader.close()

@@ -1,0 +1,275 @@
+"""One damaged message in an old part of the log: it is set aside, its queue goes on, and it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pytest
+from click.testing import CliRunner, Result
+
+from holtmq.cli.journal import journal as command
+from holtmq.testing import TestBroker
+
+BODIES = [f"message {number} ".encode() * 3 for number in range(5)]
+
+
+def holt(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+class Node:
+    """A broker whose folder is damaged while it is down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.broker = TestBroker(folder).start()
+
+    def stop(self) -> None:
+        self.broker.stop()
+
+    @property
+    def channel(self) -> pika.adapters.blocking_connection.BlockingChannel:
+        return pika.BlockingConnection(pika.URLParameters(self.broker.amqp_url)).channel()
+
+    def call(self, method: str, path: str, body: object = None, **params: Any) -> Any:
+        url = self.broker.http_url + path
+        answer = httpx.request(method, url, json=body, params=params, auth=("guest", "guest"), timeout=60)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def publish(self, queue: str, **arguments: object) -> None:
+        channel = self.channel
+        channel.confirm_delivery()
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+        for body in BODIES:
+            channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
+        channel.connection.close()
+
+    def hurt(self, text: bytes) -> None:
+        """Behind a checkpoint, so that a start does not read it; one bit."""
+        self.broker.call(lambda node: node.checkpoint())
+        self.broker.stop()
+        for file in self.folder.glob("*.seg"):
+            data = bytearray(file.read_bytes())
+            at = data.find(text)
+            if at >= 0:
+                data[at + 1] ^= 1
+                file.write_bytes(data)
+                break
+        else:
+            raise AssertionError(f"{text!r} is in no segment")
+        self.broker.start()
+
+    def repair(self) -> str:
+        self.broker.stop()
+        done = holt("repair", self.folder, "--yes")
+        assert done.exit_code == 0, done.output
+        self.broker.start()
+        return done.output
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path / "data")
+    yield node
+    node.stop()
+
+
+def drained(channel: pika.adapters.blocking_connection.BlockingChannel, queue: str) -> list[bytes]:
+    found = []
+    while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+        found.append(got[2])
+    channel.connection.close()
+    return found
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 4}, {"x-queue-type": "quorum"}])
+def test_a_work_queue_goes_on_without_it(node: Node, arguments: dict[str, object]) -> None:
+    node.publish("work", **arguments)
+    node.hurt(BODIES[2])
+
+    assert drained(node.channel, "work") == [*BODIES[:2], *BODIES[3:]]
+
+    health = node.call("GET", "/health")
+    (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
+    assert health["status"] == "degraded"
+    assert "1 messages cannot be read" in health["reason"]
+    assert (row["where"], row["vhost"], row["queue"]) == ("queue", "/", "work")
+    assert row["size"] > len(BODIES[2])
+    assert "checksum" in row["reason"]
+    metrics = httpx.get(f"{node.broker.http_url}/metrics/prometheus").text
+    assert "holt_messages_unreadable 1.0" in metrics
+
+
+def test_consumers_get_the_others(node: Node) -> None:
+    node.publish("work")
+    node.hurt(BODIES[0])
+
+    channel = node.channel
+    got = []
+    for method, _, body in channel.consume("work", inactivity_timeout=60):
+        assert method is not None
+        got.append(body)
+        channel.basic_ack(method.delivery_tag)
+        if len(got) == 4:
+            break
+    channel.connection.close()
+
+    assert got == BODIES[1:]
+
+
+def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it(node: Node) -> None:
+    node.publish("work")
+    node.hurt(BODIES[2])
+    listed = holt("damaged", node.folder, "--json")
+    assert listed.exit_code == 1
+    assert json.loads(listed.output.splitlines()[0])["name"] == "work"
+    drained(node.channel, "work")
+
+    node.broker.restart()
+    assert node.call("GET", "/health")["status"] == "degraded"
+    node.broker.call(lambda running: running.checkpoint())
+    node.broker.crash_and_restart()
+    assert node.call("GET", "/health")["status"] == "degraded"
+
+    assert "Give up" in node.repair()
+
+    assert node.call("GET", "/health")["status"] == "healthy"
+    assert drained(node.channel, "work") == []
+    node.broker.restart()
+    assert node.call("GET", "/api/v1/system/damaged")["messages"] == []
+    assert holt("check", node.folder).exit_code == 0
+
+
+def test_a_queue_that_is_deleted_takes_its_entries_along(node: Node) -> None:
+    node.publish("work")
+    node.hurt(BODIES[2])
+    drained(node.channel, "work")
+
+    channel = node.channel
+    channel.queue_delete("work")
+    channel.connection.close()
+
+    assert node.call("GET", "/health")["status"] == "healthy"
+
+
+def push(node: Node) -> None:
+    items = [
+        {"queue": "log", "payload": body.decode(), "transactionId": f"t{number}"}
+        for number, body in enumerate(BODIES)
+    ]
+    node.call("POST", "/api/v1/push", {"items": items})
+
+
+def test_a_partitioned_queue_goes_on_and_every_group_passes_it_over(node: Node) -> None:
+    push(node)
+    node.hurt(BODIES[2])
+
+    for group in ("one", "two"):
+        options = {"consumerGroup": group, "batch": 10, "subscriptionMode": "all"}
+        messages = node.call("GET", "/api/v1/pop/queue/log", **options)["messages"]
+        assert [row["transactionId"] for row in messages] == ["t0", "t1", "t3", "t4"]
+
+    (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
+    assert (row["where"], row["queue"], row["offset"]) == ("partitioned queue", "log", 2)
+    assert node.call("GET", "/health")["status"] == "degraded"
+    node.repair()
+    assert node.call("GET", "/health")["status"] == "healthy"
+
+
+def test_a_range_says_that_a_row_is_gone(node: Node) -> None:
+    import pyarrow as pa
+
+    push(node)
+    node.hurt(BODIES[2])
+
+    url = f"{node.broker.http_url}/api/v1/ranges/log/rows"
+    answer = httpx.get(url, params={"columns": "payload"}, auth=("guest", "guest"), timeout=60)
+
+    rows, gone = [], 0
+    with pa.ipc.open_stream(answer.content) as stream:
+        while True:
+            try:
+                batch, metadata = stream.read_next_batch_with_custom_metadata()
+            except StopIteration:
+                break
+            rows += batch["payload"].to_pylist()
+            gone = int(metadata["gone"])
+    assert [json.loads(row).encode() for row in rows] == [*BODIES[:2], *BODIES[3:]]
+    assert gone == 1
+
+
+def test_a_stream_consumer_gets_the_others(node: Node) -> None:
+    node.publish("events", **{"x-queue-type": "stream"})
+    node.hurt(BODIES[2])
+
+    channel = node.channel
+    channel.basic_qos(prefetch_count=10)
+    got = []
+    arguments = {"x-stream-offset": "first"}
+    for method, _, body in channel.consume("events", inactivity_timeout=60, arguments=arguments):
+        assert method is not None
+        got.append(body)
+        channel.basic_ack(method.delivery_tag)
+        if len(got) == 4:
+            break
+    channel.connection.close()
+
+    assert got == [*BODIES[:2], *BODIES[3:]]
+
+
+def test_a_dead_letter_is_listed_without_its_content(node: Node) -> None:
+    push(node)
+    options = {"consumerGroup": "one", "batch": 3, "subscriptionMode": "all"}
+    messages = node.call("GET", "/api/v1/pop/queue/log", **options)["messages"]
+    acks = [
+        {**{key: row[key] for key in ("transactionId", "partitionId", "leaseId")}, "status": "dlq"}
+        for row in messages
+    ]
+    node.call("POST", "/api/v1/ack/batch", {"acknowledgments": acks, "consumerGroup": "one"})
+    node.hurt(BODIES[2])
+
+    letters = node.call("GET", "/api/v1/dlq")["messages"]
+
+    assert sorted(row["transactionId"] for row in letters) == ["t0", "t1", "unreadable"]
+    assert node.call("GET", "/health")["status"] == "degraded"
+
+
+def test_the_spool_goes_on_without_it(node: Node) -> None:
+    node.call("POST", "/api/v1/system/maintenance", {"enabled": True})
+    push(node)
+    node.hurt(BODIES[2])
+
+    node.call("POST", "/api/v1/system/maintenance", {"enabled": False})
+
+    options = {"consumerGroup": "one", "batch": 10, "subscriptionMode": "all"}
+    messages = node.call("GET", "/api/v1/pop/queue/log", **options)["messages"]
+    assert [row["transactionId"] for row in messages] == ["t0", "t1", "t3", "t4"]
+    (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
+    assert (row["where"], row["queue"]) == ("spool", "log")
+
+
+def test_a_delayed_message_that_cannot_be_read_keeps_nothing_else_waiting(node: Node) -> None:
+    channel = node.channel
+    channel.confirm_delivery()
+    channel.exchange_declare(
+        "later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
+    )
+    channel.queue_declare("work", durable=True)
+    channel.queue_bind("work", "later")
+    for body in BODIES:
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 60_000})
+        channel.basic_publish("later", "", body, properties)
+    channel.connection.close()
+    node.hurt(BODIES[2])
+
+    node.broker.clock.advance(minutes=2)
+
+    assert sorted(drained(node.channel, "work")) == [*BODIES[:2], *BODIES[3:]]
+    (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
+    assert row["where"] == "delayed"
