@@ -1,7 +1,7 @@
 """Every kind of record by name, version and byte layout, for docs/journal-format.md.
 
-Owns: the table, read off the structures that encode the records wherever there is one. Must not touch: encoding.
-A layout that changes gets a new version here, and a former version's bytes must still be read.
+Owns: the table, read off the structures that encode the records wherever there is one. Must not touch:
+encoding. A layout that changes gets a new version here, and a former version's bytes must still be read.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _array(kind: type) -> str:
 
 
 _MESSAGE: Final = (
-    f"`{message._HEAD.format}` **big-endian**: seq, arrived ms, expires ms, priority, flags (1 persistent, 2 the "
-    "number of queues follows as `>I`), queues, header size; then queue ids (`>I` each), exchange and routing key "
-    "(length byte before each), content header, body"
+    f"`{message._HEAD.format}` **big-endian**: seq, arrived ms, expires ms, priority, flags (1 persistent, 2 "
+    "the number of queues follows as `>I`), queues, header size; then queue ids (`>I` each), exchange and "
+    "routing key (length byte before each), content header, body"
 )
 _SETTLED: Final = (
     f"`{message_records._SETTLED.format}`: queue id, bytes of bodies; then positions (`<Q` each)"
@@ -55,7 +55,8 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.RETURNED: Layout(1, f"`{message_records._RETURNED.format}` each: queue id, seq, times"),
     Kind.DELAYED: Layout(
         1,
-        f"`{message_records._DELAYED.format}`: due ms, lengths of vhost and exchange; both names; then as PAGED",
+        f"`{message_records._DELAYED.format}`: due ms, lengths of vhost and exchange; both names; "
+        "then as PAGED",
     ),
     Kind.DELAY_ENDED: Layout(1, "`<Q`: position of the DELAYED record"),
     Kind.QUEUE_STATE: Layout(
@@ -67,13 +68,14 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.DAMAGED: Layout(1, f"msgpack array of arrays: {_fields(Damaged)}"),
     Kind.PARTITIONED: Layout(
         1,
-        f"events one behind the other, each `{events._HEAD.format}`: size, event, queue; then the event (below)",
+        f"events one behind the other, each `{events._HEAD.format}`: size, event, queue; "
+        "then the event (below)",
     ),
     Kind.PARTITIONED_BODY: Layout(
         1,
-        f"`{bodies._HEAD.format}`: flags (1 sealed, 2 from AMQP), lengths of transaction id, trace id, producer; "
-        f"the three; if from AMQP `{bodies._FACTS.format}`: lengths of exchange, routing key, properties, then "
-        "priority, and the three; then the payload (sealed: nonce of 12 bytes, AES-256-GCM)",
+        f"`{bodies._HEAD.format}`: flags (1 sealed, 2 from AMQP), lengths of transaction id, trace id, "
+        f"producer; the three; if from AMQP `{bodies._FACTS.format}`: lengths of exchange, routing key, "
+        "properties, then priority, and the three; then the payload (sealed: nonce of 12 bytes, AES-256-GCM)",
     ),
     Kind.PARTITIONED_QUEUE: Layout(
         snapshot.VERSION, f"msgpack map: {_fields(snapshot._QueueState)}; `version` is this number"
@@ -85,7 +87,8 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.SPOOL_STATE: Layout(1, _array(spool._SpoolState)),
     Kind.STREAM: Layout(
         1,
-        f'msgpack array: "query", {_fields(stream_state.QueryPut)}; or "state", {_fields(stream_state.StatePut)}',
+        f'msgpack array: "query", {_fields(stream_state.QueryPut)}; '
+        f'or "state", {_fields(stream_state.StatePut)}',
     ),
     Kind.KEYED: Layout(1, "msgpack array of (namespace, key, value or nil, version, expires us, updated us)"),
     Kind.TIMED: Layout(1, f"{_array(timers.TimedChange)}; each of `put`: {_fields(timers.Timed)}"),
@@ -109,8 +112,8 @@ def markdown() -> str:
     lines += [
         f"| {events._PUSHED} | Pushed | `{events._PUSH.format}`: first offset, created us, count; partitions "
         "(`<I` each), fingerprints (`<Q` each), msgpack array of new partitions' names, if any |",
-        f"| {events._ACKED} | Acked | `{events._ACK.format}`: group, partition, cursor, retries, at us, hold until "
-        "us, released; msgpack array of dead letters, if any |",
+        f"| {events._ACKED} | Acked | `{events._ACK.format}`: group, partition, cursor, retries, at us, "
+        "hold until us, released; msgpack array of dead letters, if any |",
         f"| {events._TRIMMED} | Trimmed | partitions (`<I` each), then their first positions (`<Q` each) |",
     ]
     for number, event in events._RARE.items():
