@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak bench run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak damage bench run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,6 +43,13 @@ e2e: setup-test ## Run only the tests with real clients against a real broker
 
 soak: setup ## Simulated histories on all cores for MINUTES (10), from a new seed on: make soak MINUTES=480
 	@PYTHONPATH=tests $(BIN)/python -m simulation --first $$(date +%s) --minutes $${MINUTES:-10} $(ARGS)
+
+soak-spark: setup-test ## Kill Spark, archivers and the broker for ROUNDS (20): every sink exactly once
+	@HOLT_SPARK_CRASH_ROUNDS=$${ROUNDS:-20} $(BIN)/python -m pytest --timeout 14400 tests/spark/test_spark_crashes.py \
+	  tests/spark/lake/test_lake_crashes.py $(ARGS)
+
+damage: setup ## Damage data folders in CASES (200) ways, run a broker on each and drain it
+	@PYTHONPATH=tests $(BIN)/python -m damage --cases $${CASES:-200} $(ARGS)
 
 bench: setup-test ## Measure: prints ratios, writes to bench/results
 	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }

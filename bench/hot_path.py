@@ -82,7 +82,9 @@ def _measure(workload: Workload, messages: int) -> tuple[float, str]:
         name = f"q{number}"
         broker.declare_queue(vhost, name, durable=workload.durable, arguments=workload.queue_arguments)
         if exchange:
-            broker.bind(vhost, exchange, name, binding_key(number) if workload.distinct else "load.*.used", {})
+            broker.bind(
+                vhost, exchange, name, binding_key(number) if workload.distinct else "load.*.used", {}
+            )
         peer = _Peer(broker)
         peer.say(frames.method(CHANNEL, frames.BASIC_QOS, frames.u32(0), frames.u16(_PREFETCH), b"\0"))
         consume = (b"\0\0", frames.short(name), frames.short("consumer"), b"\0", frames.table({}))
@@ -99,7 +101,10 @@ def _measure(workload: Workload, messages: int) -> tuple[float, str]:
         data, count = varied.data, messages
     else:
         blob = Blob(workload, exchange, "q0", 131072)
-        data, count = bytes(blob.data) * (messages // blob.messages), messages // blob.messages * blob.messages
+        data, count = (
+            bytes(blob.data) * (messages // blob.messages),
+            messages // blob.messages * blob.messages,
+        )
     reads = [data[at : at + _READ] for at in range(0, len(data), _READ)]
     digest = hashlib.sha256()
     acked = [0] * len(consumers)

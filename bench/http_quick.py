@@ -44,12 +44,12 @@ class Wire:
 
 def post(path: str, body: bytes) -> bytes:
     kind = "content-type: application/json\r\n"
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\n{kind}content-length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{kind}content-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
 
 
 async def run(port: int, seconds: float, work: Callable[[Wire, int], Awaitable[int]]) -> tuple[float, float]:

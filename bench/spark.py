@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
@@ -28,6 +29,8 @@ from rich.table import Table
 from holtmq.spark import session
 from holtmq.spark.jobs.archive import archive
 from holtmq.spark.jobs.running import Setting
+from holtmq.spark.lake.opening import FORMATS
+from holtmq.spark.lake.writer import Care
 
 console = Console()
 PAYLOAD = '{"id": %d, "amount": 61.5, "kind": "book", "customer": "c12", "note": "twenty-two or so letters"}'
@@ -110,7 +113,7 @@ class Bench:
                         cpu.append((cpu_seconds(self.pid) - before) / rows * 1e6)
                     console.print(f"  round {turn}: {name} {rows / seconds:,.0f} rows/s")
         figures = {name: statistics.median(found) for name, found in rates.items()}
-        figures["archive"] = self.archive()
+        figures |= self.archives()
         figures["micro_batch_ms"] = self.micro_batches()
         figures["broker_cpu_us_per_row"] = statistics.median(cpu)
         figures["broker_rss_mb"] = peak / 1e6
@@ -158,11 +161,31 @@ class Bench:
             channel.cancel()
             connection.close()
 
-    def archive(self) -> float:
-        setting = Setting(self.url, self.master, out=(self.folder / "archive.log").open("w"))
-        began = time.monotonic()
-        archive(setting, "bench", str(self.folder / "lake"), max_rows=self.rows // 2, compact=False)
-        return self.rows / (time.monotonic() - began)
+    def archive(self, format: str, engine: str) -> float:
+        """From queue to lake, end to end: planning, rows, files, sync, commit; a session is there already."""
+        log = self.folder / "archive.log"
+        lake = self.folder / f"lake-{format}-{engine}"
+        with log.open("a") as out:
+            setting = Setting(self.url, self.master, out=out, threads=self.slices)
+            began = time.monotonic()
+            archive(
+                setting,
+                "bench",
+                str(lake),
+                max_rows=self.rows // 2,
+                care=Care(compact=False),
+                format=format,
+                engine=engine,
+                group="",
+            )
+            return self.rows / (time.monotonic() - began)
+
+    def archives(self) -> dict[str, float]:
+        """Every table format by Spark, and Parquet without a JVM; the first batch warms up."""
+        self.archive("parquet", "spark")
+        shutil.rmtree(self.folder / "lake-parquet-spark")
+        figures = {f"archive_{format}": self.archive(format, "spark") for format in FORMATS}
+        return figures | {"archive_arrow": self.archive("parquet", "arrow")}
 
     def micro_batches(self) -> float:
         """Median time of a batch of a thousand messages, from queue to nowhere."""
@@ -178,6 +201,10 @@ class Bench:
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         return statistics.median([one["durationMs"]["triggerExecution"] for one in query.recentProgress[2:]])
+
+
+def share(figures: dict[str, float], name: str) -> str:
+    return f"archive is {figures[f'archive_{name}'] / figures['source']:.2f} of it"
 
 
 def drain(frame: DataFrame) -> None:
@@ -221,7 +248,15 @@ def report(figures: dict[str, float], chosen: argparse.Namespace) -> None:
         ("the same rows from Parquet", figures["parquet"], f"{ours / figures['parquet']:.2f} of it"),
         ("a pika loop with createDataFrame", figures["pika"], f"{ours / figures['pika']:.1f} times"),
         ("our sink (all or nothing)", figures["sink"], ""),
-        ("archive, end to end", figures["archive"], ""),
+        *(
+            (f"archive end to end, {what}", figures[f"archive_{name}"], share(figures, name))
+            for name, what in (
+                ("parquet", "Parquet"),
+                ("delta", "Delta Lake"),
+                ("iceberg", "Iceberg"),
+                ("arrow", "Parquet without a JVM"),
+            )
+        ),
     ]
     for what, rate, ratio in lines:
         table.add_row(what, f"{rate:,.0f}", ratio)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests need from outside Python: the C client tools, PostgreSQL, Java for Spark, a browser, node's amqplib.
+# What the tests need from outside Python: the C client tools, strace, PostgreSQL, Java for Spark, a browser, node's amqplib.
 # On Debian as root it installs what is missing; elsewhere it says what to install, and goes on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,6 +15,8 @@ missing=()
 if ! has amqp-publish; then missing+=(amqp-tools); fi
 if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then missing+=(postgresql); fi
 if ! has curl; then missing+=(curl); fi
+# `holt verify` watches sync calls with it, and a test plants a broker that makes none.
+if ! has strace; then missing+=(strace); fi
 if [ -d tests/spark ] && ! has_java_17; then missing+=(default-jre-headless); fi
 if wants_node && ! has npm; then missing+=(nodejs npm); fi
 # The dead-letter report is looked at in a real browser.

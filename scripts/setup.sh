@@ -13,7 +13,7 @@ case "$profile" in
   dev)
     extras="[dev]"
     # pyspark is a large download: only a tree that has Spark tests asks for it.
-    if [ -d tests/spark ]; then extras="[dev,spark,delta,iceberg]"; fi
+    if [ -d tests/spark ]; then extras="[dev,pipelines,delta,iceberg]"; fi
     ;;
   *) die "unknown profile '$profile' (run, dev)" ;;
 esac

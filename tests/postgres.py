@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+import psycopg
+
 _START_SECONDS: Final = 60.0
 _SETTINGS: Final = """
 listen_addresses = '127.0.0.1'
@@ -113,6 +115,11 @@ class Cluster:
     def promote(self) -> None:
         """A standby becomes the primary."""
         self._run("pg_ctl", "promote", "-D", str(self.data), "-w")
+
+    def execute(self, statement: str) -> None:
+        """Run one statement as the administrator."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(statement.encode())
 
     def destroy(self) -> None:
         """Stop and remove it."""

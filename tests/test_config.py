@@ -203,6 +203,11 @@ def test_a_toml_value_of_the_wrong_type_is_refused(tmp_path: Path, line: str, re
         ({"HOLT_HTTP_HOST": ""}, "names no address"),
         ({"JWT_ENABLED": "true"}, "HS256 tokens need auth.jwt_secret"),
         ({"JWT_ENABLED": "true", "JWT_ALGORITHM": "RS256", "JWT_SECRET": "x"}, "RS256 tokens need"),
+        ({"JWT_SECRET": "changeme", "JWT_ENABLED": "true"}, "auth.jwt_secret has fewer than 16 bytes"),
+        ({"HOLT_HTTP_PLAIN": "false"}, "http.plain is off without http.tls_cert"),
+        ({"HOLT_AMQP_PLAIN": "false"}, "amqp.plain is off without amqp.tls_cert"),
+        ({"HOLT_HTTP_CORS_ORIGINS": "*"}, "an origin is"),
+        ({"HOLT_HTTP_CORS_ORIGINS": "https://a.example/path"}, "an origin is"),
         ({"JWT_ENABLED": "true", "JWT_ALGORITHM": "auto"}, "tokens need"),
         (
             {"JWT_JWKS_URL": "file:///x", "JWT_ENABLED": "true", "JWT_ALGORITHM": "auto"},

@@ -9,12 +9,12 @@ import logging
 import math
 import os
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
+from holtmq import start_checks
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
@@ -30,10 +30,12 @@ from holtmq.broker.partitioned.service import Settings as PartitionedSettings
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
-from holtmq.config import Config, SyncMode, Tls, TlsVerify
+from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.http.engine.context import Context, Listener
+from holtmq.http.engine.context import Context
+from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
+from holtmq.http.engine.sessions import Sessions
 from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
 from holtmq.journal import (
@@ -48,6 +50,7 @@ from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from holtmq.journal.disk import Disk, OsDisk
 from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
+from holtmq.listeners import Listeners, tls_context
 from holtmq.replica_life import ReplicaLife
 
 log = logging.getLogger(__name__)
@@ -76,6 +79,7 @@ class Node:
     ) -> None:
         self.config = config
         self.clock = clock
+        self.listeners = Listeners(config)
         self.disk = disk  # where the journal lives, if not in the folder of the configuration
         self.journal: Journal
         self.broker: Broker
@@ -98,6 +102,7 @@ class Node:
         self._stalled = False
         self._relieved_end = -1  # where the log ended when it was last shortened for room
         self._handover: asyncio.Task[None] | None = None
+        self._cut_off = False  # from PostgreSQL
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
         self._relieved_at = -math.inf  # when a checkpoint last looked for room
@@ -148,28 +153,23 @@ class Node:
         if self.config.queue.partition_cleanup_days:
             self._plan_cleanup(_CLEANUP_FIRST_MS)
         self.wake()
-        self.amqp_port = await self.amqp.listen(config.host, self.amqp_port or config.port)
-        if config.tls_cert is not None:
-            port = self.amqp_tls_port or config.tls_port
-            self.amqp_tls_port = await self.amqp.listen(config.host, port, _tls_context(config))
-        http = self.config.http
+        await self.listeners.open_amqp(self.amqp)
         self.http = HttpServer(self._http_context(), sockets - most)
-        self.http_port = await self.http.listen(http.host, self.http_port or http.port)
-        if http.tls_cert is not None:
-            port = self.http_tls_port or http.tls_port
-            self.http_tls_port = await self.http.listen(http.host, port, _tls_context(http))
+        await self.listeners.open_http(self.http)
+        ports = self.listeners.ports
+        self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
+        self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
         if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
             # A process that dies again and again before a checkpoint is due must not replay more each time.
             self.checkpoint()
-        self._warn_if_open()
+        start_checks.warn(self.config, self.broker)
         log.info(
             "ready",
             extra={
-                "amqp_port": self.amqp_port,
-                "http_port": self.http_port,
+                **self.listeners.describe(),
                 "seconds": round(self._loop.time() - began, 3),
                 "records": self.recovered_records,
             },
@@ -182,7 +182,7 @@ class Node:
             self._build_broker(MemoryJournal(self._defer_commit))
         else:
             if self.disk is None:
-                config.data.dir.mkdir(parents=True, exist_ok=True)
+                start_checks.make_private(config.data.dir)
             journal, recovery = open_journal(
                 config.data.dir,
                 self._journal_options(),
@@ -232,15 +232,26 @@ class Node:
         return Fold(self.broker, self.partitioned.store)
 
     async def _own_log(self, replica: ReplicaLife) -> None:
-        fold = await replica.own(self._begin_fold, _tls_context)
-        self.amqp_port, self.http_port = replica.ports["amqp"], replica.ports["http"]
-        self.amqp_tls_port, self.http_tls_port = replica.ports.get("amqps", 0), replica.ports.get("https", 0)
+        fold = await replica.own(self._begin_fold, tls_context)
+        self.listeners.ports.update(replica.ports)
         self.refresh_clock()
         self.recovered_records = fold.finish()
         self._complete_broker()
 
+    def _doorkeeper(self) -> Doorkeeper:
+        users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
+        assert streams is not None
+        return Doorkeeper(
+            users,
+            self.amqp.authenticator,
+            TokenVerifier(auth) if auth.jwt_enabled else None,
+            Sessions(users),
+            self.clock,
+            streams.place_of,
+            self.config.http.anonymous,
+        )
+
     def _http_context(self) -> Context:
-        auth = self.config.auth
         return Context(
             self.config,
             self.partitioned,
@@ -249,25 +260,14 @@ class Node:
             self.clock,
             self.health,
             self.wake,
-            TokenVerifier(auth) if auth.jwt_enabled else None,
+            self._doorkeeper(),
             self.started_at,
             History(self.partitioned.counters),
-            self.amqp.authenticator,
             AmqpClients(self.amqp),
             lambda: self.amqp.alarm,
-            self._listeners,
+            self.listeners.all,
             self.sampler,
         )
-
-    def _listeners(self) -> list[Listener]:
-        amqp, http = self.config.amqp.host, self.config.http.host
-        ports = (
-            ("amqp", amqp, self.amqp_port),
-            ("amqp/ssl", amqp, self.amqp_tls_port),
-            ("http", http, self.http_port),
-            ("https", http, self.http_tls_port),
-        )
-        return [Listener(name, host, port) for name, hosts, port in ports if port for host in hosts]
 
     def stop_waiting(self) -> None:
         """``start`` shall not wait for the log any longer: it raises StoppedWaiting."""
@@ -389,6 +389,12 @@ class Node:
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End when the log has another owner, or is asked for."""
+        trouble = replica.trouble()
+        if bool(trouble) != self._cut_off:
+            # Clients shall look elsewhere: another node may own the log by now. Nobody here can know.
+            self._cut_off = bool(trouble)
+            log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
+            self.amqp.refuse(trouble)
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()
@@ -519,19 +525,9 @@ class Node:
         if self._stopping:
             return False, "stopping"
         trouble = self.replica.trouble() if self.replica is not None else ""
+        if not trouble and self._cut_off:
+            trouble = "PostgreSQL is back; clients are admitted in a moment"
         return not trouble, trouble
-
-    def _warn_if_open(self) -> None:
-        wide = [
-            h
-            for h in (*self.config.amqp.host, *self.config.http.host)
-            if h not in ("127.0.0.1", "::1", "localhost")
-        ]
-        if wide and not self.broker.users.has_own_users:
-            log.warning(
-                "listening beyond this machine, but only guest exists, which works from loopback alone",
-                extra={"hosts": ",".join(sorted(set(wide)))},
-            )
 
 
 def _log_damage(row: Damaged) -> None:
@@ -589,6 +585,7 @@ async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, node.listeners.reload)
     starting = asyncio.create_task(node.start(), name="start")
     stopped = asyncio.create_task(stop.wait(), name="stop")
     await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -599,7 +596,7 @@ async def _serve(config: Config) -> int:
     except StoppedWaiting:
         log.info("stopped", extra={})
         return 0
-    except (JournalError, OSError) as error:
+    except (JournalError, OSError) as error:  # also of TLS: a certificate that cannot be read
         log.error("cannot start", extra={"reason": str(error)})
         stopped.cancel()
         return 1
@@ -609,17 +606,3 @@ async def _serve(config: Config) -> int:
     stopped.cancel()
     await node.stop()
     return 1 if node.journal.failed else 0
-
-
-def _tls_context(config: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    assert config.tls_cert is not None
-    context.load_cert_chain(config.tls_cert, config.tls_key)
-    if config.tls_ca is not None:
-        context.load_verify_locations(config.tls_ca)
-    context.verify_mode = {
-        TlsVerify.NONE: ssl.CERT_NONE,
-        TlsVerify.OPTIONAL: ssl.CERT_OPTIONAL,
-        TlsVerify.REQUIRED: ssl.CERT_REQUIRED,
-    }[config.tls_verify]
-    return context

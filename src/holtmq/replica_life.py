@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NO_STANDBYS: Final = (
+    "journal.replica_min_standbys is 0: what is confirmed survives this node and its disk; whether it "
+    "survives the loss of PostgreSQL's disk is decided by PostgreSQL's own settings"
+)
 _EXTRA: Final = "pip install 'holtmq[postgres]'"
 
 
@@ -53,7 +57,9 @@ class ReplicaLife:
         listeners = StandbyListeners(self.view, self.name, time.monotonic())
         await listeners.open(config.amqp, config.http, tls_context)
         self.ports = listeners.ports
-        host, amqp, http = socket.gethostname(), self.ports["amqp"], self.ports["http"]
+        host, ports = socket.gethostname(), self.ports
+        amqp = ports.get("amqp") or ports.get("amqp/ssl", 0)
+        http = ports.get("http") or ports.get("https", 0)
         self.name = listeners.node = self.name or f"{host}:{amqp}"
         log.info("standby listening", extra={"node": self.name, "standby_amqp": amqp, "standby_http": http})
         try:
@@ -62,6 +68,8 @@ class ReplicaLife:
                 fold = build(opening.journal)
                 try:
                     await asyncio.to_thread(fold.read, opening.recovery)
+                    if not config.journal.replica_min_standbys:
+                        log.info(_NO_STANDBYS, extra={})
                     return fold
                 except StartAgain as reason:
                     log.warning("the copy begins again from a checkpoint", extra={"reason": str(reason)})

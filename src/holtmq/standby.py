@@ -33,10 +33,12 @@ class StandbyListeners:
 
     async def open(self, amqp: Amqp, http: Http, tls_context: TlsContext) -> None:
         """Listen wherever the node will listen later."""
-        self.ports["amqp"] = await self._refuse(amqp.host, amqp.port, None)
+        if amqp.plain:
+            self.ports["amqp"] = await self._refuse(amqp.host, amqp.port, None)
         if amqp.tls_cert is not None:
-            self.ports["amqps"] = await self._refuse(amqp.host, amqp.tls_port, tls_context(amqp))
-        self.ports["http"] = await self._http.listen(http.host, http.port)
+            self.ports["amqp/ssl"] = await self._refuse(amqp.host, amqp.tls_port, tls_context(amqp))
+        if http.plain:
+            self.ports["http"] = await self._http.listen(http.host, http.port)
         if http.tls_cert is not None:
             self.ports["https"] = await self._http.listen(http.host, http.tls_port, tls_context(http))
 

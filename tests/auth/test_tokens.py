@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from holtmq.auth.token_keys import BadKey
-from holtmq.auth.tokens import Identity, Role, RoleTooLow, TokenRefused, TokenVerifier
+from holtmq.auth.tokens import Bearer, Role, TokenRefused, TokenVerifier
 from holtmq.config import Auth, JwtAlgorithm, Secret
 
 NOW: Final = 1_800_000_000.0
@@ -49,7 +49,7 @@ def refusal(verifier: TokenVerifier, authorization: str | None, now: float = NOW
 def test_the_scheme_is_case_insensitive_and_may_be_left_out(form: str) -> None:
     identity = hs256().verify(form.format(token(sub="ann")), NOW)
 
-    assert identity == Identity("ann", Role.ADMIN)
+    assert identity == Bearer("ann", Role.ADMIN, identity.expires_at)
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic Z3Vlc3Q6Z3Vlc3Q=", "Bearer a b"])
@@ -193,16 +193,22 @@ def test_role_names_can_be_configured() -> None:
     assert verifier.verify(token(role="admin"), NOW).role is None
 
 
-def test_a_role_includes_the_lower_ones_and_none_includes_nothing() -> None:
-    Identity(None, Role.ADMIN).require(Role.READ_ONLY)
-    Identity(None, Role.READ_WRITE).require(Role.READ_WRITE)
-    for role, wanted in (
-        (Role.READ_ONLY, Role.READ_WRITE),
-        (Role.READ_WRITE, Role.ADMIN),
-        (None, Role.READ_ONLY),
-    ):
-        with pytest.raises(RoleTooLow, match=r"^Insufficient permissions$"):
-            Identity(None, role).require(wanted)
+def test_a_token_without_an_end_is_warned_about_once_a_subject(caplog: pytest.LogCaptureFixture) -> None:
+    verifier = hs256()
+
+    for subject in ("ann", "ann", "bob"):
+        verifier.verify(jwt_of({"sub": subject, "jti": str(len(caplog.records))}), NOW)
+    verifier.verify(jwt_of({"sub": "carl", "exp": NOW + 60}), NOW)
+
+    assert [record.subject for record in caplog.records] == ["ann", "bob"]  # type: ignore[attr-defined]
+
+
+def test_a_token_without_an_end_is_refused_where_an_end_is_required() -> None:
+    verifier = hs256(jwt_require_exp=True)
+
+    with pytest.raises(TokenRefused, match="no expiry"):
+        verifier.verify(jwt_of({"sub": "ann"}), NOW)
+    assert verifier.verify(jwt_of({"sub": "ann", "exp": NOW + 60}), NOW).subject == "ann"
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,9 @@ def test_a_stopped_broker_keeps_its_messages_while_its_users_change(tmp_path: Pa
         assert not logs_in(broker.amqp_port, "app", "first")
         assert logs_in(broker.amqp_port, "app", "second")
         assert not logs_in(broker.amqp_port, "guest", "guest")  # no permissions left in the vhost
-        assert httpx.get(f"{broker.http_url}/api/v1/resources/queues", timeout=60).json() == {"queues": []}
+        queues = f"{broker.http_url}/api/v1/resources/queues"
+        assert httpx.get(queues, timeout=60).status_code == 403  # which is guest, from this machine
+        assert httpx.get(queues, auth=("app", "second"), timeout=60).json() == {"queues": []}
 
 
 def test_refusals_in_a_folder_are_messages_and_change_nothing(tmp_path: Path) -> None:

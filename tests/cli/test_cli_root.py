@@ -123,10 +123,25 @@ def test_the_welcome_names_addresses_that_can_be_copied() -> None:
     assert "memory only" in text
 
 
+def test_the_welcome_names_every_listener() -> None:
+    tls = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
+    both = welcome(Config(amqp=Amqp(**tls), http=Http(**tls)))
+    secure = welcome(Config(amqp=Amqp(**tls, plain=False), http=Http(**tls, plain=False)))
+
+    for start, port in (("amqps://guest:guest@", 5671), ("https://", 6633)):
+        assert f"{start}127.0.0.1:{port}/" in both
+        assert f"{start}[::1]:{port}/" in both
+        assert f"{start}127.0.0.1:{port}/" in secure
+    for start in ("amqp://", "http://"):
+        assert start in both
+        assert start not in secure
+    assert "https://127.0.0.1:6633/health" in secure
+
+
 def test_the_command_does_not_import_the_broker_before_it_has_to() -> None:
     code = (
         "import sys, holtmq.cli.serve; print([m for m in sys.modules if m.split('.')[0] in "
-        "('uvloop', 'uvicorn', 'starlette', 'asyncio', 'cryptography', 'argon2', 'jwt', 'rich')])"
+        "('uvloop', 'httptools', 're2', 'asyncio', 'cryptography', 'argon2', 'jwt', 'rich')])"
     )
 
     done = subprocess.run(

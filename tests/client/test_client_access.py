@@ -6,10 +6,14 @@ from collections.abc import Iterator
 import jwt
 import pytest
 
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.users import User
 from holtmq.client import Backoff, Client, Forbidden, Message, TooLarge, Unauthorized
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
+from holtmq.node import GUEST_HASH
 from holtmq.testing import TestBroker
+from holtmq.testing.faulty_node import FaultyNode
 
 SECRET = "a secret of more than thirty-two bytes, as it should be"
 
@@ -41,6 +45,27 @@ async def test_the_broker_says_who_pushed(guarded: TestBroker) -> None:
         (message,) = await client.queue("stamped").pop()
 
         assert message.producer == "alice"
+
+
+async def test_a_user_of_the_broker_logs_in_with_a_password(guarded: TestBroker) -> None:
+    def add(node: FaultyNode) -> None:
+        node.broker.put_user(User("carol", GUEST_HASH))
+        node.broker.set_permissions("carol", "/", Permissions("", "^hers$", "^hers$"))
+        node.amqp.authenticator.remember("carol", "secret: ü", GUEST_HASH)
+
+    guarded.call(add)
+    async with Client(guarded.http_url, user="carol", password="secret: ü") as client:
+        await client.queue("hers").push(1)
+        (message,) = await client.queue("hers").pop()
+        with pytest.raises(Forbidden, match="write access to 'others'"):
+            await client.queue("others").push(1)
+    async with Client(guarded.http_url, user="carol", password="wrong") as client:
+        with pytest.raises(Unauthorized):
+            await client.queue("hers").push(1)
+
+    assert message.producer == "carol"
+    with pytest.raises(ValueError, match="not both"):
+        Client(guarded.http_url, user="carol", token="x")
 
 
 async def test_without_a_token_or_with_an_old_one_nothing_is_allowed(guarded: TestBroker) -> None:

@@ -58,7 +58,7 @@ async def test_a_first_pop_whose_client_hangs_up_before_the_answer_leaves_no_lea
         group = f"g{attempt}"  # a group's first pop is written down, and its answer waits for the disk
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.http_port)
         writer.write(
-            f"GET /api/v1/pop/queue/{name}?consumerGroup={group} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            f"GET /api/v1/pop/queue/{name}?consumerGroup={group} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
         )
         writer.write_eof()
         answer = await reader.read()

@@ -36,7 +36,7 @@ from holtmq.broker.streams.envelopes import to_body
 from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.config import Config
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.queues.push import PushApi
 from holtmq.http.queues.work import WorkApi
 from holtmq.journal import JournalOptions, open_journal

@@ -66,7 +66,7 @@ class BrokerProcess:
             self.kill()
             raise TimeoutError("the broker neither started nor ended") from None
         if found is None:
-            self._process.wait()
+            self._close()
             raise DidNotStart("\n".join(self.log))
         self.amqp_port, self.http_port = found
 
@@ -90,8 +90,13 @@ class BrokerProcess:
 
     def _end(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+        self._close()
+
+    def _close(self) -> None:
         self._process.wait(READY_SECONDS)
         self._reader.join(READY_SECONDS)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class Clients:

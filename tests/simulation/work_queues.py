@@ -27,7 +27,7 @@ from holtmq.broker.records.message_records import decode_delayed
 from holtmq.broker.streams.envelopes import to_body
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import views
-from holtmq.verify.record import Record, make_body, name_of
+from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
 from simulation.amqp_client import SimClient
 from simulation.promises import Action, BrokenRule
 from simulation.world import World
@@ -329,10 +329,10 @@ class WorkQueues:
             found[queue.name] = bodies
         found[_LATE] = sorted(
             [*found[_LATE], *(message.body for message in self._delayed() if message.persistent)],
-            key=_publisher_and_number,
+            key=publisher_and_number,
         )
         # Dead letters arrive in order of death, so order says nothing there.
-        found[_SHORT] = sorted([*found[_SHORT], *found.pop(_DEAD)], key=_publisher_and_number)
+        found[_SHORT] = sorted([*found[_SHORT], *found.pop(_DEAD)], key=publisher_and_number)
         return found
 
     def _waiting(self, queue: WorkQueue) -> list[bytes]:
@@ -390,8 +390,3 @@ class WorkQueues:
     def _leave_client(self, client: SimClient) -> None:
         client.connection.end("gone")
         self._clients.remove(client)
-
-
-def _publisher_and_number(body: bytes) -> tuple[str, int]:
-    publisher, _, number = (name_of(body) or ".0").rpartition(".")
-    return publisher, int(number)

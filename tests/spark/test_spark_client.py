@@ -2,17 +2,22 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import jwt
 import pytest
 
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.users import User
 from holtmq.config import Auth, Config, Limits
 from holtmq.config.values import Secret
+from holtmq.node import GUEST_HASH
 from holtmq.spark.client import BrokerClient, Fetch
 from holtmq.spark.errors import BrokerRefused, BrokerUnreachable
 from holtmq.spark.options import Connection, Selection
 from holtmq.testing import TestBroker
+from holtmq.testing.faulty_node import FaultyNode
 
 SECRET = "0123456789abcdef0123456789abcdef"
 QUEUES = Selection(("q",))
@@ -70,6 +75,31 @@ def test_a_refusal_is_not_repeated_and_says_why(broker: TestBroker) -> None:
         pytest.raises(BrokerRefused, match="does not exist"),
     ):
         client.heads(QUEUES)
+
+
+def test_a_user_opens_what_its_permissions_allow(tmp_path: Path) -> None:
+    def add(node: FaultyNode) -> None:
+        for name, patterns in (("reader", ("", "", "^q")), ("writer", ("", "^q", ""))):
+            node.broker.put_user(User(name, GUEST_HASH))
+            node.broker.set_permissions(name, "/", Permissions(*patterns))
+            node.amqp.authenticator.remember(name, "secret", GUEST_HASH)
+
+    (tmp_path / "password").write_text("secret\n")
+    with TestBroker(clock="real") as broker:
+        broker.call(add)
+        reader = Connection(broker.http_url, user="reader", password="secret")
+        writer = Connection(broker.http_url, user="writer", password_file=str(tmp_path / "password"))
+
+        with BrokerClient(reader) as client:
+            assert client.call("GET", "/api/v1/ranges") == {"queues": []}
+            with pytest.raises(BrokerRefused) as refusal:
+                client.commit("w", 0, [])
+            assert refusal.value.status == 403
+        with BrokerClient(writer) as client:
+            assert client.commit("w", 0, [])["rows"] == 0
+            with pytest.raises(BrokerRefused) as refusal:
+                client.call("GET", "/api/v1/ranges")
+            assert refusal.value.status == 403
 
 
 def test_a_token_opens_what_its_role_allows() -> None:

@@ -37,7 +37,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     one.kill()
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(900 * ROUNDS)
 def test_killing_spark_and_the_broker_loses_nothing_and_repeats_nothing(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

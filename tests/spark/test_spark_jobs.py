@@ -18,7 +18,7 @@ from holtmq.spark.jobs.declared import PipelineFileError, parse_pipeline
 from holtmq.spark.jobs.declared_run import run_pipeline
 from holtmq.spark.jobs.replay import redrive, replay
 from holtmq.spark.jobs.rollup import read_rollup, rollup
-from holtmq.spark.jobs.running import Setting
+from holtmq.spark.jobs.running import Progress, Setting
 from holtmq.spark.lake import Lake
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -215,6 +215,76 @@ def test_redrive_sends_chosen_dead_letters_home_and_takes_them_off_the_list(
     assert (done["redriven"], done["already_gone"]) == (2, 0)
     assert shop.next_offset("q") == 6
     assert [row.error for row in shop.read(spark, "q$dlq").collect()] == ["bad"]
+
+
+def test_a_run_tells_what_came_in_and_what_went_out(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    """An open window writes nothing: that was reported as a success with so many rows."""
+    shop.push("q", range(30))
+    text = f"""
+[sources.orders]
+queue = "{shop.name("q")}"
+payload_schema = "id BIGINT, kind STRING"
+watermark = "created_at 1 hour"
+[steps.totals]
+sql = "SELECT window.start AS at, count(*) AS n FROM orders GROUP BY window(created_at, '1 minute')"
+[steps.some]
+sql = "SELECT id FROM orders WHERE kind = 'k1'"
+[sinks.open]
+from = "totals"
+queue = "{shop.name("open")}"
+[sinks.some]
+from = "some"
+lake = "{tmp_path / "table"}"
+format = "delta"
+"""
+
+    done = run_pipeline(setting(shop), parse_pipeline(text, "p.toml"), str(tmp_path / "c"))
+    again = run_pipeline(setting(shop), parse_pipeline(text, "p.toml"), str(tmp_path / "c"))
+
+    sinks: dict[str, dict[str, object]] = done["sinks"]  # type: ignore[assignment]
+    assert (sinks["open"]["rows_in"], sinks["open"]["rows_out"], sinks["open"]["lag"]) == (30, 0, 0)
+    assert "nothing was written: a window stays open" in str(sinks["open"]["note"])
+    assert (sinks["open"]["late_rows"], "watermark" in sinks["open"]) == (0, True)
+    assert (sinks["some"]["rows_in"], sinks["some"]["rows_out"]) == (30, 10)
+    assert again["sinks"]["some"]["rows_out"] == 0  # type: ignore[index]
+    assert sorted(row.id for row in Lake(spark, str(tmp_path / "table")).frame().collect()) == [
+        n for n in range(30) if n % 3 == 1
+    ]
+
+
+def test_check_resolves_the_columns_of_every_step(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    arguments = [
+        "pipeline",
+        "run",
+        str(file),
+        "--check",
+        "--master",
+        "local[2]",
+        "--url",
+        "http://127.0.0.1:9",
+    ]
+    file.write_text(GOOD)
+    good = CliRunner().invoke(main, arguments)
+    file.write_text(GOOD.replace("SELECT id FROM", "SELECT idd FROM"))
+    wrong = CliRunner().invoke(main, arguments)
+
+    assert json.loads(good.output)["sinks"] == {"out": ["payload"]}
+    assert wrong.exit_code == 1
+    assert "p.toml, line 6: steps.some.sql:" in wrong.output
+    assert "idd" in wrong.output
+    assert "Traceback" not in wrong.output
+
+
+def test_progress_on_a_pipe_says_something_new_or_nothing() -> None:
+    out = io.StringIO()
+    progress = Progress(out)
+
+    for _ in range(3):
+        progress.say("archive: batch 1")
+    progress.note("archive: stopping")
+
+    assert out.getvalue().splitlines() == ["archive: batch 1", "archive: stopping"]
 
 
 GOOD = """

@@ -3,9 +3,11 @@
 import pytest
 
 from holtmq.spark.errors import InvalidOption
+from holtmq.spark.offsets import Head, resolve
 from holtmq.spark.options import (
     EARLIEST,
     LATEST,
+    Bound,
     parse_seconds,
     parse_size,
     parse_timestamp_us,
@@ -107,3 +109,34 @@ def test_durations_sizes_and_times_in_every_spelling() -> None:
     assert [parse_size(text) for text in ("7", "1k", "64m", "2GB")] == [7, 1024, 64 << 20, 2 << 30]
     assert parse_timestamp_us("1000") == 1_000_000  # Kafka's epoch milliseconds
     assert parse_timestamp_us("1970-01-01T00:00:01") == parse_timestamp_us("1970-01-01T01:00:01+01:00")
+
+
+def test_kafkas_names_for_what_to_read_are_understood() -> None:
+    assert source_options({"subscribe": "a,b"}, streaming=True).selection.queues == ("a", "b")
+    assert source_options({"subscribePattern": "a.*"}, streaming=True).selection.pattern == "a.*"
+    with pytest.raises(InvalidOption, match="another name of queue"):
+        source_options({"subscribe": "a", "queue": "b"}, streaming=True)
+
+
+def test_each_queue_may_have_a_time_of_its_own() -> None:
+    text = '{"a": "1970-01-01T00:00:01Z", "b": 2000}'
+
+    bound = source_options({"queue": "a,b", "startingOffsetsByTimestamp": text}, streaming=True).starting
+
+    assert dict(bound.timestamps_us) == {"a": 1_000_000, "b": 2_000_000}
+    for wrong in ("soon", "{}", '{"a": "soon"}'):
+        with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp"):
+            source_options({"queue": "a", "startingOffsetsByTimestamp": wrong}, streaming=True)
+    with pytest.raises(InvalidOption, match="a stream has no end"):
+        source_options({"queue": "a", "endingOffsetsByTimestamp": text}, streaming=True)
+
+
+def test_a_time_is_resolved_for_each_queue_and_one_without_a_time_is_refused() -> None:
+    heads = [Head("a", 1, 0, 10, 10), Head("b", 2, 0, 10, 10)]
+    bound = Bound(timestamps_us=(("a", 5), ("b", 6)))
+
+    assert resolve(bound, heads, {"a": 3, "b": 7}, "x") == {"a#1": 3, "b#2": 7}
+    with pytest.raises(InvalidOption, match="no offset for queue b"):
+        resolve(Bound(timestamps_us=(("a", 5),)), heads, {"a": 3}, "startingOffsetsByTimestamp")
+    with pytest.raises(InvalidOption, match="names c"):
+        resolve(Bound(timestamps_us=(*bound.timestamps_us, ("c", 1))), heads, {"a": 3, "b": 7}, "x")

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from holtmq.spark.sink import PART_ROWS, _parts
+from holtmq.spark.sink import PART_ROWS, parts
 
 
 def batch(rows: int, width: int = 0) -> pa.RecordBatch:
@@ -23,15 +23,15 @@ def batch(rows: int, width: int = 0) -> pa.RecordBatch:
 def test_no_request_has_too_many_rows_or_bytes_and_every_row_is_in_one(batches: list[pa.RecordBatch]) -> None:
     most = 1 << 20
 
-    parts = list(_parts(batches, most))
+    requests = list(parts(batches, most))
 
-    for part in parts:
+    for part in requests:
         rows = sum(piece.num_rows for piece in part)
         assert 0 < rows <= PART_ROWS
         assert rows == 1 or sum(piece.nbytes for piece in part) <= 1.1 * most
-    staged = [row for part in parts for piece in part for row in piece.column("payload").to_pylist()]
+    staged = [row for part in requests for piece in part for row in piece.column("payload").to_pylist()]
     assert staged == [row for one in batches for row in one.column("payload").to_pylist()]
 
 
 def test_small_batches_travel_together() -> None:
-    assert len(list(_parts([batch(10)] * 100, 1 << 20))) == 1
+    assert len(list(parts([batch(10)] * 100, 1 << 20))) == 1

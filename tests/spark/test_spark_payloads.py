@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holtmq.spark.ddl import split_ddl
 from holtmq.spark.errors import InvalidOption
 from holtmq.spark.options import source_options
 from holtmq.spark.payloads import check_schema, typed_columns
-from holtmq.spark.schema import source_ddl, split_ddl
+from holtmq.spark.schema import source_ddl
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -40,6 +40,9 @@ def test_bounds_choose_offsets_and_times(spark: SparkSession, shop: Shop) -> Non
         range(10)
     )
     assert offsets(partition="p1") == [1, 4, 7]
+    later = f'{{"{name}": {int(time.time() * 1000) + 60_000}}}'
+    assert offsets(startingOffsetsByTimestamp=later) == []
+    assert offsets(endingOffsetsByTimestamp=later) == list(range(10))
 
 
 def test_a_payload_schema_gives_typed_columns(spark: SparkSession, shop: Shop) -> None:

@@ -5,6 +5,7 @@ Usage: ``python broken_subject.py FAULT ARGUMENTS...``
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from array import array
@@ -17,7 +18,8 @@ from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
 from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
+from holtmq.journal import live
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Journal, JournalFailed
 from holtmq.journal.writer import LogWriter
@@ -36,6 +38,16 @@ def confirm_before_sync() -> None:
             callback(nothing)
 
     FileJournal._close_group = hasty  # type: ignore[method-assign, assignment]
+
+
+def never_sync() -> None:
+    """The call that makes everything durable does nothing, and its caller does not know."""
+    os.fdatasync = lambda fd: None  # type: ignore[assignment]
+
+
+def search_as_handed_over() -> None:
+    """Compaction searches live positions by halves in the order in which they came."""
+    live.rising = lambda positions: positions
 
 
 def forget_acks() -> None:
@@ -123,6 +135,8 @@ def tear_http_transactions() -> None:
 
 
 FAULTS = {
+    "never-syncs": never_sync,
+    "unordered": search_as_handed_over,
     "early": confirm_before_sync,
     "acks": forget_acks,
     "torn": tear_transactions,

@@ -38,9 +38,14 @@ async def test_the_broker_survives_kills_and_power_cuts(tmp_path: Path) -> None:
     assert (report.kills, report.power_cuts) == (2, 4)
     for door in (report.amqp, report.http):
         assert min(door.confirmed, door.transactions, door.acks) > 0
+    assert min(report.intake.confirmed, report.intake.acks) > 0
+    for door in (report.amqp, report.http, report.intake):
         assert 0 < door.confirm_ms.p50 <= door.confirm_ms.p99
     assert report.fsyncs_per_second > 0
     assert report.recovery_ms.p50 > 0
+    assert not report.not_observed
+    assert report.syncs > 20
+    assert any("seen from outside the broker" in sentence for sentence in report.proved)
     assert os.listdir(tmp_path) == []
 
 
@@ -50,6 +55,31 @@ async def test_a_broker_that_confirms_before_it_syncs_is_caught(tmp_path: Path) 
     assert not report.passed
     assert report.lost > 0
     assert any(example.startswith("lost: ") for example in report.examples)
+
+
+async def test_a_broker_whose_syncs_do_nothing_is_caught_where_its_calls_can_be_seen(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="never-syncs", stop_at_failure=True)
+
+    assert not report.passed
+    assert report.unseen_syncs > 0
+    assert any("never asked of the kernel" in example for example in report.examples)
+    assert any("is not on the disk" in sentence for sentence in report.proved)
+
+
+async def test_a_run_that_could_not_see_the_calls_says_so(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=2, fault="never-syncs", observe=False)
+
+    assert report.unseen_syncs == 0
+    assert "A broker whose fdatasync does nothing would pass." in report.not_seen[0]
+    assert not any("seen from outside" in sentence for sentence in report.proved)
+
+
+async def test_a_broker_that_gives_back_what_was_committed_is_caught(tmp_path: Path) -> None:
+    report = await judge(tmp_path, rounds=60, fault="unordered", stop_at_failure=True)
+
+    assert not report.passed
+    # Lost rows break the reading off, or are missed in what could be read.
+    assert report.intake.lost or report.refused_starts, report.examples
 
 
 async def test_a_broker_that_forgets_acks_is_caught(tmp_path: Path) -> None:

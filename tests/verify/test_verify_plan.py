@@ -30,7 +30,7 @@ def test_a_seed_is_a_plan() -> None:
 
 
 def test_some_rounds_write_small_segments() -> None:
-    assert {segment_bytes_of(number, 256 << 10) for number in range(6)} == {64 << 10, 256 << 10}
+    assert {segment_bytes_of(number, 256 << 10) for number in range(6)} == {32 << 10, 256 << 10}
 
 
 def test_a_first_delivery_behind_a_later_one_is_noticed_and_a_repeat_is_counted() -> None:

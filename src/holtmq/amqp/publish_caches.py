@@ -6,7 +6,7 @@ not touch: permissions; a connection asks for its own before it uses what others
 """
 
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.targets import QueueSet
@@ -64,6 +64,7 @@ class PublishCaches:
     """Of one vhost."""
 
     __slots__ = (
+        "__weakref__",
         "_repeated",
         "_repeated_bytes",
         "_routes",
@@ -122,12 +123,14 @@ class PublishCaches:
         self._routes[method] = route, mandatory
 
 
-_OF_VHOST: Final[WeakKeyDictionary[VHost, PublishCaches]] = WeakKeyDictionary()
+# By the vhost's identity, and kept by the connections that use them. With the vhosts themselves in it the
+# dictionary would keep all of it for ever: what is remembered leads to queues, and they to their vhost.
+_OF_VHOST: Final[WeakValueDictionary[int, PublishCaches]] = WeakValueDictionary()
 
 
 def publish_caches(vhost: VHost) -> PublishCaches:
     """Those that all connections of a vhost share."""
-    found = _OF_VHOST.get(vhost)
+    found = _OF_VHOST.get(id(vhost))
     if found is None:
-        found = _OF_VHOST[vhost] = PublishCaches(vhost)
+        found = _OF_VHOST[id(vhost)] = PublishCaches(vhost)
     return found

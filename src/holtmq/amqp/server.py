@@ -16,6 +16,7 @@ from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.handshake import Settings
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
+from holtmq.auth.turns import TooManyLogins
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
 
@@ -59,7 +60,9 @@ class AmqpServer:
         broker.on_expelled = self.expel
         self.alarm = ""  # why publishers must wait; empty: they need not
         self._waiting_for_journal: set[AmqpProtocol] = set()
+        self._refusal = ""  # why nobody is let in
         self._servers: list[asyncio.Server] = []
+        self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._swept_at = 0.0
@@ -70,7 +73,12 @@ class AmqpServer:
         for host in hosts:
             try:
                 server = await loop.create_server(
-                    lambda: AmqpProtocol(self), host, port, ssl=tls, backlog=1024
+                    lambda: AmqpProtocol(self),
+                    host,
+                    port,
+                    ssl=tls,
+                    backlog=1024,
+                    ssl_handshake_timeout=None if tls is None else self.limits.handshake_timeout,
                 )
             except OSError as error:
                 if host == "::1" and len(hosts) > 1:  # a machine without IPv6
@@ -79,6 +87,7 @@ class AmqpServer:
                 raise
             self._servers.append(server)
             port = port or server.sockets[0].getsockname()[1]
+            self.addresses.append((host, port, tls is not None))
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="amqp-sweeper")
         return port
@@ -95,6 +104,13 @@ class AmqpServer:
             connection = protocol.connection
             if connection.is_running and is_meant(connection.vhost.name, connection.user_name):
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
+
+    def refuse(self, reason: str) -> None:
+        """Close every connection and let no new one in, until ``reason`` is empty."""
+        self._refusal = reason
+        if reason:
+            self.expel(reason, lambda vhost, user: True)
+            self.wake()
 
     def raise_alarm(self, reason: str) -> None:
         """Publishers wait from now on."""
@@ -135,13 +151,19 @@ class AmqpServer:
         user: str | None = None
         try:
             found = await self.authenticator.authenticate(
-                name, password, from_loopback=connection.handshake.from_loopback
+                name,
+                password,
+                from_loopback=connection.handshake.from_loopback,
+                address=protocol.peer.rpartition(":")[0],
             )
             user = found.name
-        except LoginRefused as refusal:
+        except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
         if connection.phase is Phase.HANDSHAKE:
-            connection.handshake.checked(user)
+            if self._refusal:
+                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self._refusal))
+            else:
+                connection.handshake.checked(user)
             self.wake()
 
     async def _sweep(self) -> None:

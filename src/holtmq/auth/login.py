@@ -1,6 +1,6 @@
 """Checking a name and a password without stopping the event loop.
 
-Owns: the order of the checks, the bound on concurrent argon2 runs, and the refusals.
+Owns: the order of the checks and the refusals. Who waits for whom is ``turns.py``'s.
 Must not touch: the protocol that carried the credentials.
 """
 
@@ -9,10 +9,8 @@ import ipaddress
 
 from holtmq.auth import passwords
 from holtmq.auth.passwords import VerifiedCredentials
+from holtmq.auth.turns import LoginTurns
 from holtmq.auth.users import User, UserStore
-
-# Each run takes 19 MiB and a core: more at a time would only push the rest of the node aside.
-_MOST_AT_A_TIME = 2
 
 
 class LoginRefused(Exception):
@@ -25,23 +23,27 @@ class Authenticator:
     def __init__(self, users: UserStore, verified: VerifiedCredentials | None = None) -> None:
         self._users = users
         self._verified = verified or VerifiedCredentials()
-        self._slots = asyncio.Semaphore(_MOST_AT_A_TIME)
+        self._turns = LoginTurns()
 
     def from_memory(self, name: str, password: str, *, from_loopback: bool) -> User | None:
         """The user if these credentials were verified before; None when argon2 has to be asked."""
         user = self._users.user(name)
         if user is None or not self._verified.knows(name, password, user.password_hash):
             return None
-        _refuse_from_outside(user, from_loopback)
+        refuse_from_outside(user, from_loopback)
         return user
 
-    async def authenticate(self, name: str, password: str, *, from_loopback: bool) -> User:
-        """The user these credentials belong to; raises LoginRefused."""
+    def remember(self, name: str, password: str, password_hash: str) -> None:
+        """Take these credentials for verified."""
+        self._verified.remember(name, password, password_hash)
+
+    async def authenticate(self, name: str, password: str, *, from_loopback: bool, address: str = "") -> User:
+        """The user these credentials belong to; raises LoginRefused, and TooManyLogins."""
         if (known := self.from_memory(name, password, from_loopback=from_loopback)) is not None:
             return known
         user = self._users.user(name)
         password_hash = user.password_hash if user and user.password_hash else passwords.NOBODY_HASH
-        async with self._slots:
+        async with self._turns.turn(address, name):
             matches = await asyncio.to_thread(passwords.verify_password, password_hash, password)
         # The user may have been changed or deleted meanwhile: only the hash of now counts.
         user = self._users.user(name)
@@ -49,7 +51,7 @@ class Authenticator:
             raise LoginRefused(f"there is no user {name!r}")
         if not matches or user.password_hash != password_hash:
             raise LoginRefused(f"wrong password for user {name!r}")
-        _refuse_from_outside(user, from_loopback)
+        refuse_from_outside(user, from_loopback)
         self._verified.remember(name, password, password_hash)
         return user
 
@@ -58,11 +60,12 @@ class Authenticator:
         user = self._users.user(name)
         if user is None:
             raise LoginRefused(f"there is no user {name!r}")
-        _refuse_from_outside(user, from_loopback)
+        refuse_from_outside(user, from_loopback)
         return user
 
 
-def _refuse_from_outside(user: User, from_loopback: bool) -> None:
+def refuse_from_outside(user: User, from_loopback: bool) -> None:
+    """Raise LoginRefused for the default user from anywhere but this machine."""
     if user.is_loopback_only and not from_loopback:
         raise LoginRefused(f"user {user.name!r} can only log in via localhost")
 

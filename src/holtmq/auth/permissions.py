@@ -3,22 +3,18 @@
 Owns: matching as RabbitMQ does it. Must not touch: users and vhosts; the store hands the patterns in.
 """
 
-import re
 from enum import Enum
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from holtmq.name_patterns import BadPattern, compile_pattern
+
 # RabbitMQ asks about the default exchange, whose name is empty, under this name.
 DEFAULT_EXCHANGE: Final = "amq.default"
 
-_LONGEST_PATTERN: Final = 4096
+_TOTAL: Final = frozenset({".*", "^.*", ".*$", "^.*$", "^"})
 _MOST_ANSWERS: Final = 4096  # names remembered per user, vhost and action
-
-
-class BadPattern(ValueError):
-    """A permission is not a usable regular expression; the text says why."""
 
 
 class Action(Enum):
@@ -78,6 +74,14 @@ class Access:
         for answers in self._answers.values():
             answers.clear()
 
+    def could(self, action: Action) -> bool:
+        """Whether there may be a name that the action is allowed on."""
+        return self._permissions is not None and self._permissions.pattern(action) not in ("", "^$")
+
+    def is_total(self, action: Action) -> bool:
+        """Whether the action is allowed on every name, by one of the usual ways to write that."""
+        return self._permissions is not None and self._permissions.pattern(action) in _TOTAL
+
     def may(self, action: Action, name: str) -> bool:
         """Whether the action is allowed on the queue or exchange of this name."""
         answers = self._answers[action]
@@ -92,17 +96,12 @@ class Access:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern is found anywhere in the name; anchors are the pattern's own affair."""
-    return compile_pattern(pattern).search(name) is not None
+    """Whether the pattern is found anywhere in the name; anchors are the pattern's own affair.
 
-
-@lru_cache(maxsize=512)
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The compiled pattern; raises BadPattern with the reason."""
-    if len(pattern) > _LONGEST_PATTERN:
-        raise BadPattern(f"the pattern is longer than {_LONGEST_PATTERN} characters")
+    A pattern that cannot be compiled (one that an older version stored) matches nothing, as with RabbitMQ.
+    """
     try:
         # An empty pattern would be found in every name; RabbitMQ reads it as "nothing".
-        return re.compile(pattern or "^$")
-    except (re.error, OverflowError, RecursionError) as error:
-        raise BadPattern(f"{pattern!r} is not a regular expression: {error}") from None
+        return compile_pattern(pattern or "^$").found_in(name)
+    except BadPattern:
+        return False

@@ -5,6 +5,7 @@ keys is left to ``authenticate``, the one coroutine here.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ import jwt
 from holtmq.auth.token_keys import FetchedKeys, PublicKey, algorithm_of, fetch, read_public_key
 from holtmq.config import Auth, JwtAlgorithm
 
+log = logging.getLogger(__name__)
+
 _MOST_REMEMBERED: Final = 4096
 _LONGEST_TOKEN: Final = 16 * 1024
+_MOST_WARNED: Final = 100
 # The signature is PyJWT's work; the claims are checked here, by the clock handed in and with the
 # contract's texts.
 _SIGNATURE_ONLY: Final[dict[str, bool | list[str]]] = {
@@ -44,30 +48,22 @@ class TokenRefused(Exception):
     """The request has no valid token (HTTP 401); the text is the contract's."""
 
 
-class RoleTooLow(Exception):
-    """The token is valid and does not allow this (HTTP 403)."""
-
-
 class _UnknownKey(TokenRefused):
     """No key at hand fits; a fresh key set might have it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """The bearer of a valid token."""
+class Bearer:
+    """What a valid token says of the one who sent it."""
 
     subject: str | None
-    role: Role | None  # None: valid, and allowed nothing
-
-    def require(self, role: Role) -> None:
-        """Raise RoleTooLow unless the bearer has this role or a higher one."""
-        if self.role is None or self.role < role:
-            raise RoleTooLow("Insufficient permissions")
+    role: Role | None = None  # None: valid, and allowed nothing by itself
+    expires_at: float | None = None  # when it must be looked at again
 
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    identity: Identity
+    bearer: Bearer
     not_before: float
     expires_at: float
 
@@ -91,6 +87,12 @@ class TokenVerifier:
         }
         self._verified: dict[str, _Verified] = {}
         self._fetching = asyncio.Lock()
+        self._warned: set[str | None] = set()  # subjects whose tokens have no end
+
+    @property
+    def fetches_keys(self) -> bool:
+        """Whether only ``authenticate`` will do: keys come from elsewhere and age."""
+        return self._fetched is not None
 
     def is_open(self, path: str) -> bool:
         """Whether the path may be used without a token."""
@@ -99,7 +101,7 @@ class TokenVerifier:
             for open_path in self._settings.jwt_skip_paths
         )
 
-    async def authenticate(self, authorization: str | None, now: float) -> Identity:
+    async def authenticate(self, authorization: str | None, now: float) -> Bearer:
         """As ``verify``, but fetches the issuer's keys when they are old or lack the token's."""
         keys = self._fetched
         if keys is not None and keys.is_due(now, missing=False):
@@ -111,8 +113,8 @@ class TokenVerifier:
                 raise
             return self.verify(authorization, now)
 
-    def verify(self, authorization: str | None, now: float) -> Identity:
-        """The identity in an Authorization header, with the keys at hand; raises TokenRefused."""
+    def verify(self, authorization: str | None, now: float) -> Bearer:
+        """The bearer in an Authorization header, with the keys at hand; raises TokenRefused."""
         token = _token_in(authorization)
         known = self._verified.get(token)
         if known is None:
@@ -126,7 +128,7 @@ class TokenVerifier:
             raise TokenRefused("Token has expired")
         if now < known.not_before - skew:
             raise TokenRefused("Token is not yet valid")
-        return known.identity
+        return known.bearer
 
     async def _refresh(self, keys: FetchedKeys, now: float, *, missing: bool) -> bool:
         async with self._fetching:
@@ -182,10 +184,24 @@ class TokenVerifier:
         names = (*_texts(claims.get("role")), *_texts(claims.get("roles")))
         roles = [self._roles[name] for name in names if name in self._roles]
         subject = claims.get("sub")
-        identity = Identity(
-            subject if isinstance(subject, str) and subject else None, max(roles) if roles else None
+        expires_at = _moment(claims, "exp", math.inf)
+        named = subject if isinstance(subject, str) and subject else None
+        if expires_at == math.inf:
+            self._without_end(named)
+        bearer = Bearer(
+            named,
+            max(roles) if roles else None,
+            None if expires_at == math.inf else expires_at + settings.jwt_clock_skew,
         )
-        return _Verified(identity, _moment(claims, "nbf", -math.inf), _moment(claims, "exp", math.inf))
+        return _Verified(bearer, _moment(claims, "nbf", -math.inf), expires_at)
+
+    def _without_end(self, subject: str | None) -> None:
+        """A token that never expires cannot be taken back: refused if so configured, else said once."""
+        if self._settings.jwt_require_exp:
+            raise TokenRefused("Token has no expiry (exp)")
+        if subject not in self._warned and len(self._warned) < _MOST_WARNED:
+            self._warned.add(subject)
+            log.warning("a token without exp is valid for ever", extra={"subject": subject or ""})
 
     def _allowed_algorithms(self) -> frozenset[str]:
         settings = self._settings

@@ -78,33 +78,39 @@ class UserStore:
         self._users: dict[str, User] = {}
         self._grants: dict[tuple[str, str], Permissions] = {}
         self._access: dict[tuple[str, str], Access] = {}
+        self.changes = 0  # goes up with every change: what was decided before it must be decided anew
         if snapshot is not None:
             self.restore(snapshot)
 
     def put_user(self, user: User) -> None:
         """Add the user, or replace the one of that name; permissions stay."""
+        self.changes += 1
         self._users[user.name] = user
 
     def delete_user(self, name: str) -> bool:
         """Remove the user with all permissions; False when there was none."""
         if self._users.pop(name, None) is None:
             return False
+        self.changes += 1
         self._forget([key for key in self._grants | self._access if key[0] == name])
         return True
 
     def put_vhost(self, vhost: Vhost) -> None:
         """Add the vhost, or replace its description."""
+        self.changes += 1
         self._vhosts[vhost.name] = vhost
 
     def delete_vhost(self, name: str) -> bool:
         """Remove the vhost with all permissions in it; False when there was none."""
         if self._vhosts.pop(name, None) is None:
             return False
+        self.changes += 1
         self._forget([key for key in self._grants | self._access if key[1] == name])
         return True
 
     def set_permissions(self, grant: Grant) -> None:
         """Give or replace permissions; the caller has checked patterns, user and vhost."""
+        self.changes += 1
         key = (grant.user, grant.vhost)
         self._grants[key] = grant.permissions
         if key in self._access:
@@ -114,6 +120,7 @@ class UserStore:
         """Take the user's permissions in the vhost away; False when there were none."""
         if (user, vhost) not in self._grants:
             return False
+        self.changes += 1
         del self._grants[user, vhost]
         # Sessions keep their handle: it refuses now, and follows when permissions are given again.
         if (access := self._access.get((user, vhost))) is not None:
@@ -170,6 +177,7 @@ class UserStore:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replace all of the state; handles given out before follow."""
+        self.changes += 1
         self._vhosts = {vhost.name: vhost for vhost in snapshot.vhosts}
         self._users = {user.name: user for user in snapshot.users}
         self._grants = {(grant.user, grant.vhost): grant.permissions for grant in snapshot.grants}

@@ -231,6 +231,7 @@ class Broker(Administration):
             consumer.cancelled(queue)
         queue.store.clear()
         queue.held_back.clear()
+        self.flow.used.add(queue)  # so that it leaves the sums
         if self.journal.failed:
             return  # nobody asked for this removal in words: a restart will have the queue again
         if queue.persisted:

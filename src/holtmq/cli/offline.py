@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from holtmq.auth.passwords import hash_password
-from holtmq.auth.permissions import BadPattern, Permissions
+from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, NotFound
@@ -21,6 +21,7 @@ from holtmq.broker.records.recovery import recover
 from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
 from holtmq.journal import FileJournal, JournalError, JournalLocked, open_journal
 from holtmq.journal.segment import SUFFIX
+from holtmq.name_patterns import BadPattern
 from holtmq.node import put_defaults
 
 

@@ -23,7 +23,7 @@ def serve(config_file: Path | None, standby: bool, **options: object) -> None:
 
     Every option can also stand in the configuration file (--amqp-port is port in [amqp]) or in the
     environment (HOLT_AMQP_PORT). An option wins over the environment, and that over the file.
-    SIGTERM and SIGINT stop the broker in good order.
+    SIGTERM and SIGINT stop the broker in good order, SIGHUP makes it read its certificates again.
     """
     if standby:
         options["journal__replica_standby"] = True
@@ -41,13 +41,23 @@ def welcome(config: Config) -> str:
     place = "memory only" if config.data.memory else f"data in {config.data.dir}"
     if config.journal.replica:
         place += f", replicated as {config.journal.replica_name}"
-    lines: list[str] = []
-    if config.amqp.port:
-        lines.append(f"  AMQP   amqp://guest:guest@{_address(config.amqp.host[0], config.amqp.port)}/")
-    if config.http.port:
-        base = f"http://{_address(config.http.host[0], config.http.port)}"
-        lines += [f"  HTTP   {base}/", f"  health {base}/health"]
-    hint = " Once it is ready, try:" if lines else ""
+    amqp, http = config.amqp, config.http
+    listeners = (
+        ("AMQP", "amqp://guest:guest@", amqp.host, amqp.port if amqp.plain else 0),
+        ("AMQPS", "amqps://guest:guest@", amqp.host, amqp.tls_port if amqp.tls_cert else 0),
+        ("HTTP", "http://", http.host, http.port if http.plain else 0),
+        ("HTTPS", "https://", http.host, http.tls_port if http.tls_cert else 0),
+    )
+    lines = [
+        f"  {name:<6} {start}{_address(host, port)}/"
+        for name, start, hosts, port in listeners
+        if port
+        for host in hosts
+    ]
+    web = next((line.split()[1] for line in lines if line.startswith("  HTTP")), "")
+    if web:
+        lines.append(f"  health {web}health")
+    hint = " Once it is ready, it listens on:" if lines else ""
     return "\n".join([f"HoltMQ {__version__}, {place}.{hint}", *lines])
 
 

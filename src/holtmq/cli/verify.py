@@ -34,6 +34,12 @@ import click
     help="As the setting of the same name; never must fail at a power cut.",
 )
 @click.option(
+    "--observe/--no-observe",
+    default=True,
+    show_default=True,
+    help="Watch the broker's fdatasync calls from outside with strace, if it is installed and allowed.",
+)
+@click.option(
     "--replica",
     metavar="URL",
     default="",
@@ -47,6 +53,7 @@ def verify(
     folder: Path | None,
     round_seconds: float,
     journal_sync: str,
+    observe: bool,
     replica: str,
     stop_at_failure: bool,
     as_json: bool,
@@ -88,14 +95,20 @@ def verify(
         found = f"{report.confirmed:,} confirmed, {report.lost} lost{broken}"
         progress.update(task, completed=report.rounds, found=found)
 
-    options = Options(rounds, seed, folder, round_seconds, sync=journal_sync, stop_at_failure=stop_at_failure)
+    options = Options(
+        rounds,
+        seed,
+        folder,
+        round_seconds,
+        sync=journal_sync,
+        observe=observe,
+        stop_at_failure=stop_at_failure,
+    )
     with progress:
         report = asyncio.run(Judge(options, after_round).run())
     if as_json:
         click.echo(report.as_json().decode())
     else:
-        if report.file_system in ("tmpfs", "ramfs"):
-            console.print("[yellow]This folder is in memory: its syncs prove nothing about a disk.[/]")
         show(report, console)
     raise SystemExit(0 if report.passed else 1)
 

@@ -8,7 +8,7 @@ import click
 
 from holtmq import __version__
 
-_PARTS = ("uvloop", "uvicorn", "starlette", "msgspec", "cryptography", "isal")
+_PARTS = ("uvloop", "httptools", "msgspec", "cryptography", "google-re2", "isal")
 
 
 @click.command()

@@ -54,7 +54,8 @@ class Client:
     """One for a program is enough: it keeps its connections.
 
     ``url`` may be several: the first that answers is used until it fails. ``timeout`` is for one try of
-    one call; a waiting pop adds its own time. ``token`` may be a function, asked before every request.
+    one call; a waiting pop adds its own time. ``token`` may be a function, asked before every request;
+    ``user`` and ``password`` are a user's of the broker. Without either the broker decides by the address.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class Client:
         url: str | Sequence[str] = DEFAULT_URL,
         *,
         token: Token | None = None,
+        user: str | None = None,
+        password: str = "",
         tls: ssl.SSLContext | None = None,
         timeout: float = 30.0,
         connect_timeout: float = 5.0,
@@ -73,6 +76,7 @@ class Client:
             Transport(
                 [url] if isinstance(url, str) else url,
                 token=token,
+                login=None if user is None else (user, password),
                 tls=tls,
                 timeout=timeout,
                 connect_timeout=connect_timeout,

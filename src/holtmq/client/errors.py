@@ -58,11 +58,11 @@ class BadRequest(Refused):
 
 
 class Unauthorized(Refused):
-    """No token, or not a valid one (401)."""
+    """No credentials, or not valid ones (401)."""
 
 
 class Forbidden(Refused):
-    """The token's role does not allow this (403)."""
+    """The user's permissions, or the token's role, do not allow this (403)."""
 
 
 class NotFound(Refused):

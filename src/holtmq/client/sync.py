@@ -251,6 +251,8 @@ class SyncClient(Face[Client]):
         url: str | Sequence[str] = DEFAULT_URL,
         *,
         token: Token | None = None,
+        user: str | None = None,
+        password: str = "",
         tls: ssl.SSLContext | None = None,
         timeout: float = 30.0,
         connect_timeout: float = 5.0,
@@ -261,6 +263,8 @@ class SyncClient(Face[Client]):
         self._twin = Client(
             url,
             token=token,
+            user=user,
+            password=password,
             tls=tls,
             timeout=timeout,
             connect_timeout=connect_timeout,

@@ -1,10 +1,11 @@
 """From a request to its answer, over however many tries, connections and brokers it takes.
 
-Owns: the pools, the token, retrying and failover. Must not touch: what requests mean; every request handed
-in here may be sent twice, so its maker has made that harmless.
+Owns: the pools, the credentials, retrying and failover. Must not touch: what requests mean; every request
+handed in here may be sent twice, so its maker has made that harmless.
 """
 
 import asyncio
+import base64
 import logging
 import random
 import ssl
@@ -61,6 +62,7 @@ class Transport:
         urls: Sequence[str],
         *,
         token: Token | None,
+        login: tuple[str, str] | None = None,
         tls: ssl.SSLContext | None,
         timeout: float,
         connect_timeout: float,
@@ -72,7 +74,12 @@ class Transport:
             tls = ssl.create_default_context()
         self._pools = [Pool(address, tls, connect_timeout) for address in addresses]
         self._rotation = Rotation(len(addresses))
+        if token is not None and login is not None:
+            raise ValueError("give a token, or user and password, not both")
         self._token = token
+        self._basic = ""
+        if login is not None:
+            self._basic = base64.b64encode(":".join(login).encode()).decode()
         self._timeout = timeout
         self._backoff = backoff
         # Long polls do not count: a hundred waiting workers must not keep the first ack from going out.
@@ -168,6 +175,8 @@ class Transport:
             if not token.isprintable():
                 raise ValueError("a token has no line ends in it")
             lines.append(f"Authorization: Bearer {token}")
+        elif self._basic:
+            lines.append(f"Authorization: Basic {self._basic}")
         body = request.body
         if body is not None:
             lines.append("Content-Type: application/json")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from holtmq.config.settings import Auth, Config, JwtAlgorithm, Tls, TlsVerify
 
+SHORTEST_SECRET = 16  # bytes; below 32, which RFC 7518 asks for, the node warns
+
 
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """Pairs of a setting's name and what is wrong with it."""
@@ -15,6 +17,21 @@ def contradictions(config: Config) -> Iterator[tuple[str, str]]:
     yield from _tls_contradictions("http", config.http, config.http.port, config.http.tls_port)
     if config.amqp.port == config.http.port != 0:
         yield "http.port", "http.port and amqp.port are the same"
+    for section, plain, tls in (
+        ("amqp", config.amqp.plain, config.amqp.tls_cert),
+        ("http", config.http.plain, config.http.tls_cert),
+    ):
+        if not plain and tls is None:
+            yield (
+                f"{section}.plain",
+                f"{section}.plain is off without {section}.tls_cert: nothing would listen",
+            )
+    for origin in config.http.cors_origins:
+        if not re.fullmatch(r"https?://[^/\s*]+", origin):
+            text = (
+                f"http.cors_origins names {origin!r}: an origin is http(s)://host[:port], without path or *"
+            )
+            yield "http.cors_origins", text
     for section, hosts in (("amqp", config.amqp.host), ("http", config.http.host)):
         if not hosts:
             yield f"{section}.host", f"{section}.host names no address to listen on"
@@ -54,6 +71,12 @@ def _token_contradictions(auth: Auth) -> Iterator[tuple[str, str]]:
         yield "auth.jwt_enabled", f"{algorithm} tokens need auth.jwt_public_key or auth.jwt_jwks_url"
     elif algorithm is JwtAlgorithm.AUTO and not has_public_key and not auth.jwt_secret:
         yield "auth.jwt_enabled", "tokens need auth.jwt_secret, auth.jwt_public_key or auth.jwt_jwks_url"
+    uses_secret = algorithm in (JwtAlgorithm.HS256, JwtAlgorithm.AUTO)
+    if uses_secret and 0 < len(auth.jwt_secret.encode()) < SHORTEST_SECRET:
+        text = (
+            f"auth.jwt_secret has fewer than {SHORTEST_SECRET} bytes: HS256 tokens could be forged by trying"
+        )
+        yield "auth.jwt_secret", text
     url = auth.jwt_jwks_url
     if url and not url.startswith(("https://", "http://")):
         yield "auth.jwt_jwks_url", "auth.jwt_jwks_url must begin with https:// or http://"

@@ -152,6 +152,7 @@ class Amqp(Tls, frozen=True, kw_only=True):
     host: Annotated[tuple[str, ...], About("Addresses to listen on.", values.TEXTS)] = ("127.0.0.1", "::1")
     port: Annotated[int, _port("Port for plain connections.")] = 5672
     tls_port: Annotated[int, _port("Port for TLS connections, open when amqp.tls_cert is set.")] = 5671
+    plain: Annotated[bool, About("Open the port without TLS, too.", values.BOOL)] = True
     heartbeat: Annotated[
         int, About("Heartbeat offered to clients; 0 switches it off.", values.WHOLE_SECONDS, 0, 65535)
     ] = 60
@@ -199,6 +200,34 @@ class Http(Tls, frozen=True, kw_only=True):
     host: Annotated[tuple[str, ...], About("Addresses to listen on.", values.TEXTS)] = ("127.0.0.1", "::1")
     port: Annotated[int, _port("Port for HTTP.")] = 6632
     tls_port: Annotated[int, _port("Port for HTTPS, open when http.tls_cert is set.")] = 6633
+    plain: Annotated[bool, About("Open the port without TLS, too.", values.BOOL)] = True
+    anonymous: Annotated[
+        str,
+        About(
+            "User of requests without credentials, wherever that user may log in from; none: 401.",
+            values.TEXT,
+            default_note="guest, who can come from loopback alone; none when auth.jwt_enabled",
+        ),
+    ] = ""
+    cors_origins: Annotated[
+        tuple[str, ...],
+        About("Origins whose web pages may use the API, as in https://ops.example.org:8443.", values.TEXTS),
+    ] = ()
+    names: Annotated[
+        tuple[str, ...],
+        About(
+            "Host names under which requests without credentials are taken, besides this machine's own.",
+            values.TEXTS,
+        ),
+    ] = ()
+    body_memory_bytes: Annotated[
+        int,
+        About(
+            "Memory for the larger request bodies of all connections; who finds none free waits for it.",
+            values.SIZE,
+            MIB,
+        ),
+    ] = 256 * MIB
     max_body_bytes: Annotated[int, About("Largest request body accepted.", values.SIZE, KIB, 2048 * MIB)] = (
         64 * MIB
     )
@@ -282,6 +311,9 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
         float,
         About("Difference allowed between clocks.", values.SECONDS, 0, 3600, aliases=("JWT_CLOCK_SKEW",)),
     ] = 30.0
+    jwt_require_exp: Annotated[
+        bool, About("Refuse tokens that never expire; off: warn once for each subject.", values.BOOL)
+    ] = False
     jwt_role_admin: Annotated[
         str, About("Role that may do everything.", values.TEXT, aliases=("JWT_ROLE_ADMIN",))
     ] = "admin"

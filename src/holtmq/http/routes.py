@@ -6,7 +6,7 @@ Owns: the order. Must not touch: what endpoints do.
 from typing import Final
 
 from holtmq.http import hot_routes
-from holtmq.http.arrow import ranges, staging
+from holtmq.http.arrow import exchange_rows, ranges, staging
 from holtmq.http.dashboard import api, clients, events, pages
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
@@ -17,7 +17,10 @@ from holtmq.http.operator import (
     groups,
     messages,
     metrics,
+    pipelines,
     resources,
+    scrape,
+    session,
     status,
     system,
 )
@@ -30,14 +33,18 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *groups.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
+    *session.ENDPOINTS,
     *system.ENDPOINTS,
     *metrics.ENDPOINTS,
+    *scrape.ENDPOINTS,
     *resources.ENDPOINTS,
     *messages.ENDPOINTS,
     *status.ENDPOINTS,
     *analytics.ENDPOINTS,
+    *pipelines.ENDPOINTS,
     *ranges.ENDPOINTS,
     *staging.ENDPOINTS,
+    *exchange_rows.ENDPOINTS,
     *reads.ENDPOINTS,
     *keyed.ENDPOINTS,
     *locks.ENDPOINTS,

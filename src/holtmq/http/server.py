@@ -8,61 +8,59 @@ import logging
 import resource
 import ssl
 from collections.abc import Sequence
+from typing import Final
 
-from uvicorn.config import Config as UvicornConfig
-from uvicorn.server import ServerState
-
-from holtmq.http.engine.app import make_app
+from holtmq.http.engine.app import Application
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.protocol import FastProtocol
+from holtmq.http.engine.cross_site import CrossSite
+from holtmq.http.engine.engine import Engine
+from holtmq.http.engine.protocol import HttpConnection
 from holtmq.http.hot_routes import HotRoutes
-from holtmq.http.management.api import with_management
+from holtmq.http.management.api import ManagementApi
 from holtmq.http.operator.system import resident_bytes
 from holtmq.http.routes import ENDPOINTS
 
 log = logging.getLogger(__name__)
 
-_KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections: else a request meets a closing socket
-
-
-_SAMPLE_SECONDS = 5.0
+_SAMPLE_SECONDS: Final = 5.0
+_SWEEP_SECONDS: Final = 1.0
+_HANDSHAKE_SECONDS: Final = 10.0  # of TLS
 
 
 class HttpServer:
-    """See the module. ``listen`` once, ``stop`` once."""
+    """The HTTP side of a node. ``listen`` once for each port, ``stop`` once."""
 
     def __init__(self, context: Context, max_connections: int) -> None:
         self._context = context
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._hot = HotRoutes(context)
-        self._state = ServerState()
         self._servers: list[asyncio.Server] = []
-        self._uvicorn = UvicornConfig(
-            with_management(context, make_app(context, ENDPOINTS)),
-            http=FastProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
+        http = context.config.http
+        find = self._hot.find_before(Application(context, ENDPOINTS).find, ManagementApi(context).find)
+        self.engine = Engine(
+            find,
+            context.keeper,
+            CrossSite(http.cors_origins, (*http.names, *http.host)),
+            max_body=http.max_body_bytes,
+            most_connections=max_connections,
+            memory_bytes=http.body_memory_bytes,
         )
-        self._uvicorn.load()
-
-        class Protocol(FastProtocol):
-            find_route = staticmethod(self._hot.find)
-            max_body = context.config.http.max_body_bytes
-            most = max_connections
-
-        self._protocol = Protocol
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the listeners, all on one port; which one."""
         loop = asyncio.get_running_loop()
+        patience = None if tls is None else _HANDSHAKE_SECONDS
         for host in hosts:
             try:
-                server = await loop.create_server(self._connect, host, port, ssl=tls, backlog=2048)
+                server = await loop.create_server(
+                    lambda: HttpConnection(self.engine),
+                    host,
+                    port,
+                    ssl=tls,
+                    backlog=2048,
+                    ssl_handshake_timeout=patience,
+                )
             except OSError:
                 if ":" in host and self._servers:  # no IPv6 on this machine
                     log.warning("not listening", extra={"host": host, "port": port})
@@ -70,8 +68,12 @@ class HttpServer:
                 raise
             self._servers.append(server)
             port = port or server.sockets[0].getsockname()[1]
-        if self._watcher is None:
-            self._watcher = asyncio.create_task(self._watch(), name="http-history")
+            self.addresses.append((host, port, tls is not None))
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._watch(), name="http-history"),
+                asyncio.create_task(self._sweep(), name="http-sweeper"),
+            ]
         return port
 
     async def _watch(self) -> None:
@@ -87,30 +89,34 @@ class HttpServer:
             history.read(now_us)
             history.note_machine(now_us, resident_bytes(), used.ru_utime, used.ru_stime, late)
 
-    def _connect(self) -> asyncio.Protocol:
-        return self._protocol(self._uvicorn, self._state, {})
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self.engine.sweep(loop.time())
 
     def drop_connections(self) -> int:
         """Cut off every client, without an answer; how many there were."""
-        connections = list(self._state.connections)
+        connections = list(self.engine.connections)
         for connection in connections:
             connection.transport.abort()
         return len(connections)
 
     async def stop(self, grace: float) -> None:
         """Take no more, answer whoever waits, let what runs finish for ``grace`` seconds."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for server in self._servers:
             server.close()
         self._hot.pops.stop()
-        for connection in list(self._state.connections):
+        for connection in list(self.engine.connections):
             connection.shutdown()
         deadline = asyncio.get_running_loop().time() + grace
-        while self._state.connections and asyncio.get_running_loop().time() < deadline:
+        while self.engine.connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         self.drop_connections()
-        for task in list(self._state.tasks):
+        running = list(self.engine.tasks)
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)

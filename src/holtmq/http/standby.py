@@ -3,22 +3,28 @@
 Owns: those answers. Must not touch: the broker; a standby's is not complete.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Final
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
-from uvicorn.config import Config as UvicornConfig
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
-_KEEP_ALIVE_SECONDS: Final = 5
+from holtmq.auth.login import Authenticator
+from holtmq.auth.rights import PUBLIC
+from holtmq.auth.users import DEFAULT_VHOST, UserStore
+from holtmq.http.engine.cross_site import CrossSite
+from holtmq.http.engine.doorkeeper import NOBODY, Doorkeeper
+from holtmq.http.engine.engine import Engine
+from holtmq.http.engine.exchange import Exchange, Found, Route
+from holtmq.http.engine.protocol import HttpConnection
+from holtmq.http.engine.sessions import Sessions
+
+_MOST_CONNECTIONS: Final = 1000
+_MEMORY_BYTES: Final = 1 << 20
+_SWEEP_SECONDS: Final = 1.0
 _encode: Final = msgspec.json.Encoder().encode
-
-Message = MutableMapping[str, Any]
 
 
 class StandbyServer:
@@ -27,62 +33,70 @@ class StandbyServer:
     def __init__(self, health: Callable[[], dict[str, object]], reason: Callable[[], str]) -> None:
         self._health = health
         self._reason = reason
-        self._state = ServerState()
         self._servers: list[asyncio.Server] = []
-        self._uvicorn = UvicornConfig(
-            self._answer,
-            http=HttpToolsProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        self._sweeper: asyncio.Task[None] | None = None
+        found: Found = (Route(self._answer, PUBLIC, 0), {})
+        self._engine = Engine(
+            lambda _method, _path: found,
+            _keeper_of_nobody(),
+            CrossSite((), ()),
+            max_body=0,
+            most_connections=_MOST_CONNECTIONS,
+            memory_bytes=_MEMORY_BYTES,
         )
-        self._uvicorn.load()
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
         """Open the listeners, all on one port; which one."""
         loop = asyncio.get_running_loop()
         for host in hosts:
             try:
-                server = await loop.create_server(
-                    lambda: HttpToolsProtocol(self._uvicorn, self._state, {}), host, port, ssl=tls
-                )
+                server = await loop.create_server(lambda: HttpConnection(self._engine), host, port, ssl=tls)
             except OSError:
                 if ":" in host and self._servers:  # no IPv6 on this machine
                     continue
                 raise
             self._servers.append(server)
             port = port or server.sockets[0].getsockname()[1]
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="standby-sweeper")
         return port
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._engine.sweep(loop.time())
 
     async def close(self) -> None:
         """Free the ports."""
         for server in self._servers:
             server.close()
-        for connection in list(self._state.connections):
+        for connection in list(self._engine.connections):
             connection.transport.abort()
-        for task in list(self._state.tasks):
-            task.cancel()
-        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
 
-    async def _answer(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        if scope["path"] == "/health":
+    def _answer(self, exchange: Exchange) -> None:
+        body: dict[str, object]
+        if exchange.path == b"/health":
             status, body = 200, self._health()
-        elif scope["path"] == "/ready":
+        elif exchange.path == b"/ready":
             status, body = 503, {"ready": False, "reason": self._reason()}
         else:
             status, body = 503, {"error": self._reason(), "code": "standby"}
-        content = _encode(body)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-        if status == 503:
-            headers.append((b"retry-after", b"1"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        exchange.answer_with(status, _encode(body), headers={"retry-after": "1"} if status == 503 else {})
+
+
+def _keeper_of_nobody() -> Doorkeeper:
+    """Every answer here is public: there are no users to ask for."""
+    users = UserStore()
+    return Doorkeeper(
+        users,
+        Authenticator(users),
+        None,
+        Sessions(users),
+        time.time,
+        lambda name: (DEFAULT_VHOST, name),
+        NOBODY,
+    )

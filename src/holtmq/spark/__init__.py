@@ -1,7 +1,7 @@
 """HoltMQ as a Spark source and sink: ``spark.read / readStream / write / writeStream .format("holtmq")``.
 
-Owns: the two names a program needs, ``register`` and ``session``. Nothing here imports the broker: executors
-have the wheel, pyspark and pyarrow, and no more.
+Owns: the names a program needs: ``register``, ``session``, ``report_to``. Nothing here imports the broker:
+executors have the wheel, pyspark and pyarrow, and no more.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "holtmq"
+_REPORTS = "spark.holtmq.reportsTo"
 
 
 def register(
@@ -39,4 +40,14 @@ def session(name: str = "holtmq", master: str = "local[*]", **settings: str) -> 
     return open_session(name, master, settings)
 
 
-__all__ = ["FORMAT", "register", "session"]
+def report_to(spark: "SparkSession", url: str, **options: str) -> None:
+    """Report the progress of every streaming query of a session to a broker; see ``holt pipeline list``."""
+    from holtmq.spark.listening import ProgressListener
+
+    if spark.conf.get(_REPORTS, "") == url:
+        return  # several jobs may share a session
+    spark.streams.addListener(ProgressListener(url, **options))
+    spark.conf.set(_REPORTS, url)
+
+
+__all__ = ["FORMAT", "register", "report_to", "session"]

@@ -12,6 +12,7 @@ import logging
 import re
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ class BrokerClient:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._base = parts.path.rstrip("/")
         self._tls = _tls(connection) if parts.scheme == "https" else None
-        self._token = connection.token or _read_token(connection.token_file)
+        self._authorization = _authorization(connection)
         self._open: http.client.HTTPConnection | None = None
 
     def __enter__(self) -> "BrokerClient":
@@ -202,6 +203,29 @@ class BrokerClient:
         """Forget what was staged, and what tasks of this writer that still run will stage."""
         self._json("DELETE", f"/api/v1/staging/{quote(writer, safe='')}", {})
 
+    # -- work queues and exchanges ---------------------------------------------------------------
+
+    def pop(self, queue: str, most: int, lease_seconds: float) -> bytes:
+        """Lease what waits in a work queue; the answer as it came, blank when nothing waits."""
+        query = {"batch": str(most), "leaseSeconds": f"{max(1, round(lease_seconds))}"}
+        # Messages of an answer that got lost come back when their lease ends.
+        path = f"/api/v1/pop/queue/{quote(queue, safe='')}"
+        return self._retried(lambda: self._send("GET", path, query).read())
+
+    def extend(self, lease: str, seconds: float) -> None:
+        """Renew a lease."""
+        self._json("POST", f"/api/v1/lease/{quote(lease, safe='')}/extend", body={"seconds": round(seconds)})
+
+    def settle(self, acks: Sequence[Mapping[str, str]]) -> list[dict[str, object]]:
+        """End leases; an answer for each."""
+        return list(self._json("POST", "/api/v1/ack/batch", body={"acknowledgments": list(acks)}))
+
+    def publish(self, exchange: str, rows: bytes, key: str, ids: str) -> dict[str, object]:
+        """Publish rows (an IPC stream) through an exchange."""
+        path = f"/api/v1/exchanges/{quote(exchange, safe='')}/rows"
+        query = {"routingKey": key, "ids": ids}
+        return dict(self._retried(lambda: self._call("POST", path, query, rows, _ARROW)))
+
     # -- any other endpoint ----------------------------------------------------------------------
 
     def call(
@@ -236,8 +260,8 @@ class BrokerClient:
         if connection is None:
             connection = self._open = self._connect()
         headers = {"content-type": kind} if body is not None else {}
-        if self._token:
-            headers["authorization"] = f"Bearer {self._token}"
+        if self._authorization:
+            headers["authorization"] = self._authorization
         asked = urlencode({name: value for name, value in query.items() if value})
         connection.request(method, f"{self._base}{path}?{asked}", body, headers)
         response = connection.getresponse()
@@ -293,11 +317,20 @@ class BrokerClient:
         return min(2 * pause, _PAUSE_MAX)
 
 
-def _read_token(path: str) -> str:
+def _authorization(connection: Connection) -> str:
+    """The header's value; empty without credentials."""
+    if connection.user:
+        password = connection.password or _secret_in(connection.password_file, "passwordFile")
+        return "Basic " + b64encode(f"{connection.user}:{password}".encode()).decode()
+    token = connection.token or _secret_in(connection.token_file, "tokenFile")
+    return f"Bearer {token}" if token else ""
+
+
+def _secret_in(path: str, option: str) -> str:
     try:
         return Path(path).read_text().strip() if path else ""
     except OSError as error:
-        raise InvalidOption(f"option tokenFile: {error}") from None
+        raise InvalidOption(f"option {option}: {error}") from None
 
 
 def _reason(body: bytes) -> str:

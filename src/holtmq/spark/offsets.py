@@ -13,11 +13,12 @@ retention overtook the query.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from holtmq.spark.errors import DataLoss, InvalidOption
 from holtmq.spark.options import EARLIEST, LATEST, Bound
 
+GROUP: Final = "#group:"  # in what is reported, not in checkpoints: the group that mirrors the query
 OffsetJson: TypeAlias = "dict[str, int | list[int]]"
 
 
@@ -86,12 +87,12 @@ def decode_marks(encoded: Mapping[str, object], start: Mapping[str, Mark] | None
 
 def resolve(bound: Bound, heads: Iterable[Head], times: Mapping[str, int], option: str) -> dict[str, int]:
     """The offset each queue starts or ends at. ``times`` answers a timestamp, by queue name."""
-    named = dict(bound.offsets)
+    named = dict(bound.offsets) or dict(bound.timestamps_us)
     found: dict[str, int] = {}
     names = set()
     for head in heads:
         names.add(head.name)
-        if bound.timestamp_us is not None:
+        if bound.timestamp_us is not None or head.name in times:
             wanted = times[head.name]
         elif bound.word is not None:
             wanted = bound.word

@@ -7,9 +7,10 @@ results are pickled to executors.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from enum import Enum
 from typing import Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,6 +51,9 @@ class Connection:
     tls_key: str = ""
     tls_verify: bool = True
     token_file: str = ""  # where the token is, on every machine that needs it
+    user: str = ""  # of the broker, in place of a token
+    password: str = ""
+    password_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,28 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading starts or ends: a time, or an offset for each queue, or the same word for all."""
+    """Where reading starts or ends: a time for all or one for each queue, an offset for each, one word."""
 
     word: int | None = None  # EARLIEST or LATEST
     offsets: tuple[tuple[str, int], ...] = ()
     timestamp_us: int | None = None
+    timestamps_us: tuple[tuple[str, int], ...] = ()
+
+
+class PayloadFormat(Enum):
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadOptions:
+    """What payloads are: JSON with the fields of ``ddl``, or Avro or Protobuf as a file describes them."""
+
+    format: PayloadFormat = PayloadFormat.JSON
+    ddl: str = ""
+    schema_file: str = ""
+    message: str = ""  # Protobuf: the full name of the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +115,7 @@ class SourceOptions:
     max_records: int = DEFAULT_RECORDS_PER_SLICE
     fail_on_data_loss: bool = True
     consumer_group: str = ""
-    payload_schema: str = ""
+    payload: PayloadOptions = field(default_factory=lambda: PayloadOptions())
     columns: tuple[str, ...] = ()
     partition: str = ""
 
@@ -113,12 +134,31 @@ class SinkOptions:
     part_bytes: int = 1 << 20  # how much one request stages: the broker does nothing else meanwhile
     write_id: str = ""  # a batch write of this name happens once, however often it is run
     write_batch: int = 0  # the number of the write under its name: they must rise
+    exchange: str | None = None  # publish through it instead of into a queue
+    routing_key: str = ""
+    mandatory: bool = True  # a message that no queue gets is an error
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOptions:
+    """A stream over a work queue, as the user asked for it."""
+
+    connection: Connection
+    queue: str
+    max_messages: int = 10_000
+    max_bytes: int = 32 << 20
+    min_partitions: int = 1
+    lease_seconds: float = 60.0
+    payload: PayloadOptions = field(default_factory=lambda: PayloadOptions())
 
 
 _CONNECTION: Final = (
     "url",
     "token",
     "tokenFile",
+    "user",
+    "password",
+    "passwordFile",
     "timeout",
     "retryTimeout",
     "tlsCa",
@@ -129,13 +169,17 @@ _CONNECTION: Final = (
 SOURCE_OPTIONS: Final = (
     *_CONNECTION,
     "queue",
+    "subscribe",
     "queuePattern",
+    "subscribePattern",
     "namespace",
     "task",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -145,18 +189,46 @@ SOURCE_OPTIONS: Final = (
     "failOnDataLoss",
     "consumerGroup",
     "payloadSchema",
+    "payloadFormat",
+    "payloadSchemaFile",
+    "payloadMessage",
     "columns",
     "partition",
+    "lake",
+    "lakeCatalog",
 )
-SINK_OPTIONS: Final = (*_CONNECTION, "queue", "partition", "stageBytes", "writeId", "writeBatch")
+_KAFKA_NAMES: Final = {"subscribe": "queue", "subscribePattern": "queuePattern"}
+SINK_OPTIONS: Final = (
+    *_CONNECTION,
+    "queue",
+    "partition",
+    "exchange",
+    "routingKey",
+    "mandatory",
+    "stageBytes",
+    "writeId",
+    "writeBatch",
+)
+WORK_OPTIONS: Final = (
+    *_CONNECTION,
+    "workQueue",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "leaseTime",
+    "payloadSchema",
+    "payloadFormat",
+    "payloadSchemaFile",
+    "payloadMessage",
+)
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
     """Parse and check the options of a read; None while it is not known which kind it will be."""
-    options = _Options(given, SOURCE_OPTIONS)
+    options = _Options(given, SOURCE_OPTIONS, _KAFKA_NAMES)
     selection, relation = _selection(options)
     if streaming:
-        for name in ("endingOffsets", "endingTimestamp"):
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             options.absent(name, "a stream has no end; use it with spark.read")
     starting = _bound(options, "starting", LATEST if streaming else EARLIEST)
     ending = _bound(options, "ending", LATEST)
@@ -170,7 +242,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None) -> Sourc
     if maximum is not None and minimum is not None and minimum > maximum:
         options.refuse("minOffsetsPerTrigger", f"it is more than maxOffsetsPerTrigger ({maximum})")
     if relation is not Relation.MESSAGES:
-        for name in ("payloadSchema", "consumerGroup", "maxBytesPerTrigger"):
+        for name in ("payloadSchema", "payloadFormat", "consumerGroup", "maxBytesPerTrigger"):
             options.absent(name, f"it works on queues, not on their ${relation.value}")
     return SourceOptions(
         connection=_connection(options),
@@ -186,10 +258,35 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None) -> Sourc
         max_records=options.count("maxRecordsPerPartition") or DEFAULT_RECORDS_PER_SLICE,
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         consumer_group=options.text("consumerGroup"),
-        payload_schema=options.text("payloadSchema"),
+        payload=_payload(options),
         columns=options.names("columns"),
         partition=options.text("partition"),
     )
+
+
+def work_options(given: Mapping[str, str]) -> WorkOptions:
+    """Parse and check the options of a stream over a work queue."""
+    options = _Options(given, WORK_OPTIONS)
+    for name in SOURCE_OPTIONS:
+        if name not in WORK_OPTIONS:
+            options.absent(name, "a work queue has no offsets, groups or history: it hands out what waits")
+    lease = options.seconds("leaseTime", 60.0)
+    if lease < 1:
+        options.refuse("leaseTime", "it must be at least a second")
+    return WorkOptions(
+        _connection(options),
+        options.text("workQueue"),
+        options.count("maxOffsetsPerTrigger") or 10_000,
+        options.size("maxBytesPerTrigger") or 32 << 20,
+        options.count("minPartitions") or 1,
+        lease,
+        _payload(options),
+    )
+
+
+def is_work(given: Mapping[str, str]) -> bool:
+    """Whether the options are about a work queue."""
+    return any(name.lower() == "workqueue" and value for name, value in given.items())
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -198,6 +295,13 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     queue = options.text("queue")
     if split_relation(queue)[1] is not Relation.MESSAGES:
         options.refuse("queue", "it can be read, not written")
+    exchange = options.text("exchange") or None
+    if exchange is not None:
+        for name in ("queue", "partition", "writeId"):
+            options.absent(name, "an exchange decides by the routing key which queues get a message")
+    for name in ("routingKey", "mandatory"):
+        if exchange is None:
+            options.absent(name, "it goes with the option exchange")
     return SinkOptions(
         _connection(options),
         queue,
@@ -205,6 +309,9 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         options.size("stageBytes") or 1 << 20,
         options.text("writeId"),
         options.parse("writeBatch", _parse_number) if options.text("writeBatch") else 0,
+        exchange,
+        options.text("routingKey"),
+        options.flag("mandatory", True),
     )
 
 
@@ -229,6 +336,25 @@ def _selection(options: "_Options") -> tuple[Selection, Relation]:
     return selection, relations.pop()
 
 
+def _payload(options: "_Options") -> PayloadOptions:
+    word = options.text("payloadFormat").lower() or "json"
+    if word not in {one.value for one in PayloadFormat}:
+        options.refuse("payloadFormat", "it must be json, avro or protobuf")
+    kind = PayloadFormat(word)
+    if kind is PayloadFormat.JSON:
+        for name in ("payloadSchemaFile", "payloadMessage"):
+            options.absent(name, "it goes with payloadFormat avro or protobuf; JSON has payloadSchema")
+    else:
+        options.absent("payloadSchema", f"it is for JSON; payloadFormat {word} has payloadSchemaFile")
+        if not options.text("payloadSchemaFile"):
+            raise InvalidOption(f"payloadFormat {word} needs payloadSchemaFile")
+    if (kind is PayloadFormat.PROTOBUF) != bool(options.text("payloadMessage")):
+        raise InvalidOption("payloadFormat protobuf and payloadMessage (its full name) go together")
+    return PayloadOptions(
+        kind, options.text("payloadSchema"), options.text("payloadSchemaFile"), options.text("payloadMessage")
+    )
+
+
 def _connection(options: "_Options") -> Connection:
     url = options.text("url") or DEFAULT_URL
     parts = urlsplit(url)
@@ -238,6 +364,12 @@ def _connection(options: "_Options") -> Connection:
         raise InvalidOption("tlsCert and tlsKey go together")
     if options.text("token") and options.text("tokenFile"):
         raise InvalidOption("give token or tokenFile, not both")
+    if options.text("password") and options.text("passwordFile"):
+        raise InvalidOption("give password or passwordFile, not both")
+    if options.text("user") and (options.text("token") or options.text("tokenFile")):
+        raise InvalidOption("give user and password, or a token, not both")
+    if (options.text("password") or options.text("passwordFile")) and not options.text("user"):
+        raise InvalidOption("password goes with user")
     return Connection(
         url.rstrip("/"),
         options.text("token"),
@@ -248,13 +380,21 @@ def _connection(options: "_Options") -> Connection:
         options.text("tlsKey"),
         options.flag("tlsVerify", True),
         options.text("tokenFile"),
+        options.text("user"),
+        options.text("password"),
+        options.text("passwordFile"),
     )
 
 
 def _bound(options: "_Options", side: str, default: int) -> Bound:
-    """As in Kafka's source, a timestamp wins over offsets."""
+    """As in Kafka's source: a time for all wins over a time for each queue, and that over offsets."""
     if options.text(f"{side}Timestamp"):
         return Bound(timestamp_us=options.parse(f"{side}Timestamp", parse_timestamp_us))
+    name = f"{side}OffsetsByTimestamp"
+    if options.text(name):
+        example = 'use JSON such as {"orders": "2026-05-01T12:00:00Z", "clicks": 1777636800000}'
+        times = options.table(name, example)
+        return Bound(timestamps_us=tuple((queue, _time(options, name, at)) for queue, at in times.items()))
     name = f"{side}Offsets"
     text = options.text(name)
     if not text:
@@ -262,13 +402,15 @@ def _bound(options: "_Options", side: str, default: int) -> Bound:
     word = _word(text)
     if word is not None:
         return Bound(word=word)
-    try:
-        table = json.loads(text)
-    except ValueError:
-        table = None
-    if not isinstance(table, dict) or not table:
-        options.refuse(name, 'use earliest, latest, or JSON such as {"orders": 1200, "clicks": -2}')
+    table = options.table(name, 'use earliest, latest, or JSON such as {"orders": 1200, "clicks": -2}')
     return Bound(offsets=tuple((queue, _offset(options, name, queue, at)) for queue, at in table.items()))
+
+
+def _time(options: "_Options", name: str, value: object) -> int:
+    try:
+        return parse_timestamp_us(str(value))
+    except ValueError as error:
+        options.refuse(name, f"{value!r}: {error}")
 
 
 def _offset(options: "_Options", name: str, queue: str, value: object) -> int:
@@ -329,8 +471,15 @@ def _parse_count(text: str) -> int:
 class _Options:
     """The given options by lower-case name, and errors that name the option."""
 
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+    def __init__(
+        self, given: Mapping[str, str], known: tuple[str, ...], aliases: Mapping[str, str] | None = None
+    ) -> None:
         self._given = {name.lower(): str(value).strip() for name, value in given.items()}
+        for alias, name in (aliases or {}).items():
+            if alias.lower() in self._given and name.lower() in self._given:
+                raise InvalidOption(f"{alias} is another name of {name}: give one of them")
+            if alias.lower() in self._given:
+                self._given[name.lower()] = self._given.pop(alias.lower())
         spelled = {name.lower(): name for name in known}
         for name in self._given.keys() - spelled.keys():
             # Spark adds options of its own (path, checkpointLocation), so strangers pass. A near miss does
@@ -345,6 +494,16 @@ class _Options:
     def names(self, name: str) -> tuple[str, ...]:
         parts = [part.strip() for part in self.text(name).split(",")]
         return tuple(dict.fromkeys(part for part in parts if part))
+
+    def table(self, name: str, example: str) -> dict[str, object]:
+        """A JSON object that is not empty."""
+        try:
+            found = json.loads(self.text(name))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found:
+            self.refuse(name, example)
+        return found
 
     def parse(self, name: str, how: Callable[[str], T]) -> T:
         try:
@@ -372,5 +531,7 @@ class _Options:
             self.refuse(name, why)
 
     def refuse(self, name: str, why: str) -> NoReturn:
-        value = "" if name == "token" else f" ({self.text(name)[:80]!r})" if self.text(name) else ""
+        value = (
+            "" if name in ("token", "password") else f" ({self.text(name)[:80]!r})" if self.text(name) else ""
+        )
         raise InvalidOption(f"option {name}{value}: {why}")

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from holtmq.spark.client import BrokerClient, Fetch
 from holtmq.spark.errors import BrokerRefused, DataLoss
 from holtmq.spark.options import SourceOptions
-from holtmq.spark.payloads import check_schema, typed_columns
+from holtmq.spark.payload_formats import payload_decoder
 from holtmq.spark.relations import Relation
 from holtmq.spark.schema import CORRUPT, PAYLOAD, Layout
 
@@ -39,9 +39,10 @@ class RowReader:
         self._options = options
         self._shape = shape
         self._schema = schema
-        if shape.typed:
+        self._decoder = payload_decoder(options.payload)
+        if self._decoder is not None and shape.typed:
             arrow = to_arrow_schema(schema, timezone="UTC")
-            check_schema(pa.schema([arrow.field(name) for name in shape.typed]))
+            self._decoder.check(pa.schema([arrow.field(name) for name in shape.typed]))
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The slice's rows."""
@@ -74,12 +75,21 @@ class RowReader:
                 if refusal.status not in (404, 410) or self._options.fail_on_data_loss:
                     raise
 
+    @property
+    def fetched(self) -> tuple[str, ...]:
+        """Columns this read needs of its origin."""
+        return self._shape.fetched
+
+    def shaped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows that came from elsewhere, with the columns of ``fetched``, as Spark expects them."""
+        return self._shaped(rows, to_arrow_schema(self._schema, timezone="UTC"))
+
     def _shaped(self, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         shape = self._shape
-        if not shape.typed and CORRUPT not in shape.names:
+        if self._decoder is None or (not shape.typed and CORRUPT not in shape.names):
             return rows if rows.schema.equals(schema) else _cast(rows, schema)
         types = pa.schema([schema.field(name) for name in shape.typed])
-        table, corrupt = typed_columns(rows.column(PAYLOAD).to_pylist(), types)
+        table, corrupt = self._decoder.decode(rows.column(PAYLOAD).to_pylist(), types)
         arrays = []
         for field in schema:
             if field.name in shape.typed:

@@ -1,16 +1,14 @@
 """Columns of each relation, as Spark DDL and as what the broker is asked for.
 
-Owns: names, types and order; the split of a payload schema into its fields; projection. Must not touch:
-rows, the broker. DDL stays text here: pyspark parses DDL only where a session lives, and readers run where
-there is none.
+Owns: names, types and order; projection. Must not touch: rows, the broker.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from holtmq.spark.ddl import quoted
 from holtmq.spark.errors import InvalidOption, UnfitSchema
-from holtmq.spark.options import SourceOptions
+from holtmq.spark.options import PayloadFormat, PayloadOptions, SourceOptions
 from holtmq.spark.relations import Relation
 
 if TYPE_CHECKING:
@@ -77,8 +75,8 @@ class Layout:
 def source_ddl(options: SourceOptions) -> str:
     """The schema of a read as DDL."""
     fields = dict(COLUMNS[options.relation])
-    if options.payload_schema:
-        typed = split_ddl(options.payload_schema)
+    typed = payload_fields(options.payload)
+    if typed:
         clash = sorted((fields.keys() - {PAYLOAD}) & typed.keys())
         if clash and not options.columns:
             raise InvalidOption(
@@ -90,7 +88,7 @@ def source_ddl(options: SourceOptions) -> str:
         if not options.columns and PAYLOAD not in typed:
             del fields[PAYLOAD]
         fields |= typed
-        fields[CORRUPT] = "STRING"
+        fields[CORRUPT] = "STRING" if options.payload.format is PayloadFormat.JSON else "BINARY"
     if options.columns:
         unknown = [name for name in options.columns if name not in fields]
         if unknown:
@@ -99,62 +97,23 @@ def source_ddl(options: SourceOptions) -> str:
     return ", ".join(f"{quoted(name)} {kind}" for name, kind in fields.items())
 
 
+def payload_fields(options: PayloadOptions) -> dict[str, str]:
+    """The columns that come out of the payload; none where it is left as it is."""
+    from holtmq.spark.payload_formats import payload_decoder
+
+    decoder = payload_decoder(options)
+    return {} if decoder is None else decoder.fields()
+
+
 def layout(options: SourceOptions, schema: "StructType") -> Layout:
     """How to make rows of the schema Spark settled on: ours, or one the user gave."""
-    typed = split_ddl(options.payload_schema).keys() if options.payload_schema else ()
+    typed = payload_fields(options.payload).keys()
     known = {*COLUMNS[options.relation], *typed, *((CORRUPT,) if typed else ())}
     names = tuple(schema.fieldNames())
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UnfitSchema(
             f"there is no column {unknown[0]!r} to read; there are {', '.join(sorted(known))}. "
-            "Fields of a JSON payload are declared with the option payloadSchema"
+            "Fields of a payload are declared with the option payloadSchema or payloadSchemaFile"
         )
     return Layout(names, tuple(name for name in names if name in typed))
-
-
-def split_ddl(ddl: str) -> dict[str, str]:
-    """Top-level fields of a DDL string, name to type, in order. Types are Spark's business."""
-    fields: dict[str, str] = {}
-    for part in _top_level(ddl):
-        name, kind = _field(part)
-        if not name or not kind:
-            raise InvalidOption(
-                f"option payloadSchema: {part.strip()!r} is not a field such as 'amount DOUBLE'"
-            )
-        if name in fields:
-            raise InvalidOption(f"option payloadSchema: field {name!r} twice")
-        fields[name] = kind
-    return fields
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _top_level(ddl: str) -> Sequence[str]:
-    parts, depth, start, in_name = [], 0, 0, False
-    for place, char in enumerate(ddl):
-        if char == "`":
-            in_name = not in_name
-        elif in_name:
-            continue
-        elif char in "<(":
-            depth += 1
-        elif char in ">)":
-            depth -= 1
-        elif char == "," and depth == 0:
-            parts.append(ddl[start:place])
-            start = place + 1
-    return [*parts, ddl[start:]]
-
-
-def _field(part: str) -> tuple[str, str]:
-    part = part.strip()
-    if part.startswith("`"):
-        end = part.find("`", 1)
-        while end >= 0 and part[end : end + 2] == "``":
-            end = part.find("`", end + 2)
-        return (part[1:end].replace("``", "`"), part[end + 1 :].strip(" :")) if end > 0 else ("", "")
-    name, _, kind = part.partition(":") if ":" in part.split("<")[0].split(" ")[0] else part.partition(" ")
-    return name.strip(), kind.strip()

@@ -82,7 +82,7 @@ class _Stager:
         rows = part = 0
         most = self._options.part_bytes
         with BrokerClient(self._options.connection) as broker:
-            for held in _parts(map(_writable, batches) if self._table else batches, most):
+            for held in parts(map(_writable, batches) if self._table else batches, most):
                 self._stage(broker, writer, batch, task, attempt, part, held)
                 rows += sum(some.num_rows for some in held)
                 part += 1
@@ -98,12 +98,8 @@ class _Stager:
         part: int,
         held: Sequence[pa.RecordBatch],
     ) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, held[0].schema) as stream:
-            for one in held:
-                stream.write_batch(one)
         defaults = {"queue": self._options.queue, "partition": self._options.partition}
-        broker.stage(writer, batch, task, attempt, part, sink.getvalue().to_pybytes(), defaults)
+        broker.stage(writer, batch, task, attempt, part, as_stream(held), defaults)
 
 
 def _writable(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -117,7 +113,7 @@ def _writable(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select([name for name in batch.schema.names if name in _NAMES])
 
 
-def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
+def parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
     """What to stage with one request: up to about ``most`` bytes and ``PART_ROWS`` rows."""
     held: list[pa.RecordBatch] = []
     size = rows = 0
@@ -131,6 +127,15 @@ def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.Rec
             rows += piece.num_rows
     if held:
         yield held
+
+
+def as_stream(held: Sequence[pa.RecordBatch]) -> bytes:
+    """Batches of one schema as an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, held[0].schema) as stream:
+        for one in held:
+            stream.write_batch(one)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:

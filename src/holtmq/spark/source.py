@@ -30,13 +30,15 @@ from pyspark.sql.types import StructType
 from holtmq.spark import FORMAT, offsets, tables
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import DataLoss, InvalidOption
+from holtmq.spark.exchange_sink import ExchangeBatchWriter, ExchangeStreamWriter
 from holtmq.spark.offsets import Head, Mark, OffsetJson
-from holtmq.spark.options import SourceOptions, sink_options, source_options
+from holtmq.spark.options import SourceOptions, is_work, sink_options, source_options, work_options
 from holtmq.spark.planning import Span, hold_back, plan_end, plan_end_by_bytes, plan_slices
 from holtmq.spark.relations import Relation
 from holtmq.spark.rows import RowReader, Slice
 from holtmq.spark.schema import Layout, layout, source_ddl
 from holtmq.spark.sink import HoltBatchWriter, HoltStreamWriter
+from holtmq.spark.work_source import WorkStreamReader, work_ddl
 
 
 class HoltDataSource(DataSource):
@@ -48,6 +50,8 @@ class HoltDataSource(DataSource):
 
     def schema(self) -> str:
         table = tables.table_options(self.options)
+        if is_work(self.options if table is None else table):
+            return work_ddl(work_options(self.options if table is None else table))
         if table is None:
             return source_ddl(source_options(self.options, streaming=None))
         return tables.with_comment(
@@ -55,17 +59,40 @@ class HoltDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HoltReader(source_options(self._given(schema), streaming=False), schema)
+        given = self._given(schema)
+        if any(name.lower() == "lake" for name in given):
+            from holtmq.spark.lake.relation import batch_reader
+
+            return batch_reader(given, schema)
+        if is_work(given):
+            raise InvalidOption(
+                "option workQueue: a batch read takes messages and has no moment to acknowledge them; "
+                "use readStream, with trigger(availableNow=True) for what is there now"
+            )
+        return HoltReader(source_options(given, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return HoltStreamReader(source_options(self._given(schema), streaming=True), schema)
+        given = self._given(schema)
+        if any(name.lower() == "lake" for name in given):
+            from holtmq.spark.lake.relation import stream_reader
+
+            return stream_reader(given, schema)
+        if is_work(given):
+            return WorkStreamReader(work_options(given), schema)
+        return HoltStreamReader(source_options(given, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         table = bool(tables.options_of(schema))
-        return HoltBatchWriter(sink_options(self._given(schema)), schema, overwrite, table)
+        options = sink_options(self._given(schema))
+        if options.exchange is not None:
+            return ExchangeBatchWriter(options, schema, overwrite)
+        return HoltBatchWriter(options, schema, overwrite, table)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        return HoltStreamWriter(sink_options(self._given(schema)), schema)
+        options = sink_options(self._given(schema))
+        if options.exchange is not None:
+            return ExchangeStreamWriter(options, schema)
+        return HoltStreamWriter(options, schema)
 
     def _given(self, schema: StructType) -> Mapping[str, str]:
         """The options of this query over those of its table."""
@@ -278,7 +305,9 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> OffsetJson:  # noqa: N802
         with BrokerClient(self._options.connection) as broker:
-            return {head.key: head.next for head in broker.heads(self._options.selection)}
+            found: OffsetJson = {head.key: head.next for head in broker.heads(self._options.selection)}
+        # A listener learns from it which group to keep current (``listening``).
+        return found | ({f"{offsets.GROUP}{group}": 0} if (group := self._options.consumer_group) else {})
 
 
 def _bounds(broker: BrokerClient, options: SourceOptions, heads: Sequence[Head], side: str) -> dict[str, int]:
@@ -286,7 +315,12 @@ def _bounds(broker: BrokerClient, options: SourceOptions, heads: Sequence[Head],
     times: dict[str, int] = {}
     if bound.timestamp_us is not None and heads:
         times = broker.offsets_at([head.name for head in heads], bound.timestamp_us)
-    return offsets.resolve(bound, heads, times, f"{side}Offsets")
+    names = {head.name for head in heads}
+    for name, at_us in bound.timestamps_us:
+        if name in names:
+            times |= broker.offsets_at([name], at_us)
+    option = f"{side}OffsetsByTimestamp" if bound.timestamps_us else f"{side}Offsets"
+    return offsets.resolve(bound, heads, times, option)
 
 
 def _first_marks(

@@ -16,7 +16,10 @@ _CLASS_PATH: Final = "spark.driver.extraClassPath"
 
 
 def open_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """The session, with ``format("holtmq")`` registered. Underscores in setting names stand for dots."""
+    """The session, with ``format("holtmq")`` registered. Underscores in setting names stand for dots.
+
+    ``sc://host:15002`` as master is a Spark Connect server.
+    """
     # Workers are whatever "python3" is on PATH otherwise, and die without a word if it has no pyarrow. On a
     # standalone cluster the same environment is at the same path; elsewhere it comes in an image or archive.
     if master.startswith(("local", "spark://")):
@@ -27,6 +30,8 @@ def open_session(name: str, master: str, settings: Mapping[str, str] | None = No
     from holtmq.spark import register
     from holtmq.spark.python_start import class_path
 
+    if master.startswith("sc://"):
+        return register(_connected(master, _dotted(settings or {})))
     builder = SparkSession.builder.master(master).appName(name)
     chosen = {**_defaults(master), **_dotted(settings or {})}
     if SparkSession.getActiveSession() is None and (patient := class_path()):
@@ -40,11 +45,25 @@ def open_session(name: str, master: str, settings: Mapping[str, str] | None = No
     return register(spark)
 
 
+def _connected(address: str, settings: Mapping[str, str]) -> "SparkSession":
+    """A session on a Spark Connect server. The server has its settings; those of a session can be given."""
+    from pyspark.sql import SparkSession
+
+    spark: SparkSession = SparkSession.builder.remote(address).getOrCreate()
+    for key, value in {"spark.sql.session.timeZone": "UTC", **settings}.items():
+        spark.conf.set(key, value)
+    return spark
+
+
 def _defaults(master: str) -> dict[str, str]:
     common = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "true",
+        # What ``transformWithState`` needs; a query that exists keeps the one it began with.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
         # The second of the two limits on the start of a Python process; the first one is in ``python_start``.
         "spark.python.authenticate.socketTimeout": "120s",
     }

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from holtmq.spark.client import BrokerClient
+from holtmq.spark.ddl import quoted
 from holtmq.spark.errors import InvalidOption
 from holtmq.spark.options import Selection, source_options
 from holtmq.spark.relations import Relation, split_relation
-from holtmq.spark.schema import COLUMNS, quoted
+from holtmq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +38,12 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
 
 def comment_of(options: Mapping[str, str]) -> str:
     """The comment that keeps a table's options."""
-    if any(name.lower() == "token" for name in options):
-        raise InvalidOption(
-            "option token: whoever may describe the table could read it there; "
-            "put it into a file on the driver and the executors and give tokenFile"
-        )
+    for name in options:
+        if name.lower() in ("token", "password"):
+            raise InvalidOption(
+                f"option {name}: whoever may describe the table could read it there; "
+                f"put it into a file on the driver and the executors and give {name.lower()}File"
+            )
     return _MARK + json.dumps(dict(options), sort_keys=True)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from holtmq.amqp.server import AmqpProtocol
-from holtmq.auth.login import Authenticator
-from holtmq.auth.passwords import VerifiedCredentials
 from holtmq.auth.users import DEFAULT_USER
 from holtmq.config import Config
 from holtmq.journal.disk import Disk
@@ -35,9 +33,7 @@ class FaultyNode(Node):
         await super().start()
         guest = self.broker.users.user(DEFAULT_USER)
         if guest is not None and guest.password_hash == GUEST_HASH:  # nobody has changed it
-            verified = VerifiedCredentials()
-            verified.remember(DEFAULT_USER, "guest", guest.password_hash)
-            self.amqp.authenticator = Authenticator(self.broker.users, verified)
+            self.amqp.authenticator.remember(DEFAULT_USER, "guest", guest.password_hash)
 
     def _at(self, at: float, action: Callable[[], None]) -> None:
         # A virtual clock reads a hair above its millisecond, and so does whatever is counted from a reading:

@@ -33,6 +33,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.verify.door import Gone
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
+from holtmq.wire.tables import FieldTable
 
 _CHANNEL: Final = 1
 _FRAME_MAX: Final = 131_072
@@ -85,11 +86,15 @@ class AmqpClient:
         """Send a method that has no answer."""
         self._send(_CHANNEL, method)
 
-    def publish(self, queue: str, body: bytes) -> None:
-        """A persistent message to a queue, by the default exchange."""
+    def publish(self, queue: str, body: bytes, exchange: str = "", delay_ms: int = 0) -> None:
+        """A persistent message to a queue, by the default exchange or one that lets it wait."""
+        properties = _PERSISTENT
+        if delay_ms:
+            headers: FieldTable = {"x-delay": delay_ms}
+            properties = encode_properties(Properties(delivery_mode=2, headers=headers))
         parts = [
-            encode_frame(FRAME_METHOD, _CHANNEL, encode_method(BasicPublish("", queue))),
-            encode_frame(FRAME_HEADER, _CHANNEL, encode_header(len(body), _PERSISTENT)),
+            encode_frame(FRAME_METHOD, _CHANNEL, encode_method(BasicPublish(exchange, queue))),
+            encode_frame(FRAME_HEADER, _CHANNEL, encode_header(len(body), properties)),
         ]
         if body:
             parts.append(encode_frame(FRAME_BODY, _CHANNEL, body))

@@ -1,5 +1,7 @@
 """The AMQP door: publishers with confirms, a consumer with acks, one that moves messages in transactions.
 
+Work queues, a stream, and a queue behind an exchange that lets messages wait.
+
 Owns: what AMQP clients do until the broker dies under them, and reading the queues.
 Must not touch: verdicts; every step is written into the record before or after it, never guessed.
 """
@@ -21,8 +23,14 @@ from holtmq.amqp.methods import (
     BasicQosOk,
     ConfirmSelect,
     ConfirmSelectOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    QueueBind,
+    QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
     QueuePurge,
     QueuePurgeOk,
     TxCommit,
@@ -32,7 +40,8 @@ from holtmq.amqp.methods import (
 )
 from holtmq.verify.amqp_client import AmqpClient
 from holtmq.verify.door import Gone, Ports, Watch, connect_all
-from holtmq.verify.record import Record, make_body
+from holtmq.verify.record import Record, make_body, publisher_and_number
+from holtmq.wire.tables import FieldTable
 
 PLAIN: Final = "plain"
 WORK: Final = "work"
@@ -40,12 +49,18 @@ MARKERS: Final = "markers"
 IN: Final = "in"
 OUT: Final = "out"
 AUDIT: Final = "audit"
-QUEUES: Final = (PLAIN, WORK, MARKERS, IN, OUT, AUDIT)
+STREAM: Final = "stream"
+LATE: Final = "late"  # behind DELAYING; read last, when every delay is over
+DELAYING: Final = "delaying"
+QUEUES: Final = (PLAIN, WORK, MARKERS, IN, OUT, AUDIT, STREAM, LATE)
 
 _WINDOW: Final = 16  # publishes on their way to a confirm
 _PADDING_MAX: Final = 2_000
 _ACKS_PER_MARKER: Final = 8
 _PER_TRANSACTION: Final = 3
+_DELAY_MS: Final = 50
+_DELAYS_END: Final = 1.0  # seconds after a recovery: twenty times the longest delay
+_PREFETCH: Final = 1_000
 
 
 class AmqpDoor:
@@ -60,41 +75,68 @@ class AmqpDoor:
         """Durable queues, all of them."""
         with closing(await AmqpClient.connect(ports.amqp)) as client:
             for queue in QUEUES:
-                await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)
+                await client.call(_declaration(queue), QueueDeclareOk)
+            await client.call(
+                ExchangeDeclare(
+                    DELAYING, "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
+                ),
+                ExchangeDeclareOk,
+            )
+            await client.call(QueueBind(LATE, DELAYING, LATE), QueueBindOk)
 
     # -- looking ---------------------------------------------------------------------------------
 
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Everything that waits, in order; it is left there."""
+        began = time.monotonic()
         found: dict[str, list[bytes]] = {}
         for queue in QUEUES:
-            bodies = found[queue] = []
-            with closing(await AmqpClient.connect(ports.amqp)) as client:
-                count = (await client.call(QueueDeclare(queue, durable=True), QueueDeclareOk)).message_count
-                if count:
-                    await client.call(BasicConsume(queue, "reader"), BasicConsumeOk)
-                while len(bodies) < count:
-                    method, body = await client.next()
-                    if isinstance(method, BasicDeliver):
-                        bodies.append(body)
+            if queue == LATE:
+                await asyncio.sleep(max(began + _DELAYS_END - time.monotonic(), 0))
+            found[queue] = await self._read_queue(ports, queue)
         self._counts = {queue: len(bodies) for queue, bodies in found.items()}
+        found[LATE].sort(key=publisher_and_number)  # they came as they were due
         return found
 
+    async def _read_queue(self, ports: Ports, queue: str) -> list[bytes]:
+        bodies: list[bytes] = []
+        with closing(await AmqpClient.connect(ports.amqp)) as client:
+            count = (await client.call(_declaration(queue), QueueDeclareOk)).message_count
+            if not count:
+                return bodies
+            if queue == STREAM:
+                await client.call(BasicQos(prefetch_count=_PREFETCH), BasicQosOk)
+                first = BasicConsume(queue, "reader", arguments={"x-stream-offset": "first"})
+                await client.call(first, BasicConsumeOk)
+            else:
+                await client.call(BasicConsume(queue, "reader"), BasicConsumeOk)
+            while len(bodies) < count:
+                method, body = await client.next()
+                if isinstance(method, BasicDeliver):
+                    bodies.append(body)
+                    if queue == STREAM:
+                        client.send(BasicAck(method.delivery_tag))
+        return bodies
+
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """Purge whatever has grown too long."""
+        """Purge whatever has grown too long; a stream cannot be purged, and is made anew."""
         for queue, count in self._counts.items():
             if count > most:
                 with closing(await AmqpClient.connect(ports.amqp)) as client:
-                    await client.call(QueuePurge(queue), QueuePurgeOk)
+                    if queue == STREAM:
+                        await client.call(QueueDelete(queue), QueueDeleteOk)
+                        await client.call(_declaration(queue), QueueDeclareOk)
+                    else:
+                        await client.call(QueuePurge(queue), QueuePurgeOk)
                 self.record.purged(queue)
 
     # -- working ---------------------------------------------------------------------------------
 
     async def work(self, ports: Ports, random: Random) -> None:
         """All clients at once, until each of them has lost its connection."""
-        seeds = [Random(random.random()) for _ in range(4)]
+        seeds = [Random(random.random()) for _ in range(6)]
         try:
-            clients = await connect_all(AmqpClient.connect, ports.amqp, 6)
+            clients = await connect_all(AmqpClient.connect, ports.amqp, 8)
         except Gone:
             return
         work = [
@@ -104,6 +146,8 @@ class AmqpDoor:
             self._publish(clients[3], seeds[3], IN, "d"),
             self._consume(clients[4]),
             self._move(clients[5]),
+            self._publish(clients[6], seeds[4], STREAM, "e"),
+            self._publish(clients[7], seeds[5], LATE, "f", DELAYING),
         ]
         outcomes = await asyncio.gather(*work, return_exceptions=True)
         for client in clients:
@@ -112,7 +156,9 @@ class AmqpDoor:
             if isinstance(outcome, BaseException) and not isinstance(outcome, Gone):
                 raise outcome
 
-    async def _publish(self, client: AmqpClient, random: Random, queue: str, publisher: str) -> None:
+    async def _publish(
+        self, client: AmqpClient, random: Random, queue: str, publisher: str, exchange: str = ""
+    ) -> None:
         await client.call(ConfirmSelect(), ConfirmSelectOk)
         waiting: deque[tuple[int, str, float]] = deque()  # tag, name, when
         tag = 0
@@ -121,7 +167,8 @@ class AmqpDoor:
                 tag += 1
                 name = self.record.next_name(queue, publisher)
                 waiting.append((tag, name, time.perf_counter()))
-                client.publish(queue, make_body(name, int(random.random() ** 3 * _PADDING_MAX)))
+                body = make_body(name, int(random.random() ** 3 * _PADDING_MAX))
+                client.publish(queue, body, exchange, random.randint(1, _DELAY_MS) if exchange else 0)
             method, _ = await client.next()
             now = time.perf_counter()
             if isinstance(method, BasicAck):
@@ -186,3 +233,8 @@ class AmqpDoor:
                     client.publish(queue, make_body(copy, 0))
                 client.send(TxCommit())
                 committing = True
+
+
+def _declaration(queue: str) -> QueueDeclare:
+    kind: FieldTable = {"x-queue-type": "stream"} if queue == STREAM else {}
+    return QueueDeclare(queue, durable=True, arguments=kind)

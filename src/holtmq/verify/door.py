@@ -30,7 +30,7 @@ class Watch:
     on_promise: Callable[[], None] = lambda: None  # called right after each confirm or answer
     confirm_seconds: list[float] = field(default_factory=list)
     duplicates: int = 0  # deliveries of something the consumer had been given before
-    refused: int = 0  # requests that a healthy broker would have granted
+    refusals: list[str] = field(default_factory=list)  # of requests that a healthy broker would have granted
     disordered: list[str] = field(default_factory=list)  # given for the first time after a later one
     _given: set[str] = field(default_factory=set)
     _last: dict[tuple[str, str], int] = field(default_factory=dict)  # place, publisher -> newest number
@@ -52,7 +52,7 @@ class Watch:
 
     def refuse(self, why: str) -> Gone:
         """Note a refusal; to be raised, as the client has no way to go on."""
-        self.refused += 1
+        self.refusals.append(why)
         return Gone(why)
 
 

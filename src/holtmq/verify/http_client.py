@@ -28,13 +28,22 @@ class HttpClient:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body."""
-        return await self._request(f"GET {path} HTTP/1.1\r\nhost: judged\r\n\r\n".encode())
+        return await self._request(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
 
     async def post(self, path: str, content: object) -> tuple[int, bytes]:
         """Status and body."""
         body = msgspec.json.encode(content)
-        head = f"POST {path} HTTP/1.1\r\nhost: judged\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         return await self._request(head.encode() + body)
+
+    async def put(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body."""
+        head = f"PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+        return await self._request(head.encode() + body)
+
+    async def delete(self, path: str) -> tuple[int, bytes]:
+        """Status and body."""
+        return await self._request(f"DELETE {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
 
     def close(self) -> None:
         """Hang up without a word."""

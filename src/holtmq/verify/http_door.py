@@ -34,6 +34,7 @@ _PADDING_MAX: Final = 2_000
 _PER_TRANSACTION: Final = 3
 _EVERYTHING: Final = 1_000_000
 _IDLE_MS: Final = 200
+_BUFFERED: Final = "buffered"  # under maintenance: in the spool
 # Settled messages go at once, so that segments empty and are compacted while the check runs.
 _OPTIONS: Final = {"leaseTime": 300, "retentionEnabled": True, "completedRetentionSeconds": 1}
 
@@ -42,7 +43,9 @@ class _Pushed(msgspec.Struct):
     status: str
 
 
-class _Message(msgspec.Struct, rename="camel"):
+class PoppedMessage(msgspec.Struct, rename="camel"):
+    """A message under a lease."""
+
     transaction_id: str
     partition_id: str
     partition: str
@@ -51,7 +54,7 @@ class _Message(msgspec.Struct, rename="camel"):
 
 
 class _Popped(msgspec.Struct):
-    messages: list[_Message]
+    messages: list[PoppedMessage]
 
 
 class _Verdict(msgspec.Struct):
@@ -86,7 +89,7 @@ class HttpDoor:
             _Producer("j", JOBS),
             _Producer("i", IN),
         )
-        self._being_read: list[list[_Message]] = []
+        self._being_read: list[list[PoppedMessage]] = []
 
     async def prepare(self, ports: Ports) -> None:
         """Queues that forget what is settled."""
@@ -104,11 +107,11 @@ class HttpDoor:
             found: dict[str, list[bytes]] = {}
             self._being_read = []
             for queue in QUEUES:
-                by_partition: dict[str, list[_Message]] = {partition: [] for partition in PARTITIONS}
-                for message in await _pop(client, queue, _EVERYTHING, len(PARTITIONS)):
+                by_partition: dict[str, list[PoppedMessage]] = {partition: [] for partition in PARTITIONS}
+                for message in await pop(client, queue, _EVERYTHING, len(PARTITIONS)):
                     by_partition.setdefault(message.partition, []).append(message)
                 for partition, messages in by_partition.items():
-                    found[_place(queue, partition)] = [message.data.encode() for message in messages]
+                    found[place_of(queue, partition)] = [message.data.encode() for message in messages]
                     if messages:
                         self._being_read.append(messages)
         return found
@@ -153,7 +156,9 @@ class HttpDoor:
             for item, status in zip(
                 producer.in_doubt, await self._push(client, producer.in_doubt), strict=True
             ):
-                self.record.sent_again(item["transactionId"], stored=status == "queued")
+                # In the spool nobody looks for duplicates yet: that it is kept is all the answer says.
+                stored = None if status == _BUFFERED else status == "queued"
+                self.record.sent_again(item["transactionId"], stored=stored)
             producer.in_doubt = []
         while True:
             items = producer.in_doubt = [
@@ -162,7 +167,7 @@ class HttpDoor:
             began = time.perf_counter()
             statuses = await self._push(client, items)
             self.watch.confirm_seconds.append(time.perf_counter() - began)
-            if any(status != "queued" for status in statuses):
+            if any(status not in ("queued", _BUFFERED) for status in statuses):
                 raise self.watch.refuse("a new message was taken for another")
             producer.in_doubt = []
             for item in items:
@@ -171,8 +176,8 @@ class HttpDoor:
 
     def _item(self, producer: _Producer, random: Random) -> dict[str, str]:
         partition = random.choice(PARTITIONS)
-        name = self.record.next_name(_place(producer.queue, partition), producer.name)
-        return _new_item(producer.queue, partition, name, int(random.random() ** 3 * _PADDING_MAX))
+        name = self.record.next_name(place_of(producer.queue, partition), producer.name)
+        return new_item(producer.queue, partition, name, int(random.random() ** 3 * _PADDING_MAX))
 
     async def _push(self, client: HttpClient, items: list[dict[str, str]]) -> list[str]:
         status, body = await client.post("/api/v1/push", {"items": items})
@@ -183,14 +188,14 @@ class HttpDoor:
     async def _consume(self, client: HttpClient, random: Random) -> None:
         """Take batches under leases; ack them whole, one by one, by their last, or in part."""
         while True:
-            messages = await _pop(client, JOBS, random.randint(1, 12), random.randint(1, 3), _IDLE_MS)
+            messages = await pop(client, JOBS, random.randint(1, 12), random.randint(1, 3), _IDLE_MS)
             for partition in {message.partition: None for message in messages}:
                 mine = [message for message in messages if message.partition == partition]
                 for message in mine:
-                    self.watch.receive(_place(JOBS, partition), message.data.encode())
+                    self.watch.receive(place_of(JOBS, partition), message.data.encode())
                 await self._finish(client, mine, random.random())
 
-    async def _finish(self, client: HttpClient, messages: list[_Message], how: float) -> None:
+    async def _finish(self, client: HttpClient, messages: list[PoppedMessage], how: float) -> None:
         names = [message.transaction_id for message in messages]
         if how < 0.2:  # one by one
             for message in messages:
@@ -219,36 +224,21 @@ class HttpDoor:
         self.watch.on_promise()
 
     async def _settle(
-        self, client: HttpClient, messages: list[_Message], status: str, *, single: bool = False
+        self, client: HttpClient, messages: list[PoppedMessage], status: str, *, single: bool = False
     ) -> None:
-        acks = [
-            {
-                "transactionId": message.transaction_id,
-                "partitionId": message.partition_id,
-                "leaseId": message.lease_id,
-                "consumerGroup": GROUP,
-                "status": status,
-            }
-            for message in messages
-        ]
-        if single:
-            answer = await client.post("/api/v1/ack", acks[0])
-        else:
-            answer = await client.post("/api/v1/ack/batch", {"consumerGroup": GROUP, "acknowledgments": acks})
-        if answer[0] != 200 or not all(verdict.success for verdict in _verdicts(answer[1])):
-            raise self.watch.refuse(f"an ack was refused: {answer[1][:200]!r}")
+        await settle(client, self.watch, messages, status, single=single)
 
     async def _move(self, client: HttpClient, random: Random) -> None:
         """Take from one queue and push to two others, a few at a time, each time in one transaction."""
         while True:
-            batch = await _pop(client, IN, random.randint(1, _PER_TRANSACTION), 1, _IDLE_MS)
+            batch = await pop(client, IN, random.randint(1, _PER_TRANSACTION), 1, _IDLE_MS)
             if not batch:
                 continue
             partition = batch[0].partition
             for message in batch:
-                self.watch.receive(_place(IN, partition), message.data.encode())
+                self.watch.receive(place_of(IN, partition), message.data.encode())
             sources = [message.transaction_id for message in batch]
-            homes = {_place(queue, partition): queue for queue in (OUT, AUDIT)}
+            homes = {place_of(queue, partition): queue for queue in (OUT, AUDIT)}
             operations: list[dict[str, object]] = [
                 {
                     "type": "ack",
@@ -260,7 +250,7 @@ class HttpDoor:
                 for message in batch
             ]
             operations += [
-                {"type": "push", "items": [_new_item(homes[place], partition, name, 0)]}
+                {"type": "push", "items": [new_item(homes[place], partition, name, 0)]}
                 for place, name in self.record.move(sources, tuple(homes))
             ]
             status, body = await client.post("/api/v1/transaction", {"operations": operations})
@@ -270,9 +260,10 @@ class HttpDoor:
             self.watch.on_promise()
 
 
-async def _pop(
+async def pop(
     client: HttpClient, queue: str, batch: int, partitions: int, wait_ms: int = 0
-) -> list[_Message]:
+) -> list[PoppedMessage]:
+    """What is there, under a lease of the group."""
     wait = f"&wait=true&timeout={wait_ms}" if wait_ms else ""
     path = f"/api/v1/pop/queue/{queue}?consumerGroup={GROUP}&batch={batch}&partitions={partitions}{wait}"
     status, body = await client.get(path)
@@ -281,11 +272,34 @@ async def _pop(
     return _popped(body).messages if status == 200 else []
 
 
-def _place(queue: str, partition: str) -> str:
+async def settle(
+    client: HttpClient, watch: Watch, messages: list[PoppedMessage], status: str, *, single: bool = False
+) -> None:
+    """Say what became of messages under their leases."""
+    acks = [
+        {
+            "transactionId": message.transaction_id,
+            "partitionId": message.partition_id,
+            "leaseId": message.lease_id,
+            "consumerGroup": GROUP,
+            "status": status,
+        }
+        for message in messages
+    ]
+    if single:
+        answer = await client.post("/api/v1/ack", acks[0])
+    else:
+        answer = await client.post("/api/v1/ack/batch", {"consumerGroup": GROUP, "acknowledgments": acks})
+    if answer[0] != 200 or not all(verdict.success for verdict in _verdicts(answer[1])):
+        raise watch.refuse(f"an ack was refused: {answer[1][:200]!r}")
+
+
+def place_of(queue: str, partition: str) -> str:
+    """As the record calls it."""
     return f"{queue}/{partition}"
 
 
-def _new_item(queue: str, partition: str, name: str, padding: int) -> dict[str, str]:
+def new_item(queue: str, partition: str, name: str, padding: int) -> dict[str, str]:
     """The name is the transaction id, so that a repeated push is recognised."""
     payload = make_body(name, padding).decode()
     return {"queue": queue, "partition": partition, "transactionId": name, "payload": payload}

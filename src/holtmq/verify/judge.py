@@ -17,6 +17,8 @@ from typing import Final
 from holtmq.verify.amqp_door import AmqpDoor
 from holtmq.verify.door import Door, Gone
 from holtmq.verify.http_door import HttpDoor
+from holtmq.verify.intake_door import IntakeDoor
+from holtmq.verify.kernel_watch import Strace
 from holtmq.verify.plan import Boundary, Ending, ending_of, opening_boundary, segment_bytes_of
 from holtmq.verify.process import News, Subject, life
 from holtmq.verify.record import Findings
@@ -37,6 +39,7 @@ class Options:
     round_seconds: float = 0.5  # mean time until a kill at a random moment
     segment_bytes: int = 256 << 10
     sync: str = "always"
+    observe: bool = True  # look at the broker's sync calls from outside, where that works
     stop_at_failure: bool = False
     command: tuple[str, ...] = (sys.executable, "-m", "holtmq.verify.subject")
 
@@ -56,7 +59,7 @@ class _Case:
         report.lost, report.undone_acks = len(findings.lost), len(findings.undone)
         report.order_violations = len(findings.disordered) + len(watch.disordered)
         report.torn_transactions, report.damaged = len(findings.torn), len(findings.damaged)
-        report.duplicates, report.refused = watch.duplicates, watch.refused
+        report.duplicates, report.refused = watch.duplicates, len(watch.refusals)
 
     def examples(self, name: str) -> list[str]:
         """A few of each kind of broken promise."""
@@ -67,6 +70,7 @@ class _Case:
             ("out of order", findings.disordered + self.door.watch.disordered),
             ("torn transaction", findings.torn),
             ("damaged", findings.damaged),
+            ("refused", self.door.watch.refusals),
         )
         return [f"{kind}: {one} ({name})" for kind, names in kinds for one in names[:_EXAMPLES]]
 
@@ -80,10 +84,18 @@ class Judge:
         self._random = Random(options.seed)
         self._news = News()
         self._recoveries: list[float] = []
+        self._strace = Strace.find() if options.observe else Strace(why_not="not asked for")
         self._working_seconds = 0.0
         self._working_syncs = 0
         self._report = Report(seed=options.seed, folder="", file_system="")
-        self._cases = (_Case(AmqpDoor(), self._report.amqp), _Case(HttpDoor(), self._report.http))
+        intake = IntakeDoor()
+        # This order: the other ways in end maintenance, before anything else is read.
+        self._cases = (
+            _Case(intake, self._report.intake),
+            _Case(AmqpDoor(), self._report.amqp),
+            _Case(HttpDoor(), self._report.http),
+        )
+        self._report.stages = intake.stages
 
     async def run(self) -> Report:
         """All rounds; the report."""
@@ -202,7 +214,8 @@ class Judge:
         options = self._options
         segment_bytes = segment_bytes_of(number, options.segment_bytes)
         arguments = [str(self._folder), str(segment_bytes), options.sync]
-        async with life(options.command, arguments, self._news, boundary) as subject:
+        strace = self._strace if self._strace.path else None
+        async with life(options.command, arguments, self._news, boundary, strace) as subject:
             yield subject
 
     # -- the report ------------------------------------------------------------------------------
@@ -212,17 +225,22 @@ class Judge:
         return self._report.passed
 
     def _count(self) -> None:
+        self._report.syncs = self._news.syncs
+        self._report.unseen_syncs = len(self._news.unseen_syncs)
+        self._report.not_observed = self._strace.why_not
         for case in self._cases:
             case.count()
 
     def _summarise(self, seconds: float) -> None:
         self._count()
         report, news = self._report, self._news
-        for case, name in zip(self._cases, ("AMQP", "HTTP"), strict=True):
+        for case, name in zip(self._cases, ("other ways in", "AMQP", "HTTP"), strict=True):
             report.examples += case.examples(name)
             case.report.confirm_ms = Percentiles.of(
                 [value * 1000 for value in case.door.watch.confirm_seconds]
             )
+        unseen = self._news.unseen_syncs
+        report.examples += [f"reported as synced, never asked of the kernel: {n}" for n in unseen[:_EXAMPLES]]
         report.seconds = seconds
         report.checkpoints, report.compactions = news.checkpoints, news.compactions
         report.removed_segments = news.removed_segments

@@ -10,7 +10,7 @@ from typing import Final
 from holtmq.verify.watched_disk import What
 
 LONGEST_ROUND: Final = 3.0
-_SMALL_SEGMENT: Final = 64 << 10
+_SMALL_SEGMENT: Final = 32 << 10
 _CHECKPOINT: Final = ".ckpt"
 
 

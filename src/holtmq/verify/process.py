@@ -12,14 +12,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Final
 
 from holtmq.verify.door import Ports
 from holtmq.verify.durable_image import DurableImage
+from holtmq.verify.kernel_watch import KernelWatch, Strace
 from holtmq.verify.plan import Boundary
-from holtmq.verify.watched_disk import What, decode_event
+from holtmq.verify.watched_disk import Event, What, decode_event
 
 _START_SECONDS: Final = 60.0
 _PIPE_BYTES: Final = 1 << 20
@@ -27,19 +28,29 @@ _PIPE_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class News:
-    """What the broker's disk has told, over all its lives."""
+    """What the broker's disk has told, over all its lives, and whether that is true."""
 
     image: DurableImage = field(default_factory=DurableImage)
+    syncs: int = 0  # reported
+    unseen_syncs: list[str] = field(default_factory=list)  # reported, and never asked of the kernel
+    _names: dict[int, str] = field(default_factory=dict)  # of open files, as they are called now
     batch_bytes: list[float] = field(default_factory=list)
     checkpoints: int = 0
     compactions: int = 0
     removed_segments: int = 0
 
-    def read(self, pipe: int) -> None:
+    def read(self, pipe: int, folder: str, kernel: KernelWatch | None) -> None:
         """Until the last writer's end is closed, which is when the broker is dead."""
         with os.fdopen(pipe, "rb") as news:
             for line in news:
                 event = decode_event(line)
+                if event.what in (What.SYNCED, What.NAMES_SYNCED):
+                    self.syncs += 1
+                    name = self._names.get(event.file, folder)
+                    if kernel is not None and not kernel.confirms(name):
+                        self.unseen_syncs.append(name)
+                        continue
+                self._note_name(event)
                 self.image.note(event)
                 match event.what:
                     case What.WRITING:
@@ -51,13 +62,26 @@ class News:
                     case What.REMOVED if event.name.endswith(".seg"):
                         self.removed_segments += 1
 
+    def _note_name(self, event: Event) -> None:
+        match event.what:
+            case What.STARTED:
+                self._names.clear()
+            case What.CREATED | What.OPENED:
+                self._names[event.file] = event.name
+            case What.RENAMED | What.REPLACED:
+                for number, name in self._names.items():
+                    if name == event.name:
+                        self._names[number] = event.new_name
+
 
 class Subject:
     """One life of the broker."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reader: threading.Thread, errors: IO[bytes]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread], errors: IO[bytes]
+    ) -> None:
         self._process = process
-        self._reader = reader
+        self._readers = readers
         self._errors = errors
         self.ports = Ports(0, 0)
         self.recovery_seconds = 0.0
@@ -98,7 +122,8 @@ class Subject:
     async def is_dead(self) -> None:
         """Wait for its end, and until the last of its news is in."""
         await asyncio.to_thread(self._process.wait)
-        await asyncio.to_thread(self._reader.join)
+        for reader in self._readers:
+            await asyncio.to_thread(reader.join)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -112,28 +137,47 @@ def boundary_arguments(boundary: Boundary) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def life(
-    command: Sequence[str], arguments: Sequence[str], news: News, boundary: Boundary | None = None
+    command: Sequence[str],
+    arguments: Sequence[str],
+    news: News,
+    boundary: Boundary | None = None,
+    strace: Strace | None = None,
 ) -> AsyncIterator[Subject]:
     """Start a broker; it is dead when the block ends. ``arguments`` follow folder and pipe."""
-    read_end, write_end = os.pipe()
-    with contextlib.suppress(OSError):  # more room, so that the broker never waits for the judge
-        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    read_end, write_end = _pipe()
+    inherited = [write_end]
+    kernel = None if strace is None else KernelWatch()
     folder, *others = arguments
     more = boundary_arguments(boundary) if boundary is not None else []
+    line = [*command, folder, str(write_end), *others, *more]
+    readers = [_reader("verify-news", news.read, read_end, os.path.basename(folder), kernel)]
+    if strace is not None and kernel is not None:
+        calls_read_end, calls_write_end = _pipe()
+        inherited.append(calls_write_end)
+        line = [*strace.prefix(calls_write_end), *line]
+        readers.append(_reader("verify-calls", kernel.read, calls_read_end))
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [*command, folder, str(write_end), *others, *more],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            pass_fds=(write_end,),
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, pass_fds=inherited
         )
-        os.close(write_end)
-        reader = threading.Thread(target=news.read, args=(read_end,), name="verify-news", daemon=True)
-        reader.start()
-        subject = Subject(process, reader, errors)
+        for end in inherited:
+            os.close(end)
+        for reader in readers:
+            reader.start()
+        subject = Subject(process, readers, errors)
         try:
             yield subject
         finally:
             subject.kill()
             await subject.is_dead()
+
+
+def _pipe() -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    with contextlib.suppress(OSError):  # more room, so that the broker never waits for the judge
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return read_end, write_end
+
+
+def _reader(name: str, read: Callable[..., None], *arguments: object) -> threading.Thread:
+    return threading.Thread(target=read, args=arguments, name=name, daemon=True)

@@ -95,12 +95,14 @@ class Record:
         if not entry.known:
             entry.fate = Fate.REPEATED if entry.settled else Fate.SENT
 
-    def sent_again(self, name: str, *, stored: bool) -> None:
-        """The answer: it was stored now, or it had been before.
+    def sent_again(self, name: str, *, stored: bool | None) -> None:
+        """The answer: it was stored now, or it had been before; None: one of the two.
 
         Stored a second time it will be found twice, or after its ack; not stored at all, it will be missed.
         """
         entry = self._entries[name]
+        if stored is None and entry.fate is Fate.REPEATED:
+            return
         if entry.fate is Fate.SENT or (entry.fate is Fate.REPEATED and stored):
             entry.fate = Fate.KEPT
         elif entry.fate is Fate.REPEATED:
@@ -218,3 +220,9 @@ def name_of(body: bytes) -> str | None:
     if b"%08x" % crc32(text) != checksum:
         return None
     return text.partition(b"|")[0].decode()
+
+
+def publisher_and_number(body: bytes) -> tuple[str, int]:
+    """For sorting bodies where their order says nothing."""
+    publisher, _, number = (name_of(body) or ".0").rpartition(".")
+    return publisher, int(number)

@@ -69,8 +69,13 @@ class Report(msgspec.Struct, kw_only=True):
     compactions: int = 0
     removed_segments: int = 0
     refused_starts: int = 0
+    syncs: int = 0  # reported by the broker's disk
+    unseen_syncs: int = 0  # of these, calls that the kernel never got
+    not_observed: str = ""  # why the calls could not be seen from outside; empty: they were
     amqp: DoorReport = msgspec.field(default_factory=DoorReport)
     http: DoorReport = msgspec.field(default_factory=DoorReport)
+    intake: DoorReport = msgspec.field(default_factory=DoorReport)  # staging, spool, timers, replayed letters
+    stages: bool = True  # pyarrow is there, without which nothing is staged
     examples: list[str] = msgspec.field(default_factory=list)  # of what went wrong
     fsyncs_per_second: float = 0.0
     confirms_per_fsync: float = 0.0
@@ -80,22 +85,63 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def confirmed(self) -> int:
-        """Through both doors."""
-        return self.amqp.confirmed + self.http.confirmed
+        """Through all doors."""
+        return self.amqp.confirmed + self.http.confirmed + self.intake.confirmed
 
     @property
     def lost(self) -> int:
-        """Through both doors."""
-        return self.amqp.lost + self.http.lost
+        """Through all doors."""
+        return self.amqp.lost + self.http.lost + self.intake.lost
 
     @property
     def passed(self) -> bool:
         """Whether every promise was kept."""
-        return not (self.amqp.broken or self.http.broken or self.refused_starts)
+        broken = self.amqp.broken + self.http.broken + self.intake.broken
+        return not (broken or self.refused_starts or self.unseen_syncs)
+
+    @property
+    def proved(self) -> list[str]:
+        """What a reader may conclude, sentence by sentence."""
+        seen = f"{self.rounds} deaths ({self.kills} kills, {self.power_cuts} simulated power cuts) and"
+        sentences = [f"After {seen} {self.deaths_in_recovery} in recovery everything held was compared."]
+        if self.unseen_syncs:
+            sentences.append(
+                f"{self.unseen_syncs:,} of {self.syncs:,} syncs that the broker reported were never asked of "
+                "the kernel: what it confirms is not on the disk."
+            )
+        elif not self.not_observed:
+            sentences.append(
+                f"All {self.syncs:,} syncs were seen from outside the broker (strace): each call of "
+                "fdatasync or fsync had returned before it was believed."
+            )
+        return sentences
+
+    @property
+    def not_seen(self) -> list[str]:
+        """What this run could not find out."""
+        sentences = []
+        if self.not_observed:
+            sentences.append(
+                f"The sync calls themselves ({self.not_observed}): {self.syncs:,} syncs were believed "
+                "because the broker's disk layer reported them. A broker whose fdatasync does nothing "
+                "would pass."
+            )
+        if not self.stages:
+            sentences.append("Batches that are staged, as Spark does: pyarrow is not installed.")
+        if self.file_system in ("tmpfs", "ramfs"):
+            sentences.append("A disk: this folder is in memory, and its syncs do nothing.")
+        sentences.append("Whether the disk keeps what it has said is synced: for that, pull the plug.")
+        return sentences
 
     def as_json(self) -> bytes:
         """Everything, and the verdict."""
-        totals = {"passed": self.passed, "confirmed": self.confirmed, "lost": self.lost}
+        totals = {
+            "passed": self.passed,
+            "confirmed": self.confirmed,
+            "lost": self.lost,
+            "proved": self.proved,
+            "not_seen": self.not_seen,
+        }
         return msgspec.json.format(msgspec.json.encode({**totals, **msgspec.structs.asdict(self)}), indent=2)
 
 
@@ -105,6 +151,8 @@ def show(report: Report, console: Console) -> None:
     console.print(_doors(report))
     for example in report.examples:
         console.print(f"  [red]{example}[/]", highlight=False)
+    console.print("Proved:", *report.proved, sep="\n  ", highlight=False, markup=False)
+    console.print("Not seen:", *report.not_seen, sep="\n  ", highlight=False, markup=False)
     verdict = "[bold green]PASSED[/]" if report.passed else "[bold red]FAILED[/]"
     console.print(f"{verdict} in {report.seconds:.1f} s", highlight=False)
 
@@ -124,7 +172,11 @@ def _rounds(report: Report) -> Table:
         "checkpoints / compactions / segments removed",
         f"{report.checkpoints:,} / {report.compactions:,} / {report.removed_segments:,}",
     )
-    table.add_row("refused to start", _judged(report.refused_starts), end_section=True)
+    table.add_row("refused to start", _judged(report.refused_starts))
+    seen = "not observed" if report.not_observed else _judged(report.unseen_syncs)
+    table.add_row(
+        "syncs reported / that the kernel never got", f"{report.syncs:,} / {seen}", end_section=True
+    )
     table.add_row("fsyncs per second", f"{report.fsyncs_per_second:,.0f}")
     table.add_row("confirms per fsync", f"{report.confirms_per_fsync:,.1f}")
     table.add_row(
@@ -137,8 +189,8 @@ def _rounds(report: Report) -> Table:
 def _doors(report: Report) -> Table:
     table = Table()
     table.add_column(style="dim")
-    doors = report.amqp, report.http
-    for name in ("AMQP", "HTTP"):
+    doors = report.amqp, report.http, report.intake
+    for name in ("AMQP", "HTTP", "other ways in"):
         table.add_column(name, justify="right")
     table.add_row("confirmed or answered messages", *[f"{door.confirmed:,}" for door in doors])
     table.add_row("committed transactions", *[f"{door.transactions:,}" for door in doors])

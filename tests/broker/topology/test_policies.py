@@ -286,3 +286,14 @@ def test_a_priority_is_an_integer() -> None:
 def test_a_queue_key_on_exchanges_alone_is_refused() -> None:
     with pytest.raises(Conflict, match=r"invalid key 'max-length' .* means nothing to exchanges"):
         policy({"max-length": 1}, apply_to="exchanges")
+
+
+def test_a_stored_pattern_that_cannot_be_compiled_is_kept_and_matches_nothing() -> None:
+    definition = {"max-length": 1}
+
+    policy = make_policy("/", "p", "^(?!amq)", definition, stored=True)
+
+    assert policy.pattern.pattern == "^(?!amq)"
+    assert not policy.pattern.found_in("orders")
+    with pytest.raises(Conflict, match="a negative lookahead"):
+        make_policy("/", "p", "^(?!amq)", definition)

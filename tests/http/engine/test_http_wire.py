@@ -1,7 +1,9 @@
 """HTTP itself: framing, pipelining, limits, CORS, tokens, the goodbye."""
 
+import asyncio
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -11,14 +13,13 @@ from http_support import Api, ids, raw_exchange
 
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
-from holtmq.http.engine.protocol import FastProtocol
 from holtmq.testing import TestBroker
 
 PUSH = b'{"items":[{"queue":"q","payload":1,"transactionId":"%s"}]}'
 
 
 def request(method: bytes, path: bytes, body: bytes = b"", *headers: bytes) -> bytes:
-    lines = [b"%s %s HTTP/1.1" % (method, path), b"host: x", *headers]
+    lines = [b"%s %s HTTP/1.1" % (method, path), b"host: 127.0.0.1", *headers]
     if body:
         lines.append(b"content-length: %d" % len(body))
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
@@ -68,7 +69,7 @@ def test_a_chunked_body_and_a_polite_client_are_served(broker: TestBroker, api: 
 
 def test_a_client_that_asks_to_close_is_closed(broker: TestBroker) -> None:
     asked = raw_exchange(broker.http_port, request(b"GET", b"/api/v1/pop/queue/q", b"", b"connection: close"))
-    old = raw_exchange(broker.http_port, b"GET /api/v1/pop/queue/q HTTP/1.0\r\nhost: x\r\n\r\n")
+    old = raw_exchange(broker.http_port, b"GET /api/v1/pop/queue/q HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n")
 
     assert b"connection: close" in asked
     assert statuses(old) == [204]
@@ -95,22 +96,74 @@ def test_a_head_without_end_is_refused(broker: TestBroker, start: bytes) -> None
     assert httpx.get(f"{broker.http_url}/health", timeout=60).status_code == 200
 
 
-@pytest.mark.parametrize("start", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nX: "])
-def test_a_client_that_never_finishes_a_head_is_hung_up_on(
-    monkeypatch: pytest.MonkeyPatch, start: bytes
-) -> None:
-    monkeypatch.setattr(FastProtocol, "head_seconds", 0.05)
-    with (
-        TestBroker() as broker,
-        socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer,
-    ):
-        try:
-            peer.sendall(start)
-            ended = peer.recv(100)
-        except ConnectionError:  # it may be over before the first byte
-            ended = b""
+def after(broker: TestBroker, seconds: float) -> None:
+    """Let the server look at its clients as if so much time had passed without a byte."""
+    broker.call(lambda node: node.http.engine.sweep(asyncio.get_running_loop().time() + seconds))
 
-    assert ended == b""
+
+def ended(peer: socket.socket) -> bytes:
+    """What the server still says before it hangs up."""
+    said = b""
+    try:
+        while more := peer.recv(65536):
+            said += more
+    except ConnectionError:
+        pass
+    return said
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nX: "])
+def test_a_client_that_never_finishes_a_head_is_hung_up_on(broker: TestBroker, start: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer:
+        peer.sendall(start)
+
+        after(broker, 59)
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+        peer.settimeout(30)
+        after(broker, 61)
+
+        assert ended(peer) == b""
+
+
+def test_a_body_that_stalls_is_told_and_hung_up_on(broker: TestBroker, api: Api) -> None:
+    head = b"POST /api/v1/push HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as peer:
+        peer.sendall(head + b"{")
+
+        after(broker, 31)
+
+        assert statuses(ended(peer)) == [408]
+    assert api.get("/health").status_code == 200
+
+
+def test_a_long_poll_and_a_slow_but_steady_body_are_left_alone(broker: TestBroker, api: Api) -> None:
+    body = b'{"items":[{"queue":"steady","payload":"' + b"x" * 100_000 + b'"}]}'
+    head = b"POST /api/v1/push HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+    address = ("127.0.0.1", broker.http_port)
+    with socket.create_connection(address, timeout=30) as slow, socket.create_connection(address) as waiting:
+        waiting.sendall(request(b"GET", b"/api/v1/pop/queue/steady?wait=true&timeout=60000"))
+        slow.sendall(head)
+        for at in range(0, len(body), 20_000):
+            slow.sendall(body[at : at + 20_000])
+            wait_until(broker, min(at + 20_000, len(body)))
+            after(broker, 31)
+
+        assert statuses(slow.recv(65536)) == [201]
+        assert statuses(waiting.recv(300_000)) == [200]
+
+
+def wait_until(broker: TestBroker, size: int) -> None:
+    """Until so much of the one body that is being sent has arrived, or all of it."""
+
+    def sizes(node: object) -> list[int]:
+        connections = node.http.engine.connections  # type: ignore[attr-defined]
+        return [c._reading.size for c in connections if c._reading is not None]
+
+    deadline = time.monotonic() + 60
+    while (found := broker.call(sizes)) and found[0] < size:
+        assert time.monotonic() < deadline
 
 
 def test_clients_cannot_take_the_last_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,25 +200,6 @@ def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str,
     }
 
 
-def test_every_answer_and_preflight_carries_cors(api: Api) -> None:
-    answers = [
-        api.get("/api/v1/pop/queue/q"),
-        api.post("/api/v1/push", {"items": []}),
-        api.post("/api/v1/push"),
-        api.get("/health"),
-        api.get("/nowhere"),
-        api.http.options("/api/v1/push"),
-        api.http.options("/anything/at/all"),
-    ]
-
-    for answer in answers:
-        assert answer.headers["access-control-allow-origin"] == "*"
-        assert answer.headers["access-control-allow-headers"] == "Content-Type, Authorization"
-        assert answer.headers["access-control-allow-methods"] == "GET, POST, PUT, DELETE, OPTIONS"
-    assert answers[-1].status_code == answers[-2].status_code == 204
-    assert answers[-1].headers["access-control-max-age"] == "86400"
-
-
 def test_an_unknown_path_says_so(api: Api) -> None:
     answer = api.get("/api/v1/nothing")
 
@@ -198,7 +232,6 @@ def test_a_body_over_the_limit_is_refused_on_hot_and_cold_routes() -> None:
 
 def test_waiting_pops_are_answered_when_the_node_stops() -> None:
     import threading
-    import time
 
     broker = TestBroker().start()
     found: list[int] = []

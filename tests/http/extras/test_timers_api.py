@@ -116,3 +116,9 @@ def test_a_bad_timer_is_refused_by_a_word(api: Api, operation: Json, reason: str
     assert (answer.status_code, answer.json()["reason"]) == (400, reason)
     assert rider.status_code == 400
     assert api.get(f"{_PATH}/q").json()["rows"] == []
+
+
+def test_a_key_that_is_too_long_is_refused_in_the_path_as_in_a_body(api: Api) -> None:
+    answer = api.delete("/api/v1/timers/q/" + "k" * 600)
+
+    assert (answer.status_code, answer.json()["reason"]) == (400, "timerKey")

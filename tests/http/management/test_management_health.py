@@ -234,11 +234,28 @@ def test_a_page_that_is_not_there_is_refused(api: Api, params: dict[str, object]
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
-def test_patterns_are_for_administrators(api: Api) -> None:
+@pytest.mark.usefixtures("queues")
+def test_patterns_are_for_all_and_cannot_stall_the_broker(api: Api) -> None:
     monitor = add_user(api, "monitor", "monitoring")
+    assert api("/queues/%2F/" + "a" * 60, "PUT", {}).status_code == 201
 
-    assert api("/queues", user=monitor, page=1, name="a").status_code == 200
-    assert api("/queues", user=monitor, page=1, name="a", use_regex="true").status_code == 403
+    answer = api("/queues", user=monitor, page=1, name="^(a+)+$!", use_regex="true", columns="name")
+
+    assert (answer.status_code, answer.json()["items"]) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/policies/%2F/p", {"pattern": "^(?!amq).*", "definition": {"max-length": 1}}),
+        ("/permissions/%2F/guest", {"configure": ".*", "write": "^(?!amq).*", "read": ".*"}),
+    ],
+)
+def test_what_only_pcre_has_is_refused_by_its_name(api: Api, path: str, body: dict[str, object]) -> None:
+    answer = api(path, "PUT", body)
+
+    assert answer.status_code == 400
+    assert "a negative lookahead, (?!...)" in answer.json()["reason"]
 
 
 def test_exchanges_connections_channels_and_vhosts_come_in_pages_too(broker: TestBroker, api: Api) -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 from lake_support import FORMATS, LEAVE, ids, keep, outside_view
+from pyiceberg.catalog import load_catalog
 from spark_processes import until
 from spark_support import Shop
 
@@ -322,10 +325,42 @@ def test_wrong_formats_and_engines_are_refused(shop: Shop, tmp_path: Path) -> No
 
     with pytest.raises(UnfitTable, match="is kept as parquet, not as delta"):
         keep(shop, "q", tmp_path, format="delta")
+    DeltaTable.create(tmp_path / "strange", Schema([Field("id", PrimitiveType("long"))]))
+    with pytest.raises(UnfitTable, match="is partitioned by nothing, and this job writes one by queue, date"):
+        keep(shop, "q", tmp_path / "strange")
     with pytest.raises(InvalidOption, match="no table format 'orc'"):
         keep(shop, "q", tmp_path / "other", format="orc")
     with pytest.raises(InvalidOption, match="no engine 'duck'"):
         keep(shop, "q", tmp_path, engine="duck")
+
+
+def test_an_iceberg_lake_may_belong_to_a_catalog(shop: Shop, tmp_path: Path) -> None:
+    shop.push("q", range(30))
+    lake = tmp_path / "lake"
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "table": "shop.orders"}
+
+    first = keep(shop, "q", lake, catalog=catalog, max_rows=10, care=Care(compact_from=3))
+    shop.push("q", range(30, 35))
+    second = keep(shop, "q", lake, catalog=catalog)
+
+    assert (first["rows"], first["compacted_files"], second["rows"], second["format"]) == (
+        30,
+        3,
+        5,
+        "iceberg",
+    )
+    table = load_catalog("holt", type="sql", uri=catalog["uri"]).load_table("shop.orders")
+    found = [json.loads(value)["id"] for value in table.scan().to_arrow().column("payload").to_pylist()]
+    assert sorted(found) == list(range(35))
+    assert table.properties["commit.retry.num-retries"] == "0"
+    with pytest.raises(UnfitTable, match="give that address as the lake"):
+        keep(shop, "q", tmp_path / "elsewhere", catalog=catalog)
+    with pytest.raises(UnfitTable, match="belongs to a catalog"):
+        keep(shop, "q", lake)
+    with pytest.raises(InvalidOption, match=r"table=namespace\.name"):
+        keep(shop, "q", lake, catalog={"type": "sql", "uri": catalog["uri"]})
+    with pytest.raises(InvalidOption, match="a catalog is for Iceberg"):
+        keep(shop, "q", tmp_path / "d", catalog=catalog, format="delta")
 
 
 def test_a_file_is_cut_at_its_target_size(shop: Shop, tmp_path: Path) -> None:

@@ -1,17 +1,18 @@
-"""Once a second: the counters of the queues that were used go into their rings.
+"""Once a second: the counters of the queues that were used go into their rings, and into the node's sums.
 
-Owns: which queues have a ring. Must not touch: clocks (the time comes in), counting. The cost depends on the
-queues that were used in that second, not on how many there are.
+Owns: which queues have a ring, and the sums over all queues. Must not touch: clocks (the time comes in),
+counting. The cost depends on the queues that were used in that second, not on how many there are.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
 from holtmq.broker.work.work_queue import WorkQueue
 
-_NOTHING = Totals(0, 0, 0)
+_NOTHING: Final = Totals(0, 0, 0)
 
 
 class Sampler:
@@ -20,20 +21,18 @@ class Sampler:
     def __init__(self, second: int) -> None:
         self.node = Ring(_NOTHING, second)
         self.partitioned: dict[str, Ring] = {}
-        self._totals = list(_NOTHING)
+        self.work = [0, 0, 0]  # published, delivered, acked, over all work queues
+        self.streams = [0, 0, 0]  # the same over all partitioned queues
+        self.ready = 0  # in all work queues
+        self.unacked = 0
         self._last: dict[object, Totals] = {}
+        self._levels: dict[int, tuple[int, int]] = {}
 
     def sample(self, second: int, used: Iterable[WorkQueue], counters: QueueCounters) -> None:
         """Read the work queues in ``used`` and the partitioned queues that ``counters`` saw used."""
         for queue in used:
-            figures = queue.figures
-            totals = figures.totals(queue)
-            if figures.ring is None:
-                figures.ring = Ring(_NOTHING, second)
-            figures.ring.record(second, totals)
-            self._add(queue.id, totals)
-            if queue.deleted:
-                self._last.pop(queue.id, None)
+            if not queue.is_stream:
+                self._sample_work(second, queue)
         for name in counters.take_used():
             tally = counters.queues.get(name)
             if tally is None:  # deleted since
@@ -45,13 +44,29 @@ class Sampler:
             if ring is None:
                 ring = self.partitioned[name] = Ring(_NOTHING, second)
             ring.record(second, totals)
-            self._add(name, totals)
-        self.node.record(second, self._totals)
+            self._add(self.streams, name, totals)
+        self.node.record(second, [work + more for work, more in zip(self.work, self.streams, strict=True)])
 
-    def _add(self, key: object, totals: Totals) -> None:
+    def _sample_work(self, second: int, queue: WorkQueue) -> None:
+        figures = queue.figures
+        totals = figures.totals(queue)
+        if figures.ring is None:
+            figures.ring = Ring(_NOTHING, second)
+        figures.ring.record(second, totals)
+        self._add(self.work, queue.id, totals)
+        before = self._levels.pop(queue.id, (0, 0))
+        now = (0, 0) if queue.deleted else (len(queue), queue.unacked)
+        self.ready += now[0] - before[0]
+        self.unacked += now[1] - before[1]
+        if queue.deleted:
+            del self._last[queue.id]
+        elif now != (0, 0):
+            self._levels[queue.id] = now
+
+    def _add(self, sums: list[int], key: object, totals: Totals) -> None:
         last = self._last.get(key, _NOTHING)
         for series, total in enumerate(totals):
-            self._totals[series] += max(total - last[series], 0)
+            sums[series] += max(total - last[series], 0)
         self._last[key] = totals
 
 

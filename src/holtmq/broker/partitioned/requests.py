@@ -46,6 +46,8 @@ class PopRequest:
     auto_ack: bool = False
     conflates: bool = False
     start: StartRequest = field(default_factory=lambda: StartRequest(explicit=False))
+    reader: str = ""  # who asks, where not every queue is theirs to read
+    may_read: Callable[[str], bool] | None = None
 
 
 class Run(NamedTuple):

@@ -303,6 +303,10 @@ class PartitionedService:
         self.counters.of(queue.name).acked(sum([len(run[2]) for run in runs]), 0)
         return queue, outcomes
 
+    def queues_of_lease(self, lease_id: str) -> list[str]:
+        """The names of the queues in which a lease may hold something."""
+        return [queue.name for queue in self._popping.homes(lease_id)]
+
     def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:
         """Renew a lease wherever it holds something; by default for a minute, or its queue's lease time."""
         renewed, known = 0, False

@@ -365,7 +365,14 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             vhost.unbind(vhost.exchange(source), where, key, unpack_table(arguments))
         case PolicyPut(vhost_name, name, pattern, apply_to, priority, definition, operator):
             policy = make_policy(
-                vhost_name, name, pattern, unpack_table(definition), apply_to, priority, operator=operator
+                vhost_name,
+                name,
+                pattern,
+                unpack_table(definition),
+                apply_to,
+                priority,
+                operator=operator,
+                stored=True,
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
             broker.apply_policies(broker.vhosts[vhost_name])

@@ -96,6 +96,26 @@ class Streams:
             self._service.forget_joined()
             self._service.counters.forget(log.name)
 
+    def place_of(self, stored: str) -> tuple[str, str]:
+        """The vhost that a partitioned queue of this name is in, or would be in, and its name there.
+
+        What is stored as ``v/q`` is queue ``q`` of the vhost ``v``, when there is such a vhost.
+        """
+        if "/" not in stored:
+            return _DEFAULT_VHOST, stored
+        known = self._by_stored_name.get(stored)
+        if known is not None:
+            return known.vhost, known.name
+        vhosts = self._broker.vhosts
+        default = vhosts.get(_DEFAULT_VHOST)
+        if default is None or stored not in default.queues:
+            at = stored.find("/")
+            while at >= 0:
+                if stored[:at] in vhosts and stored[:at] != _DEFAULT_VHOST:
+                    return stored[:at], stored[at + 1 :]
+                at = stored.find("/", at + 1)
+        return _DEFAULT_VHOST, stored
+
     # -- one record for both kinds of queue ------------------------------------------------------
 
     @property

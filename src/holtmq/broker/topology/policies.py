@@ -4,7 +4,6 @@ Owns: which policy applies, which keys it may hold, and how it is merged with wh
 Must not touch: the queues and exchanges it applies to; the caller asks again when a policy changes.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -21,6 +20,7 @@ from holtmq.broker.topology.queue_arguments import (
     read_text,
     with_values,
 )
+from holtmq.name_patterns import BadPattern, NamePattern, compile_pattern, compile_stored
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 # Every queue argument can come from a policy, but for the type: it cannot change under a living queue.
@@ -61,7 +61,7 @@ class Policy:
 
     vhost: str
     name: str
-    pattern: re.Pattern[str]
+    pattern: NamePattern
     apply_to: ApplyTo
     priority: int
     definition: Mapping[str, object] = field(hash=False)  # as it was given, for listing
@@ -77,12 +77,16 @@ def make_policy(
     priority: int = 0,
     *,
     operator: bool = False,
+    stored: bool = False,
 ) -> Policy:
-    """A policy, or a Conflict that names what is wrong with it and what would be right."""
+    """A policy, or a Conflict that names what is wrong with it and what would be right.
+
+    The pattern of a ``stored`` one was accepted before, perhaps by an older version.
+    """
     thing = f"{'operator policy' if operator else 'policy'} '{name}' in vhost '{vhost}'"
     try:
-        compiled = re.compile(pattern)
-    except re.error as bad:
+        compiled = compile_stored(pattern) if stored else compile_pattern(pattern)
+    except BadPattern as bad:
         raise Conflict(f"invalid pattern '{pattern}' for {thing}: {bad}") from None
     try:
         target = ApplyTo(apply_to)
@@ -133,13 +137,13 @@ class PolicyBook:
     def for_queue(self, vhost: str, name: str, queue_type: QueueType) -> Policy | None:
         """The one policy that applies: policies do not add up, the strongest match wins."""
         for policy in self._ranked.get(vhost, ()):
-            if policy.apply_to.covers(queue_type) and policy.pattern.search(name):
+            if policy.apply_to.covers(queue_type) and policy.pattern.found_in(name):
                 return policy
         return None
 
     def for_exchange(self, vhost: str, name: str) -> Policy | None:
         for policy in self._ranked.get(vhost, ()):
-            if policy.apply_to.covers_exchanges and policy.pattern.search(name):
+            if policy.apply_to.covers_exchanges and policy.pattern.found_in(name):
                 return policy
         return None
 

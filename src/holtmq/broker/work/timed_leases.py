@@ -227,6 +227,11 @@ class TimedLeases:
             named.add((ack.queue.id, ack.transaction_id))
             taken.add(found[2].number)
 
+    def queue_of_lease(self, lease_id: str) -> str | None:
+        """The name of the queue that a lease holds something of."""
+        loan = self._loans.get(lease_id)
+        return None if loan is None else loan.queue.name
+
     def extend(self, lease_id: str, seconds: float) -> float | None:
         """Renew a lease; when it ends now, in seconds since the epoch; None when there is none."""
         loan = self._loans.get(lease_id)

@@ -140,6 +140,8 @@ def finish(job: Callable[[], dict[str, object]]) -> None:
         summary = job()
     except ImportError as error:
         raise click.ClickException(missing(error)) from None
+    except click.ClickException:
+        raise
     except Exception as error:
         text = reason(error)
         if text is None:

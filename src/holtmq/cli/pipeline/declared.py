@@ -1,8 +1,9 @@
-"""``holt pipeline run``: pipelines that a file declares.
+"""``holt pipeline run`` and ``serve``: pipelines and services that a file declares.
 
-Owns: the command line. Must not touch: what the file means.
+Owns: their command lines. Must not touch: what the files mean.
 """
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,5 +58,61 @@ def run(setting: "Setting", file: Path, checkpoint: str, check: bool) -> None:
             return check_pipeline(setting, loaded)
         where = checkpoint or str(file.resolve().with_suffix(".checkpoint"))
         return run_pipeline(setting, loaded, where)
+
+    finish(job)
+
+
+@click.command()
+@job_options()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--health",
+    default="127.0.0.1:6650",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where /health and /metrics are.",
+)
+@click.option("--check", is_flag=True, help="Only check the file.")
+def serve(setting: "Setting", file: Path, health: str, check: bool) -> None:
+    """Run the jobs of a TOML file as one service, until stopped.
+
+    Each job is restarted when it fails, after a pause that grows up to 5 minutes. SIGTERM ends all of them
+    after the batch they are at.
+
+    \b
+      [jobs.keep-orders]
+      kind = "archive"          # archive, rollup or run
+      queue = "orders"
+      lake = "lake"
+      format = "delta"
+      every = "30s"
+
+    \b
+      [jobs.totals]
+      kind = "run"
+      file = "totals.toml"
+      every = "10s"
+    """
+
+    def job() -> dict[str, object]:
+        from holtmq.spark.jobs.running import Progress
+        from holtmq.spark.jobs.service import Service
+        from holtmq.spark.jobs.service_file import load_jobs
+        from holtmq.spark.jobs.service_http import ServiceHttp
+
+        jobs = load_jobs(file, setting)
+        if check:
+            return {"job": "check", "jobs": {one.name: one.kind for one in jobs}}
+        if any(one.needs_spark for one in jobs):
+            setting.session("serve")  # once, before threads ask for it
+        progress = Progress(setting.out)
+        service = Service(jobs, progress)
+        with ServiceHttp(service, health) as pages:
+            progress.note(f"serving {len(jobs)} jobs, health and metrics on port {pages.port}")
+            summary = service.run()
+        if service.broken or not service.healthy:
+            click.echo(json.dumps(summary, indent=2, default=str))
+            raise click.ClickException(service.broken or "a job failed: see its last_error")
+        return summary
 
     finish(job)

@@ -5,20 +5,19 @@ bounded batch at a time, as fast as the client takes them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from itertools import pairwise
 from types import ModuleType
 from typing import Final
 
 import msgspec
-from starlette.responses import StreamingResponse
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.range_reads import Chosen, RangeInfo, Relation
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Stream
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.open_streams import OpenStreams
-from holtmq.http.engine.protocol import CORS
 from holtmq.http.engine.stepwise import Stepwise
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -52,12 +51,13 @@ async def list_ranges(call: Call) -> object:
     store = call.service.store
     names = [name for name in call.query.text("names").split(",") if name]
     if names:
-        infos = [range_reads.find(store, name) for name in names]
+        infos = [_readable(call, range_reads.find(store, name)) for name in names]
     else:
         query = call.query
-        infos = await Stepwise().run(
+        found = await Stepwise().run(
             range_reads.matching(store, query.text("pattern"), query.text("namespace"), query.text("task"))
         )
+        infos = [info for info in found if call.may_read(info.queue.name)]
     rows = []
     for info in infos:
         row = _info(info)
@@ -93,7 +93,8 @@ async def offsets_at(call: Call) -> object:
         at_us = given
     store = call.service.store
     names = [name for name in call.query.text("names").split(",") if name]
-    found = {name: range_reads.offset_at(range_reads.find(store, name), at_us) for name in names}
+    infos = {name: _readable(call, range_reads.find(store, name)) for name in names}
+    found = {name: range_reads.offset_at(info, at_us) for name, info in infos.items()}
     await call.durable()
     return {"offsets": found}
 
@@ -140,12 +141,11 @@ async def rows(call: Call) -> object:
     await call.durable()
     streams = call.context.range_streams
     bodies = speaks.stream(call.service.store, info, first, stop, schema, chosen, streams.piece_bytes)
-    headers = {name.decode(): value.decode() for name, value in CORS}
-    headers |= {"x-holt-queue-id": str(info.queue.number), "x-holt-first-offset": str(info.first)}
-    return StreamingResponse(_pump(bodies, streams), 200, headers, ARROW)
+    headers = {"x-holt-queue-id": str(info.queue.number), "x-holt-first-offset": str(info.first)}
+    return Stream(_pump(bodies, streams), ARROW, headers)
 
 
-async def _pump(bodies: Iterator[bytes], streams: OpenStreams) -> AsyncIterator[bytes]:
+async def _pump(bodies: Iterator[bytes], streams: OpenStreams) -> AsyncGenerator[bytes, None]:
     with streams.another():
         for body in bodies:
             yield body
@@ -167,7 +167,13 @@ async def mirror(call: Call) -> object:
 
 
 def _find(call: Call) -> RangeInfo:
-    return range_reads.find(call.service.store, call.path["queue"])
+    return _readable(call, range_reads.find(call.service.store, call.path["queue"]))
+
+
+def _readable(call: Call, info: RangeInfo) -> RangeInfo:
+    """A relation of a queue is read by the queue's own name."""
+    call.require(Action.READ, info.queue.name)
+    return info
 
 
 def _range(call: Call, info: RangeInfo) -> tuple[int, int]:
@@ -187,7 +193,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/ranges",
-        READ,
+        LOOK,
         "ranges",
         "Queues with first and next offset; names may end in $dlq or $deliveries",
         list_ranges,
@@ -197,7 +203,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/ranges/offsets",
-        READ,
+        LOOK,
         "ranges",
         "The first offset at or after a time",
         offsets_at,
@@ -207,7 +213,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/v1/ranges/{queue}/counts",
-        READ,
+        LOOK,
         "ranges",
         "How many messages are stored between offsets",
         counts,
@@ -217,7 +223,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/ranges/{queue}/fit",
-        READ,
+        LOOK,
         "ranges",
         "How far a range reaches within a number of bytes",
         fit,
@@ -227,7 +233,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/ranges/{queue}/rows",
-        READ,
+        LOOK,
         "ranges",
         "The rows of a range as an Arrow IPC stream; each batch's metadata says where to go on",
         rows,
@@ -237,7 +243,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "PUT",
         "/api/v1/ranges/{queue}/groups/{group}",
-        WRITE,
+        READ,
         "ranges",
         "Mirror an outside reader's progress to a consumer group",
         mirror,

@@ -9,10 +9,12 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Right
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.commands.staging_records import Committed, Winner
+from holtmq.broker.partitioned.commands.staging_records import Committed, PushesSuspended, Winner
 from holtmq.http.arrow.ranges import arrow
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import READ_ONLY, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 
 _NAME_MAX: Final = 255
@@ -40,6 +42,7 @@ async def stage(call: Call) -> object:
     ids = f"{writer}:{batch}:{task}.{attempt}:{part}"
     staged = arrow().staged_rows(call.body, defaults, ids)
     for name in {row.queue for row in staged}:
+        call.require(Action.WRITE, name)
         call.context.check_partitioned(name)
     try:
         total = call.service.staging.stage(writer, batch, task, attempt, part, staged, call.now)
@@ -53,6 +56,7 @@ async def commit(call: Call) -> object:
     """Publish a batch, once: a repeat answers ``repeated`` and changes nothing."""
     writer, batch = _batch(call)
     winners = [Winner(task.task, task.attempt, task.rows) for task in call.json(CommitIn).tasks]
+    _check_rights(call, writer, batch)
     if call.service.spool.holds:
         raise Refusal(503, "Pushes are suspended by maintenance")
     try:
@@ -64,6 +68,8 @@ async def commit(call: Call) -> object:
                 done: Committed = end.value
                 break
             await asyncio.sleep(0)  # others first: a million rows take a second
+    except PushesSuspended as error:
+        raise Refusal(503, str(error)) from None
     except Conflict as error:
         raise Refusal(409, str(error)) from None
     call.context.wake()
@@ -74,12 +80,22 @@ async def commit(call: Call) -> object:
 async def abort(call: Call) -> object:
     """Forget what was staged for a batch."""
     writer, batch = _batch(call)
+    _check_rights(call, writer, batch)
     return {"dropped": call.service.staging.abort(writer, batch)}
 
 
 async def end(call: Call) -> object:
     """Forget what a writer has staged and take no more from it, for an hour at least."""
-    return {"dropped": call.service.staging.end(_writer(call), call.now)}
+    writer = _writer(call)
+    _check_rights(call, writer, None)
+    return {"dropped": call.service.staging.end(writer, call.now)}
+
+
+def _check_rights(call: Call, writer: str, batch: int | None) -> None:
+    """403 unless the caller may write to every queue that has rows staged, whoever staged them."""
+    if not call.identity.writes_everything:
+        for name in call.service.staging.queues_of(writer, batch):
+            call.require(Action.WRITE, name)
 
 
 async def writer_state(call: Call) -> object:
@@ -141,7 +157,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/staging/{writer}",
-        READ,
+        Right(READ_ONLY),
         "staging",
         "The last published batch of a writer",
         writer_state,

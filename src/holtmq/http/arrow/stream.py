@@ -10,7 +10,7 @@ retention took) as metadata; the last one may be empty.
 import io
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -308,3 +308,49 @@ def _body(
     # As if it had come through the default exchange: headers and priority reach AMQP consumers too.
     facts = AmqpFacts("", key or "", encode_properties(properties), properties.priority or 0)
     return Body(name, kept, facts=facts)
+
+
+# -- rows to publish ---------------------------------------------------------------------------------
+
+_PUBLISHED: Final = ("payload", "routing_key", "headers", "priority", "transaction_id")
+
+
+class ExchangeRow(NamedTuple):
+    """One message for an exchange."""
+
+    payload: bytes
+    key: str
+    headers: Sequence[tuple[str, str | None]] | None
+    priority: int | None
+    name: str | None
+
+
+def exchange_rows(body: bytes, key: str, ids: str) -> list[ExchangeRow]:
+    """The rows of an IPC stream; ``key`` and ``ids`` stand in for columns that are not there."""
+    try:
+        table = pa.ipc.open_stream(body).read_all()
+    except pa.ArrowInvalid as error:
+        raise Conflict(f"not an Arrow IPC stream: {error}") from None
+    strangers = [name for name in table.column_names if name not in _PUBLISHED]
+    if strangers or "payload" not in table.column_names:
+        raise Conflict(
+            f"the columns are {', '.join(_PUBLISHED)}, payload is required; got {table.column_names}"
+        )
+    given = {name: table.column(name).to_pylist() for name in table.column_names}
+    none: list[None] = [None] * table.num_rows
+    rows = []
+    for place, (payload, own_key, headers, priority, name) in enumerate(
+        zip(*(given.get(column, none) for column in _PUBLISHED), strict=True)
+    ):
+        if payload is None:
+            raise Conflict(f"row {place} has no payload")
+        rows.append(
+            ExchangeRow(
+                payload.encode() if isinstance(payload, str) else payload,
+                key if own_key is None else own_key,
+                headers,
+                None if priority is None else min(max(priority, 0), 255),
+                name or (f"{ids}:{place}" if ids else None),
+            )
+        )
+    return rows

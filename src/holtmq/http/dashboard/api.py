@@ -8,6 +8,7 @@ import os
 from heapq import nlargest, nsmallest
 from typing import Final
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.work.peeking import waiting
@@ -16,7 +17,7 @@ from holtmq.http.dashboard.attention import Thresholds
 from holtmq.http.dashboard.facts import Facts, QueueRow
 from holtmq.http.dashboard.watch import Watch
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint
+from holtmq.http.engine.endpoints import ADMINISTER, LOOK, MONITOR, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.management.messages import message_row
@@ -225,6 +226,7 @@ async def node_series(call: Call) -> object:
 async def peek(call: Call) -> object:
     """Messages that wait, without taking them or marking them redelivered."""
     context, queue = call.context, _queue(call)
+    call.identity.require_in(queue.vhost, Action.READ, queue.name)
     if queue.is_stream:
         raise Refusal(400, f"{queue.name} is a partitioned queue: read it with /api/v1/messages")
     limit = call.query.number("limit", 10, 1, _PEEK_MOST)
@@ -249,13 +251,13 @@ async def peek(call: Call) -> object:
 _BASE: Final = "/api/v1/dashboard"
 _QUEUE: Final = f"{_BASE}/queues/{{vhost}}/{{queue}}"
 ENDPOINTS: Final = (
-    Endpoint("GET", f"{_BASE}/overview", READ, "dashboard", "The node at a glance", overview),
-    Endpoint("GET", f"{_BASE}/series", READ, "dashboard", "Rates of the last minute and hours", node_series),
-    Endpoint("GET", f"{_BASE}/attention", READ, "dashboard", "What needs attention, since when", attention),
+    Endpoint("GET", f"{_BASE}/overview", MONITOR, "dashboard", "The node at a glance", overview),
+    Endpoint("GET", f"{_BASE}/series", MONITOR, "dashboard", "Rates of the last hours", node_series),
+    Endpoint("GET", f"{_BASE}/attention", MONITOR, "dashboard", "What needs attention", attention),
     Endpoint(
         "PUT",
         f"{_BASE}/thresholds",
-        ADMIN,
+        ADMINISTER,
         "dashboard",
         "From when on something needs attention",
         put_thresholds,
@@ -265,18 +267,18 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         f"{_BASE}/queues",
-        READ,
+        MONITOR,
         "dashboard",
         "Queues of both kinds: one page, filtered and sorted",
         list_queues,
         query=("text", "vhost", "kind", "hideEmpty", "sort", "descending", "offset", "limit"),
         statuses=(200, 400),
     ),
-    Endpoint("GET", _QUEUE, READ, "dashboard", "One queue over time", show_queue, statuses=(200, 404)),
+    Endpoint("GET", _QUEUE, MONITOR, "dashboard", "One queue over time", show_queue, statuses=(200, 404)),
     Endpoint(
         "GET",
         f"{_QUEUE}/messages",
-        READ,
+        LOOK,
         "dashboard",
         "Peek at messages without taking them",
         peek,

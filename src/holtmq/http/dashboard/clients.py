@@ -10,7 +10,7 @@ import msgspec
 
 from holtmq.broker.errors import NotFound
 from holtmq.http.engine.clients import ConnectionRow
-from holtmq.http.engine.endpoints import READ, Call, Endpoint
+from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.management.topology import exchange_name
@@ -110,7 +110,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/dashboard/connections",
-        READ,
+        MONITOR,
         "dashboard",
         "Connections: one page, filtered and sorted",
         list_connections,
@@ -120,7 +120,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/v1/dashboard/route-test",
-        READ,
+        MONITOR,
         "dashboard",
         "Where a message would go",
         route_test,

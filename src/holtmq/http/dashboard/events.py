@@ -4,14 +4,13 @@ Owns: the stream and how many there may be. Must not touch: what the overview sa
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
-from starlette.responses import StreamingResponse
 
 from holtmq.http.dashboard.api import Dashboard, dashboard_of, overview_of
-from holtmq.http.engine.endpoints import READ, Call, Endpoint
+from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Stream
 from holtmq.http.engine.errors import Refusal
 
 EVERY_SECONDS: Final = 1.0
@@ -34,7 +33,7 @@ class Streams:
             raise Refusal(503, f"{_MOST_STREAMS} event streams are open already", "too_many_streams")
         self._open += 1
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         """The overview, again and again, until the client goes."""
         try:
             while True:
@@ -58,9 +57,9 @@ async def stream(call: Call) -> object:
         streams = context.kept[Streams] = Streams(dashboard_of(context))
     streams.enter()
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(streams.events(), headers=headers, media_type="text/event-stream")
+    return Stream(streams.events(), "text/event-stream", headers)
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/v1/dashboard/events", READ, "dashboard", "The overview as it changes", stream),
+    Endpoint("GET", "/api/v1/dashboard/events", MONITOR, "dashboard", "The overview as it changes", stream),
 )

@@ -9,6 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
 
+from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 
@@ -67,12 +68,12 @@ async def nested_asset(call: Call) -> object:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/", None, "dashboard", "The dashboard", index),
-    Endpoint("GET", "/ui/{file}", None, "dashboard", "A file of the dashboard", asset, statuses=(200, 404)),
+    Endpoint("GET", "/", PUBLIC, "dashboard", "The dashboard", index),
+    Endpoint("GET", "/ui/{file}", PUBLIC, "dashboard", "A file of the dashboard", asset, statuses=(200, 404)),
     Endpoint(
         "GET",
         "/ui/{folder}/{file}",
-        None,
+        PUBLIC,
         "dashboard",
         "A file of the dashboard",
         nested_asset,

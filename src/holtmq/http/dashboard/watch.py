@@ -50,6 +50,10 @@ class Watch:
             self._findings, self._made_at = await self._look(now), now
         return self._findings
 
+    def lags(self) -> list[GroupLag]:
+        """How far groups were behind when they were last looked at."""
+        return list(self._lags.values())
+
     def change(self, thresholds: Thresholds) -> None:
         """Look with other thresholds from now on."""
         self.thresholds = thresholds

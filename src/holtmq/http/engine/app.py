@@ -1,132 +1,105 @@
-"""The ASGI application: every route that is not hot, from one table.
+"""Every route that is not hot: from the table to handlers that run beside each other.
 
-Owns: routing, tokens, body limits, CORS, and the turning of replies and errors into answers. Must not
-touch: what endpoints do.
+Owns: the turning of calls, replies and errors into answers, and what a path gets that is not in the table.
+Must not touch: what endpoints do, who may call them (the connection has checked that).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Match, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holtmq.http.engine.codings import ACCEPTED, plain_body
+from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.endpoints import Call, Endpoint, Reply
-from holtmq.http.engine.errors import Refusal, answer_for
-from holtmq.http.engine.protocol import CORS
-from holtmq.http.engine.wire import Query, segment
+from holtmq.http.engine.endpoints import Call, Endpoint, Reply, Stream
+from holtmq.http.engine.exchange import Exchange, Found, Route
+from holtmq.http.engine.router import Router
+from holtmq.http.engine.wire import Query
 
-_CORS: Final = {name.decode(): value.decode() for name, value in CORS}
-_PREFLIGHT: Final = {**_CORS, "access-control-max-age": "86400"}
-_MORE: Final = {415: {"accept-encoding": ACCEPTED}, 429: {"retry-after": "1"}}
+_PREFLIGHT: Final = {"access-control-max-age": "86400"}
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def make_app(context: Context, endpoints: Sequence[Endpoint]) -> ASGIApp:
-    """The application over these endpoints; of two that match, the earlier one is taken."""
-    routes = [
-        Route(endpoint.path, _bind(context, endpoint), methods=[endpoint.method])
-        for endpoint in endpoints
-        if endpoint.handler is not None
-    ]
-    # Requests to hot routes do not get here, but requests with another method do.
-    hot = [Route(e.path, _unknown, methods=[e.method]) for e in endpoints if e.handler is None]
-    no_match = _no_match(routes + hot)
-    router = Router(routes, redirect_slashes=False, default=no_match)
+class Application:
+    """The routes of a table that have a handler."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        if scope["method"] == "OPTIONS":
-            await Response(status_code=204, headers=_PREFLIGHT)(scope, receive, send)
-            return
-        # Routed undecoded: %2F inside a name is not a separator. Names are decoded piece by piece.
-        scope["path"] = scope["raw_path"].decode("latin-1")
-        scope["app"] = app  # so that a wrong method raises; starlette's own answer is plain text
-        try:
-            await router(scope, receive, send)
-        except HTTPException:
-            await no_match(scope, receive, send)
+    def __init__(self, context: Context, endpoints: Sequence[Endpoint]) -> None:
+        self._context = context
+        self._router: Router[Route] = Router()
+        for endpoint in endpoints:
+            if endpoint.handler is None:
+                # A hot route: requests do not get here, but those with another method do.
+                route = Route(_not_found, PUBLIC, 0)
+            else:
+                route = Route(self._bound(endpoint), endpoint.right, endpoint.max_body)
+            self._router.add(endpoint.method, endpoint.path, route)
 
-    return app
+    def find(self, method: bytes, path: bytes) -> Found:
+        """The route of a request, or one that says what is wrong with it."""
+        word, where = method.decode("latin-1"), path.decode("latin-1")
+        if word == "OPTIONS":
+            return _PREFLIGHT_FOUND
+        found = self._router.find("GET" if word == "HEAD" else word, where)
+        if found is not None:
+            return found
+        allowed = self._router.methods(where)
+        return (Route(_wrong_method(word, allowed), PUBLIC, 0), {}) if allowed else _NOT_FOUND
 
+    def _bound(self, endpoint: Endpoint) -> Callable[[Exchange], None]:
+        context, handler = self._context, endpoint.handler
+        assert handler is not None
+        name = f"http {endpoint.method} {endpoint.path}"
 
-def _bind(context: Context, endpoint: Endpoint):  # type: ignore[no-untyped-def]
-    handler = endpoint.handler
-    assert handler is not None
+        async def run(exchange: Exchange) -> None:
+            try:
+                body = exchange.unpacked_body
+                exchange.chunks = []
+                identity = None if endpoint.right.is_public else exchange.identity
+                call = Call(context, exchange.names, Query(exchange.query), body, identity, exchange)
+                await _answer(exchange, await handler(call))
+            except Exception as error:
+                exchange.fail(error)
 
-    async def run(request: Request) -> Response:
-        try:
-            subject = await _admit(context, endpoint, request)
-            body = await _read(request, context.config.http.max_body_bytes)
-            path = {name: segment(value) for name, value in request.path_params.items()}
-            call = Call(context, path, Query(request.scope["query_string"]), body, subject)
-            result = await handler(call)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except Exception as error:
-            status, answer = answer_for(error)
-            headers = {**_CORS, **_MORE.get(status, {})}
-            return Response(answer, status, headers, "application/json")
-        if isinstance(result, Response):  # a stream
-            return result
-        if not isinstance(result, Reply):
-            return Response(_encode(result), 200, _CORS, "application/json")
-        if result.content_type != "application/json":
-            assert isinstance(result.body, bytes)
-            headers = {**_CORS, **result.headers, "content-type": result.content_type}
-            return Response(result.body, result.status, headers)
-        if result.status == 204:
-            return Response(None, 204, _CORS)
-        return Response(_encode(result.body), result.status, {**_CORS, **result.headers}, "application/json")
+        def handle(exchange: Exchange) -> None:
+            exchange.connection.engine.run(run(exchange), name)
 
-    return run
+        return handle
 
 
-async def _admit(context: Context, endpoint: Endpoint, request: Request) -> str | None:
-    verifier = context.verifier
-    if verifier is None or endpoint.role is None or verifier.is_open(request.scope["path"]):
-        return None
-    identity = await verifier.authenticate(request.headers.get("authorization"), context.clock())
-    identity.require(endpoint.role)
-    return identity.subject
+async def _answer(exchange: Exchange, result: object) -> None:
+    if isinstance(result, Stream):
+        await exchange.connection.stream(exchange, result.content_type, result.headers, result.chunks)
+    elif not isinstance(result, Reply):
+        exchange.answer(200, _encode(result))
+    elif result.status == 204:
+        exchange.answer_empty()
+    elif result.content_type != "application/json":
+        assert isinstance(result.body, bytes)
+        exchange.answer_with(result.status, result.body, result.content_type, result.headers)
+    else:
+        exchange.answer_with(result.status, _encode(result.body), headers=result.headers)
 
 
-async def _read(request: Request, limit: int) -> bytes:
-    if request.method in ("GET", "DELETE") and "content-length" not in request.headers:
-        return b""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise Refusal(413, f"The request body is larger than {limit} bytes")
-        chunks.append(chunk)
-    return plain_body(b"".join(chunks), request.headers.get("content-encoding"), limit)
+def _preflight(exchange: Exchange) -> None:
+    exchange.answer_with(204, b"", "", _PREFLIGHT if exchange.origin is not None else {})
 
 
-def _no_match(routes: Sequence[Route]) -> ASGIApp:
-    """Answers what no route takes: the path is not there, or not with this method."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        near = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
-        allowed = sorted({method for route in near for method in route.methods or ()} - {"HEAD"})
-        if allowed:
-            text = f"{scope['method']} is not a method of this path; {', '.join(allowed)} would be"
-            body = {"error": text, "code": "method_not_allowed", "path": scope["path"]}
-            headers = {**_CORS, "allow": ", ".join(allowed)}
-            await Response(_encode(body), 405, headers, "application/json")(scope, receive, send)
-            return
-        await _unknown(scope, receive, send)
-
-    return answer
+def _not_found(exchange: Exchange) -> None:
+    path = exchange.path.decode("latin-1")
+    exchange.answer(404, _encode({"error": "not found", "code": "no_such_route", "path": path}))
 
 
-async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    body = {"error": "not found", "code": "no_such_route", "path": scope["path"]}
-    await Response(_encode(body), 404, _CORS, "application/json")(scope, receive, send)
+def _wrong_method(method: str, allowed: list[str]) -> Callable[[Exchange], None]:
+    names = ", ".join(allowed)
+
+    def handle(exchange: Exchange) -> None:
+        text = f"{method} is not a method of this path; {names} would be"
+        path = exchange.path.decode("latin-1")
+        body = {"error": text, "code": "method_not_allowed", "path": path}
+        exchange.answer_with(405, _encode(body), headers={"allow": names})
+
+    return handle
+
+
+_PREFLIGHT_FOUND: Final[Found] = (Route(_preflight, PUBLIC, 0), {})
+_NOT_FOUND: Final[Found] = (Route(_not_found, PUBLIC, 0), {})

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holtmq.auth.login import Authenticator
-from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.http.engine.clients import Clients
+from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
+from holtmq.http.engine.pipeline_reports import PipelineReports
 from holtmq.journal.interface import Journal
 
 
@@ -40,15 +40,15 @@ class Context:
     clock: Callable[[], float]
     health: Callable[[], tuple[bool, str]]
     wake: Callable[[], None]
-    verifier: TokenVerifier | None  # None: everybody may do everything
+    keeper: Doorkeeper  # who sends a request
     started_at: float
     history: History
-    authenticator: Authenticator  # for the management API: names and passwords
     clients: Clients  # who is connected over AMQP
     alarm: Callable[[], str]  # why publishers must wait; empty: they need not
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
+    pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:

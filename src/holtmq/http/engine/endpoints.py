@@ -5,16 +5,20 @@ routing, sockets, rules.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import MONITORING, Identity, Right
 from holtmq.auth.tokens import Role
+from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.engine.wire import Query
 from holtmq.journal.interface import JournalFailed
 
@@ -32,14 +36,47 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that is sent piece by piece."""
+
+    chunks: AsyncGenerator[bytes, None]
+    content_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """One request, read."""
+    """One request, read, from somebody who may make it as far as its path tells."""
 
     context: Context
     path: dict[str, str]
     query: Query
     body: bytes
-    subject: str | None
+    sender: Identity | None  # None: the route is public
+    exchange: Exchange
+
+    @property
+    def identity(self) -> Identity:
+        assert self.sender is not None, "a public route asked for its caller"
+        return self.sender
+
+    @property
+    def subject(self) -> str | None:
+        return None if self.sender is None else self.sender.subject
+
+    def require(self, action: Action, name: str) -> None:
+        """403 unless the caller may do this to the queue of this name."""
+        self.identity.require(action, name)
+
+    def require_at(self, action: Action, where: tuple[int, int] | None) -> None:
+        """The same for the queue of a partition's address; nothing when there is no such queue."""
+        queue = self.service.store.by_number.get(where[0]) if where is not None else None
+        if queue is not None:
+            self.identity.require(action, queue.name)
+
+    def may_read(self, name: str) -> bool:
+        """Whether a list shows the queue of this name to the caller."""
+        return self.identity.reads_everything or self.identity.may(Action.READ, name)
 
     @property
     def service(self) -> PartitionedService:
@@ -87,15 +124,35 @@ class Endpoint:
 
     method: str
     path: str
-    role: Role | None  # None: public
+    right: Right
     tag: str
     summary: str
     handler: Handler | None = None
     query: tuple[str, ...] = ()
     body: type | None = None
     statuses: tuple[int, ...] = field(default=(200,))
+    body_limit: int | None = None  # bytes, where that is not the node's own limit
+
+    @property
+    def max_body(self) -> int | None:
+        """A public route is everybody's: it reads no body unless it says how much."""
+        return 0 if self.right.is_public and self.body_limit is None else self.body_limit
 
 
-READ: Final = Role.READ_ONLY
-WRITE: Final = Role.READ_WRITE
+READ_ONLY: Final = Role.READ_ONLY
+READ_WRITE: Final = Role.READ_WRITE
 ADMIN: Final = Role.ADMIN
+# What most rows need. Lists show what the caller may read.
+CONFIGURE: Final = Right(READ_WRITE, (Action.CONFIGURE,))
+WRITE: Final = Right(READ_WRITE, (Action.WRITE,))
+READ: Final = Right(READ_WRITE, (Action.READ,))
+READ_OR_WRITE: Final = Right(READ_WRITE, (Action.READ, Action.WRITE), is_either=True)
+LOOK: Final = Right(READ_ONLY, (Action.READ,))
+LOOK_AT_QUEUE: Final = Right(READ_ONLY, (Action.READ,), path_name="queue")
+READ_QUEUE: Final = Right(READ_WRITE, (Action.READ,), path_name="queue")
+WRITE_QUEUE: Final = Right(READ_WRITE, (Action.WRITE,), path_name="queue")
+CONFIGURE_QUEUE: Final = Right(READ_WRITE, (Action.CONFIGURE,), path_name="queue")
+DESTROY: Final = Right(ADMIN, (Action.CONFIGURE,))
+DESTROY_QUEUE: Final = Right(ADMIN, (Action.CONFIGURE,), path_name="queue")
+MONITOR: Final = Right(READ_ONLY, tags=(MONITORING,))
+ADMINISTER: Final = Right(ADMIN, tags=(ADMINISTRATOR,))

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from holtmq.auth.tokens import RoleTooLow, TokenRefused
+from holtmq.auth.rights import RightMissing
+from holtmq.auth.tokens import TokenRefused
 from holtmq.broker.errors import (
     AccessRefused,
     BrokerError,
@@ -41,6 +42,7 @@ _CODES: Final = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
+    408: "timeout",
     409: "conflict",
     413: "payload_too_large",
     415: "unsupported_media_type",
@@ -66,7 +68,7 @@ def answer_for(error: Exception) -> tuple[int, bytes]:
         return error.status, error_body(str(error), error.code)
     if isinstance(error, TokenRefused):
         return 401, error_body(str(error), "unauthorized")
-    if isinstance(error, RoleTooLow):
+    if isinstance(error, RightMissing):
         return 403, error_body(str(error), "forbidden")
     if isinstance(error, JournalFailed):
         return 503, error_body(str(error), "unavailable")
@@ -79,6 +81,8 @@ def answer_for(error: Exception) -> tuple[int, bytes]:
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):
                 return status, error_body(str(error), code)
+    if isinstance(error, UnicodeError):  # how msgspec refuses a string that is none
+        return 400, error_body(f"Invalid JSON: {error}", "bad_request")
     if isinstance(error, RecursionError):
         return 400, error_body("Invalid JSON: nested too deeply", "bad_request")
     log.error("request failed", exc_info=error)

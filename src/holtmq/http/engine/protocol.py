@@ -1,352 +1,529 @@
-"""HTTP/1.1 for the hot routes, on uvicorn's connection: no task, no scope, no router per request.
+"""HTTP/1.1 on one socket: no task, no scope, no router per request that is hot.
 
-Owns: one exchange from request line to written answer, pipelining order, body limits. Every request that is
-not hot goes on to uvicorn's own cycle and the ASGI application. Must not touch: what routes mean.
+Owns: one exchange after the other from request line to written answer, pipelining, and the order of
+admission: site, sender, right, size, and only then the body. Must not touch: what routes mean, credentials.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from http import HTTPStatus
-from typing import Any, Final
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Final, cast
 
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
+import httptools
 
-from holtmq.http.engine.codings import ACCEPTED, coding_of, plain_body
-from holtmq.http.engine.errors import Refusal, answer_for, error_body
-from holtmq.journal.interface import Journal, JournalFailed
+from holtmq.auth.rights import Identity, RightMissing
+from holtmq.auth.tokens import TokenRefused
+from holtmq.http.engine.cross_site import MARKS
+from holtmq.http.engine.doorkeeper import TELLING, Peer, behind_proxy, peer_of
+from holtmq.http.engine.engine import Engine
+from holtmq.http.engine.errors import Refusal, error_body
+from holtmq.http.engine.exchange import Exchange, json_head
 
 log = logging.getLogger(__name__)
 
-CORS: Final = (
-    (b"access-control-allow-origin", b"*"),
-    (b"access-control-allow-methods", b"GET, POST, PUT, DELETE, OPTIONS"),
-    (b"access-control-allow-headers", b"Content-Type, Authorization"),
-)
-_CORS_LINES: Final = b"".join(b"%s: %s\r\n" % header for header in CORS)
-
-
-def _head(status: int) -> bytes:
-    line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-    # A full queue empties in seconds, not in the minutes that clients back off by themselves.
-    more = b"retry-after: 1\r\n" if status == 429 else b""
-    if status == 415:
-        more = f"accept-encoding: {ACCEPTED}\r\n".encode()
-    return line + _CORS_LINES + more + b"content-type: application/json\r\ncontent-length: "
-
-
-_HEADS: Final = {
-    status: _head(status) for status in (200, 201, 400, 401, 403, 404, 409, 413, 415, 429, 431, 500, 503)
-}
 # Request line and headers, give or take one read. The parser joins them piece by piece: without a bound one
 # client could keep the loop busy for minutes, before any token is looked at.
 _HEAD_MAX: Final = 65536
-# How long a head may take, and a new connection to begin one; give or take the same again.
-HEAD_SECONDS: Final = 60.0
-# How JSON begins, or nothing: neither gzip nor deflate does, so that no other request needs its headers read.
-_JSON_STARTS: Final = b"{[ \t\r\n"
-# No content: no content type and no length either.
-_NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\n" + _CORS_LINES
+# A body up to here needs no reservation: of those there are no more than connections.
+_SMALL: Final = 65536
+_CHUNKED_STEP: Final = 1 << 20
+# What is left of a refused body is thrown away for a moment, so that the client gets to read why.
+LINGER_SECONDS: Final = 2.0
+_UNUSUAL: Final = MARKS | TELLING | {b"expect", b"upgrade"}
+_TWICE: Final = b"\0twice"  # no header's name: which of the single ones came twice
+_SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
 
 
-class _Unheard:
-    """Stands where uvicorn's cycle has an event that somebody waits for."""
+class HttpConnection(asyncio.Protocol):
+    """One client."""
 
-    def set(self) -> None:
-        return None
+    transport: asyncio.Transport
+    peer: Peer
 
-
-_UNHEARD: Final = _Unheard()
-
-
-class Exchange:
-    """One hot request and its answer."""
-
-    __slots__ = (
-        "_protocol",
-        "chunks",
-        "complete",
-        "disconnected",
-        "headers",
-        "keep_alive",
-        "may_run",
-        "message_event",
-        "on_dropped",
-        "on_lost",
-        "path",
-        "query",
-        "response_complete",
-        "route",
-        "size",
-        "subject",
-    )
-
-    def __init__(self, protocol: FastProtocol, route: Route, path: bytes, query: bytes) -> None:
-        self._protocol = protocol
-        self.route = route
-        self.path = path
-        self.query = query
-        self.headers = protocol.headers
-        self.chunks: list[bytes] = []
-        self.size = 0
-        self.keep_alive = True
-        self.complete = False
-        self.may_run = False
-        self.subject: str | None = None
-        self.on_lost: Callable[[], None] | None = None
-        self.on_dropped: Callable[[], None] | None = None  # there was an answer, and nobody to send it to
-        # What uvicorn's connection asks of a cycle:
-        self.response_complete = False
-        self.disconnected = False
-        self.message_event = _UNHEARD
-
-    @property
-    def body(self) -> bytes:
-        body = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
-        if body[:1] in _JSON_STARTS:
-            return body
-        body = plain_body(body, self.header(b"content-encoding"), self._protocol.max_body)
-        self.chunks = [body]
-        return body
-
-    def header(self, name: bytes) -> str | None:
-        for key, value in self.headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
-
-    def answer(self, status: int, body: bytes = b"") -> None:
-        """Answer, once; nothing when the client is gone."""
-        if not self.response_complete:
-            self.response_complete = True
-            self._protocol.write_answer(self, status, body)
-
-    def answer_when_durable(self, journal: Journal, status: int, body: bytes) -> None:
-        """Answer once everything appended so far is on disk, or say that it never will be."""
-
-        def durable(failed: JournalFailed | None) -> None:
-            if failed is None:
-                self.answer(status, body)
-            else:
-                self.fail(failed)
-
-        journal.on_durable(durable)
-
-    def fail(self, error: Exception) -> None:
-        status, body = answer_for(error)
-        if status == 400:
-            # Not JSON, perhaps because of a coding that looked like it from its first byte.
-            try:
-                coding_of(self.header(b"content-encoding"))
-            except Refusal as refusal:
-                status, body = answer_for(refusal)
-        self.answer(status, body)
-
-
-class Route:
-    """What runs when a hot request is complete."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, handle: Callable[[Exchange], None]) -> None:
-        self.handle = handle
-
-
-FindRoute = Callable[[bytes, bytes], Route | None]  # (method, path) -> route
-
-
-class FastProtocol(HttpToolsProtocol):
-    """uvicorn's connection with a short cut. The server sets what has no value here."""
-
-    find_route: FindRoute
-    max_body: int
-    most: int  # connections
-    head_seconds = HEAD_SECONDS
-
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._active: Exchange | None = None
-        self._unread = False  # the client does not read its answers: take no more requests meanwhile
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._parser: Any = httptools.HttpRequestParser(self)
+        # A client may have sent more than the one request it wanted to close after.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._is_unusual = False
         self._requests = 0
-        self._head = 0  # the number of the request whose head is being read; 0: of none
+        self._head_began = 0.0  # 0: no head is being read
         self._head_size = 0
-        self._head_watch: asyncio.TimerHandle | None = None
+        self._reading: Exchange | None = None  # whose body is arriving
+        self._active: Exchange | None = None  # which is worked on
+        self._queue: deque[Exchange] = deque()  # pipelined behind it
+        self._is_taking = False  # the next of them, in a loop: they may be thousands
+        self._is_paused = False
+        self._is_discarding = False  # all that comes: the last answer is written
+        self._is_stopping = False
+        self._writable: asyncio.Event | None = None
+        self._is_unread = False  # the client does not read its answers: take no more requests meanwhile
+        self._credentials: bytes | None = None
+        self._identity: Identity | None = None  # of the last request with these credentials
+        self._host: bytes | None = None  # of the last request without any
+        self._mark_at, self._mark_size = 0.0, 0  # when the body had how many bytes
+        self._waits_since = 0.0  # for room for a body; 0: it does not
+        self._moved_at = self._loop.time()  # when the client last sent something, or was let on
+        self.is_tls = False
+        self.write_paused = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.most:
+    # -- the socket ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        address = transport.get_extra_info("peername")
+        self.peer = peer_of(str(address[0]) if isinstance(address, tuple) else "")
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
+        self.engine.connections.add(self)
+        if len(self.engine.connections) > self.engine.most_connections:
             self._end(503, "too many connections", "too_many_connections")
-            return
-        self._head_watch = self.loop.call_later(self.head_seconds, self._watch_head, 0)
-
-    def _watch_head(self, before: int) -> None:
-        """Hang up on whoever is still sending the same head, or has not begun: it costs a socket each."""
-        if not self._requests or (self._head and self._head == before):
-            self.transport.abort()
-            return
-        self._head_watch = self.loop.call_later(self.head_seconds, self._watch_head, self._head)
 
     def data_received(self, data: bytes) -> None:
-        head = self._head
-        super().data_received(data)
-        if head and head == self._head:  # all of it was more of the same head
+        """Bytes came."""
+        if self._is_discarding:
+            return
+        self._moved_at = self._loop.time()
+        began = self._head_began
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # it asked for another protocol and is answered in this one, once
+        except httptools.HttpParserError as error:
+            self._end(400, f"Invalid HTTP request received: {error}", "bad_request")
+            return
+        if began and began == self._head_began:  # all of it was more of the same head
             self._head_size += len(data)
             if self._head_size > _HEAD_MAX:
                 self._end(431, "The request line and headers are too long", "head_too_large")
 
-    # -- parser callbacks ------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        self._requests += 1
-        self._head, self._head_size = self._requests, 0
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
-
-    def on_headers_complete(self) -> None:
-        self._head = 0
-        path, _, query = self.url.partition(b"?")
-        route = self.find_route(self.parser.get_method(), path)
-        if route is None:
-            self._hand_over()
-            return
-        exchange = Exchange(self, route, path, query)
-        exchange.keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
-        before: Any = self.cycle
-        self.cycle = exchange  # type: ignore[assignment]
-        if before is None or before.response_complete:
-            exchange.may_run = True
-            self._active = exchange
-            if self.expect_100_continue:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
-        length = exchange.header(b"content-length")
-        if length is not None and length.isdigit() and int(length) > self.max_body:
-            exchange.size = self.max_body + 1
-            if exchange.may_run:
-                self._refuse_size(exchange)
-
-    def _hand_over(self) -> None:
-        """Give the request to uvicorn as if it had seen it from the start."""
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers += headers
-        self._active = None
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        exchange: Any = self.cycle
-        if not isinstance(exchange, Exchange):
-            super().on_body(body)
-            return
-        exchange.size += len(body)
-        if exchange.size <= self.max_body:
-            exchange.chunks.append(body)
-        elif not exchange.response_complete and exchange.may_run:
-            self._refuse_size(exchange)
-
-    def on_message_complete(self) -> None:
-        exchange: Any = self.cycle
-        if not isinstance(exchange, Exchange):
-            super().on_message_complete()
-            return
-        exchange.complete = True
-        if exchange.may_run and not exchange.response_complete:
-            self._run(exchange)
-
-    # -- running ---------------------------------------------------------------------------------
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if isinstance(cycle, Exchange):
-            cycle.may_run = True
-            self._active = cycle
-            if cycle.complete:
-                self._run(cycle)
-            return
-        super()._start_asgi_task(cycle, app)
-
-    def _run(self, exchange: Exchange) -> None:
-        if exchange.size > self.max_body:
-            self._refuse_size(exchange)
-            return
-        try:
-            exchange.route.handle(exchange)
-        except Exception as error:
-            exchange.fail(error)
-
-    def _refuse_size(self, exchange: Exchange) -> None:
-        exchange.keep_alive = False  # the rest of the body may still be on its way
-        text = f"The request body is larger than {self.max_body} bytes"
-        exchange.answer(413, error_body(text, "payload_too_large"))
-
-    def send_400_response(self, msg: str) -> None:
-        """What uvicorn answers to bytes that are not HTTP, in the shape of every other refusal."""
-        self._end(400, msg, "bad_request")
-
-    def _end(self, status: int, text: str, code: str) -> None:
-        body = error_body(text, code)
-        self.transport.write(_HEADS[status] + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
-        self.transport.close()
-
-    def write_answer(self, exchange: Exchange, status: int, body: bytes) -> None:
-        transport = self.transport
-        if exchange is self._active:
-            self._active = None
-        if exchange.disconnected or transport.is_closing():
-            if exchange.on_dropped is not None:
-                exchange.on_dropped()
-            return
-        exchange.on_dropped = None  # lets go of what was handed out
-        end = b"\r\n\r\n" if exchange.keep_alive else b"\r\nconnection: close\r\n\r\n"
-        if status == 204:
-            transport.write(_NO_CONTENT + (b"\r\n" if exchange.keep_alive else b"connection: close\r\n\r\n"))
-        else:
-            transport.write(b"".join((_HEADS[status], b"%d" % len(body), end, body)))
-        if not exchange.keep_alive:
-            transport.close()
-        if self.flow.write_paused:
-            self._unread = True
-            self.flow.pause_reading()
-        else:
-            self.on_response_complete()
-
-    # -- the connection --------------------------------------------------------------------------
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._unread:
-            self._unread = False
-            self.on_response_complete()
-
     def eof_received(self) -> None:
+        """The client has closed its side."""
         # The transport closes now and tells connection_lost a turn later. Who waits is withdrawn at once:
         # what is claimed for it in between would stay in a lease that nobody has.
         active = self._active
         if active is not None and active.on_lost is not None:
             active.on_lost()
             active.on_lost = None
-        super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._head_watch is not None:
-            self._head_watch.cancel()
-        self.pipeline.clear()
+        """The socket is gone."""
+        engine = self.engine
+        engine.connections.discard(self)
+        engine.note_fast(self)
+        engine.room.withdraw(self)
+        self._is_discarding = True
+        self._queue.clear()
+        self._reading = None
         active, self._active = self._active, None
         if active is not None:
+            self._let_go(active)
             active.disconnected = True
             if active.on_lost is not None:
                 active.on_lost()
-        super().connection_lost(exc)
+        if self._writable is not None:
+            self._writable.set()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        self.write_paused = True
+        self.engine.note_slow(self)
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self.write_paused = False
+        self.engine.note_fast(self)
+        if self._writable is not None:
+            self._writable.set()
+        if self._is_unread:
+            self._is_unread = False
+            self._take_next()
+
+    def _pause(self) -> None:
+        if not self._is_paused and not self.transport.is_closing():
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused and not self.transport.is_closing():
+            self._is_paused = False
+            self._moved_at = self._loop.time()
+            self.transport.resume_reading()
+
+    # -- parser callbacks ------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._requests += 1
+        self._head_began, self._head_size = self._moved_at, 0
+        self._url = b""
+        self._headers = {}
+        self._is_unusual = False
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        name = name.lower()
+        if name in _UNUSUAL:
+            self._is_unusual = True
+        headers = self._headers
+        if name in headers:
+            if name in _SINGLE:
+                headers[_TWICE] = name
+                self._is_unusual = True
+            value = headers[name] + b", " + value
+        headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._head_began = 0.0
+        parser = self._parser
+        method = parser.get_method()
+        path, _, query = self._url.partition(b"?")
+        if path[:1] != b"/":
+            path, query = _absolute(self._url)
+        exchange = Exchange(self, self.engine.find_route(method, path), path, query, self._headers)
+        exchange.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        exchange.is_unusual = self._is_unusual
+        if method == b"HEAD":
+            exchange.is_head = True
+        self._reading = exchange
+        self._mark_at, self._mark_size = self._moved_at, 0
+        if self._active is None:
+            self._active = exchange
+            self._admit(exchange)
+        else:
+            self._queue.append(exchange)
+            self._pause()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        exchange = self._reading
+        if exchange is None:
+            return
+        exchange.size += len(body)
+        if exchange.response_complete or exchange.route.max_body == 0:
+            return
+        exchange.chunks.append(body)
+        if exchange.is_admitted and exchange.size > exchange.expected:
+            self._grow(exchange)
+
+    def on_message_complete(self) -> None:
+        """All of the request is here."""
+        exchange, self._reading = self._reading, None
+        if exchange is not None:
+            exchange.complete = True
+            if exchange.is_admitted and not exchange.is_running and not exchange.response_complete:
+                self._run(exchange)
+
+    # -- admission -------------------------------------------------------------------------------
+
+    def _admit(self, exchange: Exchange) -> None:
+        """Before any of the body is kept: where the request comes from, who sends it, whether they may."""
+        headers = exchange.headers
+        try:
+            if exchange.is_unusual:
+                self._look_closer(exchange)
+            if exchange.route.right.is_public:
+                self._take_body(exchange)
+                return
+            identity = self._identity
+            if (
+                identity is None
+                or exchange.is_unusual
+                or headers.get(b"authorization") != self._credentials
+                or not self.engine.keeper.still_holds(identity)
+            ):
+                identity = self.engine.keeper.at_once(headers, behind_proxy(self.peer, headers))
+                if identity is None:
+                    self._pause()
+                    self.engine.run(self._identify(exchange), "http-login")
+                    return
+                self._remember(exchange, identity)
+            self._let_in(exchange, identity)
+        except Exception as error:
+            self._refuse(exchange, error)
+
+    def _look_closer(self, exchange: Exchange) -> None:
+        """At what only browsers, proxies and the very careful send."""
+        headers = exchange.headers
+        if _TWICE in headers:
+            raise Refusal(400, f"the header {headers[_TWICE].decode('latin-1')} came twice")
+        if not MARKS.isdisjoint(headers):
+            is_public = exchange.route.right.is_public
+            exchange.origin = self.engine.cross_site.check(headers, is_public=is_public)
+        if b"upgrade" in headers:
+            exchange.keep_alive = False
+        exchange.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+
+    async def _identify(self, exchange: Exchange) -> None:
+        """The sender cannot be told from memory. Nothing more is read meanwhile."""
+        try:
+            peer = behind_proxy(self.peer, exchange.headers)
+            identity = await self.engine.keeper.identify(exchange.headers, peer)
+            if not exchange.disconnected:
+                self._remember(exchange, identity)
+                self._let_in(exchange, identity)
+        except Exception as error:
+            self._refuse(exchange, error)
+
+    def _remember(self, exchange: Exchange, identity: Identity) -> None:
+        """For the next request, when credentials are all that this one was told by."""
+        headers = exchange.headers
+        self._identity = identity if TELLING.isdisjoint(headers) else None
+        self._credentials = headers.get(b"authorization")
+
+    def _let_in(self, exchange: Exchange, identity: Identity) -> None:
+        exchange.identity = identity
+        headers = exchange.headers
+        if b"authorization" not in headers:
+            host = headers.get(b"host")
+            if host != self._host and identity.subject is None:  # neither credentials nor a session
+                self.engine.cross_site.check_host(host)
+                self._host = host
+        identity.check(exchange.route.right, exchange.names)
+        if self.engine.is_congested:
+            raise Refusal(503, "too many answers wait for clients to read them")
+        self._take_body(exchange)
+
+    def _refuse(self, exchange: Exchange, error: Exception) -> None:
+        if isinstance(error, TokenRefused | RightMissing) and self.engine.keeper.is_open(exchange.path):
+            exchange.identity = self.engine.keeper.everybody()
+            self._take_body(exchange)
+            return
+        if not exchange.complete:
+            length = exchange.headers.get(b"content-length", b"")
+            exchange.keep_alive = exchange.keep_alive and length.isdigit() and int(length) <= _SMALL
+        exchange.fail(error)
+
+    # -- the body --------------------------------------------------------------------------------
+
+    def _take_body(self, exchange: Exchange) -> None:
+        limit = exchange.route.max_body
+        if limit == 0:  # what comes is thrown away: the answer does not need it
+            self._start(exchange)
+            return
+        if limit is None:
+            limit = self.engine.max_body
+        length = exchange.headers.get(b"content-length")
+        exchange.expected = min(limit, _SMALL)
+        if length is not None:
+            exchange.expected = size = int(length)
+            if size > limit:
+                self._refuse_size(exchange, limit)
+                return
+            if size > _SMALL and not exchange.complete:
+                if not self.engine.room.take(self, size, lambda: self._start(exchange, size)):
+                    self._waits_since = self._moved_at
+                    self._pause()
+                    return
+                exchange.reserved = size
+        elif exchange.size > limit:
+            self._refuse_size(exchange, limit)
+            return
+        self._start(exchange)
+
+    def _start(self, exchange: Exchange, reserved: int = 0) -> None:
+        exchange.reserved = reserved or exchange.reserved
+        exchange.is_admitted = True
+        self._waits_since = 0.0
+        if not self._queue:
+            self._resume()
+        self._mark_at = self._moved_at
+        if exchange.complete or exchange.route.max_body == 0:
+            self._run(exchange)
+            return
+        if exchange.expects_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _grow(self, exchange: Exchange) -> None:
+        """A body in chunks, which does not say how much it will be."""
+        limit = exchange.route.max_body
+        limit = self.engine.max_body if limit is None else limit
+        if exchange.size > limit:
+            self._refuse_size(exchange, limit)
+            return
+        more = exchange.size + _CHUNKED_STEP - exchange.reserved
+        if self.engine.room.try_take(more):
+            exchange.reserved += more
+            exchange.expected = exchange.reserved
+            return
+        exchange.keep_alive = False
+        exchange.fail(
+            Refusal(503, "too many large requests at a time: send a content-length to wait in line")
+        )
+
+    def _refuse_size(self, exchange: Exchange, limit: int) -> None:
+        exchange.keep_alive = False  # the rest of the body may still be on its way
+        exchange.fail(Refusal(413, f"The request body is larger than {limit} bytes"))
+
+    def _let_go(self, exchange: Exchange) -> None:
+        exchange.chunks = []
+        if exchange.reserved:
+            size, exchange.reserved = exchange.reserved, 0
+            self.engine.room.give(size)
+
+    # -- running and answering -------------------------------------------------------------------
+
+    def _run(self, exchange: Exchange) -> None:
+        exchange.is_running = True
+        try:
+            exchange.route.handle(exchange)
+        except Exception as error:
+            exchange.fail(error)
+
+    def write_answer(self, exchange: Exchange, data: bytes) -> None:
+        """The whole of an answer, head and body."""
+        if exchange.reserved or exchange.chunks:
+            self._let_go(exchange)
+        transport = self.transport
+        if exchange.disconnected or transport.is_closing():
+            if exchange.on_dropped is not None:
+                exchange.on_dropped()
+            return
+        exchange.on_dropped = None  # lets go of what was handed out
+        transport.write(data)
+        self._answered(exchange)
+
+    async def stream(
+        self,
+        exchange: Exchange,
+        content_type: str,
+        headers: Mapping[str, str],
+        chunks: AsyncGenerator[bytes, None],
+    ) -> None:
+        """Answer piece by piece, as fast as the client reads."""
+        self._let_go(exchange)
+        transport = self.transport
+        transport.write(exchange.head_of(200, content_type, headers, None))
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    if exchange.disconnected or transport.is_closing():
+                        return
+                    if chunk and not exchange.is_head:
+                        transport.writelines((b"%x\r\n" % len(chunk), chunk, b"\r\n"))
+                        del chunk  # the transport has it: a slow client costs it once
+                        await self._drain()
+        except Exception as error:
+            # The head is out: all that can be said now is that the answer is not whole.
+            log.error("answer broken off", exc_info=error)
+            exchange.response_complete = True
+            transport.abort()
+            return
+        exchange.response_complete = True
+        if not transport.is_closing():
+            transport.write(b"" if exchange.is_head else b"0\r\n\r\n")
+            self._answered(exchange)
+
+    async def _drain(self) -> None:
+        while self.write_paused and not self.transport.is_closing():
+            self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    def _answered(self, exchange: Exchange) -> None:
+        if not exchange.keep_alive or self._is_stopping:
+            self._part(exchange)
+        elif self.write_paused:
+            self._is_unread = True
+            self._pause()
+        else:
+            self._take_next()
+
+    def _take_next(self) -> None:
+        self._active = None
+        if self._is_taking:
+            return
+        self._is_taking = True
+        while self._active is None and self._queue:
+            self._active = self._queue.popleft()
+            self._admit(self._active)
+        self._is_taking = False
+        if self._active is None:
+            self._resume()
+
+    def _part(self, exchange: Exchange) -> None:
+        """The last answer is written."""
+        self._active = None
+        self._queue.clear()
+        if exchange.complete:
+            self._is_discarding = True
+            self.transport.close()
+            return
+        # Closing a socket with unread bytes in it is a reset, which can overtake the answer.
+        self._resume()
+        self._is_discarding = True
+        self._loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _end(self, status: int, text: str, code: str) -> None:
+        """Say why, and hang up: there is no request that could be answered."""
+        self._is_discarding = True
+        if not self.transport.is_closing():
+            body = error_body(text, code)
+            self.transport.write(json_head(status) + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
+            self.transport.close()
+
+    # -- for the engine --------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Close, or answer what runs and then close."""
+        self._is_stopping = True
+        if self._active is None:
+            self.transport.close()
+        else:
+            self._active.keep_alive = False
+
+    def check_time(self, now: float) -> None:
+        """Hang up on a client that is too slow to ask: it costs a socket, and perhaps memory."""
+        patience = self.engine.patience
+        reading = self._reading
+        if self._head_began:
+            if now - self._head_began > patience.head:
+                self.transport.abort()
+        elif reading is not None:
+            self._check_body(reading, now)
+        elif self._active is None and not self._is_paused:
+            most = patience.idle if self._requests else patience.head
+            if now - self._moved_at > most:
+                self.transport.close()
+
+    def _check_body(self, exchange: Exchange, now: float) -> None:
+        patience = self.engine.patience
+        if self._is_paused:
+            if self._waits_since and now - self._waits_since > patience.room:
+                self._waits_since = 0.0
+                self.engine.room.withdraw(self)
+                self._refuse(
+                    exchange, Refusal(503, "there is no memory for a body of this size at the moment")
+                )
+            return
+        if now - self._mark_at <= patience.body:
+            return
+        if exchange.size - self._mark_size >= patience.body_bytes:
+            self._mark_at, self._mark_size = now, exchange.size
+            return
+        log.info("body stalled", extra={"peer": self.peer.address, "bytes": exchange.size})
+        exchange.keep_alive = False
+        if exchange.response_complete or exchange.is_running:
+            self.transport.abort()
+        else:
+            exchange.fail(Refusal(408, f"the body did not come within {patience.body:g} seconds"))
+
+
+def _absolute(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a target that is a whole address, as proxies get it; or of none (``*``)."""
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserInvalidURLError:
+        return url, b""
+    return parsed.path or b"/", parsed.query or b""

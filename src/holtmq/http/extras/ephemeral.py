@@ -8,9 +8,20 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.extras.ephemeral import NAMELESS, EphemeralConfig, EphemeralQueue
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.endpoints import (
+    CONFIGURE,
+    CONFIGURE_QUEUE,
+    LOOK,
+    LOOK_AT_QUEUE,
+    READ,
+    WRITE,
+    Call,
+    Endpoint,
+    Reply,
+)
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import raw
 from holtmq.http.queues.push import check_text
@@ -82,6 +93,7 @@ def _queue(call: Call, name: str) -> EphemeralQueue:
 
 async def configure(call: Call) -> object:
     asked = call.json(ConfigureIn)
+    call.require(Action.CONFIGURE, asked.queue)
     options = asked.options
     if options.policy not in (None, "reject", "dropOldest"):
         raise Refusal(400, "policy must be reject or dropOldest")
@@ -118,6 +130,7 @@ def _options_out(config: EphemeralConfig) -> dict[str, object]:
 
 async def push(call: Call) -> object:
     asked = call.json(PushIn)
+    call.require(Action.WRITE, asked.queue)
     check_text(call.body)
     call.context.check_alarm()
     payloads = [bytes(message.payload) for message in asked.messages]
@@ -128,6 +141,7 @@ async def push(call: Call) -> object:
 async def pop(call: Call) -> object:
     query = call.query
     name, group = query.text("queue"), query.text("group", NAMELESS)
+    call.require(Action.READ, name)
     queue = _queue(call, name)
     limit = query.number("batch", 1, 1, call.context.config.http.max_batch)
     wait_ms = query.number("timeout", 30_000, high=call.context.config.http.max_wait_ms)
@@ -167,6 +181,7 @@ async def _changed(queue: EphemeralQueue, due: float | None, now: float, seconds
 
 async def ack(call: Call) -> object:
     asked = call.json(AcksIn)
+    call.require(Action.READ, asked.queue)
     queue = call.service.ephemeral.get(asked.queue)
     outcomes = ["unknown"] * len(asked.acks)
     held: dict[int, tuple[str, int, bool]] = {}
@@ -199,6 +214,7 @@ def _place(id_: str) -> tuple[str, str, int] | None:
 
 async def reset(call: Call) -> object:
     asked = call.json(QueueIn)
+    call.require(Action.READ, asked.queue)
     queue = call.service.ephemeral.get(asked.queue)
     return {"queue": asked.queue, "dropped": 0 if queue is None else queue.reset()}
 
@@ -210,7 +226,8 @@ async def delete(call: Call) -> object:
 
 async def list_queues(call: Call) -> object:
     now = call.now
-    return {"queues": [_gauges_out(queue, now) for queue in call.service.ephemeral.values()]}
+    queues = [queue for queue in call.service.ephemeral.values() if call.may_read(queue.name)]
+    return {"queues": [_gauges_out(queue, now) for queue in queues]}
 
 
 async def depth(call: Call) -> object:
@@ -244,7 +261,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         f"{_BASE}/configure",
-        WRITE,
+        CONFIGURE,
         "ephemeral",
         "Declare a queue",
         configure,
@@ -261,15 +278,15 @@ ENDPOINTS: Final = (
         body=PushIn,
         statuses=(201, 400, 429),
     ),
-    Endpoint("GET", f"{_BASE}/pop", WRITE, "ephemeral", "Pop", pop, query=_POP),
-    Endpoint("POST", f"{_BASE}/ack", WRITE, "ephemeral", "Acknowledge", ack, body=AcksIn),
-    Endpoint("POST", f"{_BASE}/reset", WRITE, "ephemeral", "Throw the contents away", reset, body=QueueIn),
-    Endpoint("DELETE", f"{_BASE}/queue/{{queue}}", WRITE, "ephemeral", "Delete a queue", delete),
-    Endpoint("GET", f"{_BASE}/queues", READ, "ephemeral", "List queues", list_queues),
+    Endpoint("GET", f"{_BASE}/pop", READ, "ephemeral", "Pop", pop, query=_POP),
+    Endpoint("POST", f"{_BASE}/ack", READ, "ephemeral", "Acknowledge", ack, body=AcksIn),
+    Endpoint("POST", f"{_BASE}/reset", READ, "ephemeral", "Throw the contents away", reset, body=QueueIn),
+    Endpoint("DELETE", f"{_BASE}/queue/{{queue}}", CONFIGURE_QUEUE, "ephemeral", "Delete a queue", delete),
+    Endpoint("GET", f"{_BASE}/queues", LOOK, "ephemeral", "List queues", list_queues),
     Endpoint(
         "GET",
         f"{_BASE}/queues/{{queue}}/depth",
-        READ,
+        LOOK_AT_QUEUE,
         "ephemeral",
         "A queue's gauges",
         depth,

@@ -9,10 +9,13 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Identity
 from holtmq.broker.partitioned.extras.keyed import FOREVER, KeyDecision, KeyOp, KeyResult, Row, Verb
+from holtmq.broker.partitioned.extras.locks import NAMESPACE as LOCKS
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine import paging
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.endpoints import LOOK, READ_OR_WRITE, WRITE, Call, Endpoint, Reply
 from holtmq.http.engine.wire import iso_ms, raw
 from holtmq.http.queues.push import check_text
 
@@ -23,6 +26,7 @@ _PAGE_MAX: Final = 1000
 _US: Final = 1_000_000
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
 _STORES: Final = (Verb.PUT, Verb.PUT_IF_ABSENT, Verb.INCR)
+_LOOKS: Final = (Verb.GET, Verb.GET_MANY, Verb.GET_PREFIX, Verb.CHECK)
 _CODES: Final = {403: "timer_horizon_exceeded", 413: "payload_too_large"}
 
 
@@ -114,6 +118,20 @@ def read_operation(asked: OperationIn) -> KeyOp:
     )
 
 
+def check_rights(sender: Identity, ops: Sequence[KeyOp]) -> None:
+    """403 unless the sender may read, or write, what each operation is about: its namespace's name; of a
+    lock, the lock's."""
+    for op in ops:
+        action = Action.READ if op.verb in _LOOKS else Action.WRITE
+        if op.namespace != LOCKS:
+            sender.require(action, op.namespace)
+        elif op.key:
+            sender.require(action, op.key.rpartition("#")[0])
+        else:
+            for name in op.keys or (op.prefix,):
+                sender.require(action, name.rpartition("#")[0] or name)
+
+
 def stores(ops: Sequence[KeyOp]) -> bool:
     """Whether any of these puts a row, which a broker short of room does not take."""
     return any(op.verb in _STORES for op in ops)
@@ -194,6 +212,7 @@ async def run_batch(call: Call) -> object:
         ops = [read_operation(operation) for operation in asked]
     except KvRefused as refused:
         return refused.reply()
+    check_rights(call.identity, ops)
     if stores(ops):
         call.context.check_alarm()
     decision = call.service.keyed.decide(ops, micros(call.now))
@@ -282,6 +301,7 @@ async def _one(call: Call, operation: OperationIn) -> Reply | dict[str, object]:
         op = read_operation(operation)
     except KvRefused as refused:
         return refused.reply()
+    check_rights(call.identity, [op])
     if stores([op]):
         call.context.check_alarm()
     decision = call.service.keyed.decide([op], micros(call.now))
@@ -296,9 +316,15 @@ async def _one(call: Call, operation: OperationIn) -> Reply | dict[str, object]:
 _ROW: Final = "/api/v1/kv/{ns}/{key:path}"
 ENDPOINTS: Final = (
     Endpoint(
-        "POST", "/api/v1/kv", WRITE, "keyed rows", "Operations on rows, all at once", run_batch, body=BatchIn
+        "POST",
+        "/api/v1/kv",
+        READ_OR_WRITE,
+        "keyed rows",
+        "Operations on rows, all at once",
+        run_batch,
+        body=BatchIn,
     ),
-    Endpoint("GET", _ROW, READ, "keyed rows", "One row", get_row),
+    Endpoint("GET", _ROW, LOOK, "keyed rows", "One row", get_row),
     Endpoint("PUT", _ROW, WRITE, "keyed rows", "Put one row", put_row, body=PutIn),
     Endpoint("DELETE", _ROW, WRITE, "keyed rows", "Delete one row", delete_row),
 )

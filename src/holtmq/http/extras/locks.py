@@ -8,9 +8,10 @@ from uuid import uuid4
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.extras.locks import NAMESPACE, Held, LockAnswer, row_key
 from holtmq.broker.partitioned.groups.group import micros
-from holtmq.http.engine.endpoints import WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import READ_OR_WRITE, Call, Endpoint
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.extras.keyed import KvRefused
 
@@ -41,6 +42,8 @@ async def run_locks(call: Call) -> object:
             _check(asked)
     except KvRefused as refused:
         return refused.reply("locks_bad_request")
+    for asked in operations:
+        call.require(Action.READ if asked.op == "get" else Action.WRITE, asked.name)
     results = [_run(call, index, asked) for index, asked in enumerate(operations)]
     await call.durable()
     return {"results": results}
@@ -117,5 +120,7 @@ def _holder(held: Held) -> dict[str, object]:
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/api/v1/locks", WRITE, "locks", "Locks and semaphores", run_locks, body=LocksIn),
+    Endpoint(
+        "POST", "/api/v1/locks", READ_OR_WRITE, "locks", "Locks and semaphores", run_locks, body=LocksIn
+    ),
 )

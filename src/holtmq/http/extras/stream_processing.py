@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.commands.atomic_commit import Cycle, CycleAck, run_cycle
 from holtmq.broker.partitioned.extras.stream_state import ConfigMismatch, StateOp
@@ -17,7 +18,7 @@ from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import PushItem, PushResult
 from holtmq.http.engine import paging
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import iso_ms, raw
 from holtmq.http.queues.push import PushItemIn, check_text, read_item
@@ -74,6 +75,9 @@ async def register(call: Call) -> object:
     name = _need(asked.name, "name")
     source = _need(asked.source_queue, "source_queue")
     config_hash = _need(asked.config_hash, "config_hash")
+    call.require(Action.READ, source)
+    if asked.sink_queue:
+        call.require(Action.WRITE, asked.sink_queue)
     try:
         done = call.service.streams.register(
             name, source, asked.sink_queue or "", config_hash, bool(asked.reset), str(uuid4())
@@ -94,6 +98,7 @@ async def register(call: Call) -> object:
 
 async def read_state(call: Call) -> object:
     asked = call.json(StateIn)
+    call.require_at(Action.READ, partition_of(asked.partition_id or ""))
     rows = call.service.streams.rows(
         _need(asked.query_id, "query_id"),
         _need(asked.partition_id, "partition_id"),
@@ -123,6 +128,9 @@ async def cycle(call: Call) -> object:
     if any(item.delay_seconds for item in asked.push_items or ()):
         raise Refusal(400, "delaySeconds is not possible in a cycle: push such messages by themselves")
     items = [read_item(item, call.subject) for item in asked.push_items or ()]
+    call.require_at(Action.READ, where)
+    for name in {item.queue for item in items}:
+        call.require(Action.WRITE, name)
     if items:
         call.context.check_alarm()
     for name in {item.queue for item in items}:
@@ -190,7 +198,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/streams/v1/queries",
-        WRITE,
+        READ,
         "streams",
         "Register a query",
         register,
@@ -200,7 +208,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/streams/v1/state/get",
-        READ,
+        LOOK,
         "streams",
         "Read state rows",
         read_state,
@@ -210,7 +218,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/streams/v1/cycle",
-        WRITE,
+        READ,
         "streams",
         "Commit a cycle",
         cycle,

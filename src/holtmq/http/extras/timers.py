@@ -10,13 +10,15 @@ from uuid import uuid4
 
 import msgspec
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Identity
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.log.bodies import ID_MAX
 from holtmq.broker.partitioned.log.identifiers import promised_id
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import LOOK_AT_QUEUE, WRITE, WRITE_QUEUE, Call, Endpoint
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.extras.keyed import KvRefused
 from holtmq.http.queues.push import NAME_MAX, check_text
@@ -59,6 +61,11 @@ class TimerOperations:
         self._put: list[Timed] = []
         self._ended: list[tuple[str, str]] = []
         self.results: list[dict[str, object]] = []
+
+    def check_rights(self, sender: Identity) -> None:
+        """403 unless the sender may write to every queue that was named."""
+        for queue, _ in self._named:
+            sender.require(Action.WRITE, queue)
 
     def add(self, document: object) -> None:
         """One operation; raises KvRefused."""
@@ -175,6 +182,7 @@ async def run_timers(call: Call) -> object:
             timer_operations.add(operation)
     except KvRefused as refused:
         return refused.reply("timers_bad_request")
+    timer_operations.check_rights(call.identity)
     if timer_operations.queues:
         call.context.check_alarm()
     for name in timer_operations.queues:
@@ -209,7 +217,10 @@ async def _commit(call: Call, timer_operations: TimerOperations) -> None:
 async def cancel_timer(call: Call) -> object:
     timer_operations = TimerOperations(call.service, call.subject, call.now)
     asked = {"op": "cancel", "queue": call.path["queue"], "timerKey": call.path["key"]}
-    timer_operations.add({**asked, "txn": call.query.optional("txn")})
+    try:
+        timer_operations.add({**asked, "txn": call.query.optional("txn")})
+    except KvRefused as refused:
+        return refused.reply("timers_bad_request")
     await _commit(call, timer_operations)
     return timer_operations.results[0]
 
@@ -261,17 +272,19 @@ ENDPOINTS: Final = (
     Endpoint(
         "DELETE",
         "/api/v1/timers/{queue}/{key:path}",
-        WRITE,
+        WRITE_QUEUE,
         "timers",
         "Cancel one timer",
         cancel_timer,
         query=("txn",),
     ),
-    Endpoint("GET", "/api/v1/timers/{queue}/{key:path}", READ, "timers", "Look at one timer", peek_timer),
+    Endpoint(
+        "GET", "/api/v1/timers/{queue}/{key:path}", LOOK_AT_QUEUE, "timers", "Look at one timer", peek_timer
+    ),
     Endpoint(
         "GET",
         "/api/v1/timers/{queue}",
-        READ,
+        LOOK_AT_QUEUE,
         "timers",
         "A queue's timers by key",
         list_timers,

@@ -7,12 +7,13 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.commands.admin import trace
 from holtmq.broker.partitioned.extras.traces import Traced
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.endpoints import LOOK, MONITOR, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.paging import page_out, within_bytes
 from holtmq.http.engine.wire import iso_ms, raw
@@ -51,6 +52,7 @@ async def add_trace(call: Call) -> object:
         raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
     call.context.check_alarm()
     where = partition_of(asked.partition_id) or (0, 0)
+    call.require_at(Action.READ, where)
     try:
         event = trace(
             call.service,
@@ -82,6 +84,7 @@ def _event_out(event: Traced) -> dict[str, object]:
 
 async def message_traces(call: Call) -> object:
     where = partition_of(call.path["partition"]) or (0, 0)
+    call.require_at(Action.READ, where)
     # Clients that know of no pages want all of them: the default is the most there is.
     limit, skip = call.query.number("limit", 10_000, 0, 10_000), call.query.number("offset", 0)
     events, total = call.service.store.traces.of_message(*where, call.path["transaction"], limit, skip)
@@ -96,11 +99,15 @@ async def message_traces(call: Call) -> object:
 async def named_traces(call: Call) -> object:
     limit, skip = call.query.number("limit", 100, 0, 10_000), call.query.number("offset", 0)
     from_us, to_us = call.query.time_us("from"), call.query.time_us("to")
-    if from_us is None and to_us is None:
+    if from_us is None and to_us is None and call.identity.reads_everything:
         events, total = call.service.store.traces.named(call.path["name"], limit, skip)
     else:
         everything, _ = call.service.store.traces.named(call.path["name"], 1 << 30, 0)
-        fitting = [e for e in everything if (from_us or 0) <= e.created_us <= (to_us or 1 << 62)]
+        fitting = [
+            event
+            for event in everything
+            if (from_us or 0) <= event.created_us <= (to_us or 1 << 62) and _shown(call, event)
+        ]
         events, total = fitting[skip : skip + limit], len(fitting)
     rows = within_bytes(_named_out(call, event) for event in events)
     return {
@@ -108,6 +115,11 @@ async def named_traces(call: Call) -> object:
         "total": total,
         "pagination": page_out(limit, skip, len(rows) < len(events)),
     }
+
+
+def _shown(call: Call, event: Traced) -> bool:
+    queue = call.service.store.by_number.get(event.queue)
+    return call.identity.reads_everything or (queue is not None and call.may_read(queue.name))
 
 
 def _named_out(call: Call, event: Traced) -> dict[str, object]:
@@ -150,7 +162,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/v1/traces",
-        WRITE,
+        READ,
         "traces",
         "Leave a trace event with a message",
         add_trace,
@@ -158,12 +170,18 @@ ENDPOINTS: Final = (
         statuses=(201, 400, 404, 413, 503),
     ),
     Endpoint(
-        "GET", "/api/v1/traces/names", READ, "traces", "Names in use", trace_names, query=("limit", "offset")
+        "GET",
+        "/api/v1/traces/names",
+        MONITOR,
+        "traces",
+        "Names in use",
+        trace_names,
+        query=("limit", "offset"),
     ),
     Endpoint(
         "GET",
         "/api/v1/traces/by-name/{name}",
-        READ,
+        LOOK,
         "traces",
         "Events of a name, newest first",
         named_traces,
@@ -172,7 +190,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/traces/{partition}/{transaction}",
-        READ,
+        LOOK,
         "traces",
         "Events of a message, oldest first",
         message_traces,

@@ -1,30 +1,25 @@
-"""RabbitMQ's management HTTP API, the part that operators script against: the table and the application.
+"""RabbitMQ's management HTTP API, the part that operators script against: the table and how it is served.
 
-Owns: routing under ``/api/`` (not ``/api/v1/``), the order login, tags, change, durable, answer. Must not
-touch: what a handler does. There is no CORS here on purpose: a web page that somebody opens on the broker's
-machine must not be able to log in as ``guest``.
+Owns: routing under ``/api/`` (not ``/api/v1/``), the order change, durable, answer. Must not touch: what a
+handler does, logins and rights (the connection has checked them).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from holtmq.http.engine.codings import ACCEPTED, plain_body
+from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.wire import Query, segment
+from holtmq.http.engine.exchange import Exchange, Found, Route
+from holtmq.http.engine.router import Router
+from holtmq.http.engine.wire import Query
 from holtmq.http.management import definitions as management_definitions
 from holtmq.http.management import health as management_health
 from holtmq.http.management import messages as management_messages
 from holtmq.http.management import status as management_status
 from holtmq.http.management import topology as management_topology
 from holtmq.http.management import users as management_users
-from holtmq.http.management.access import log_in
 from holtmq.http.management.call import Answer, ManagementCall, Row
 from holtmq.http.management.paging import one_page
 from holtmq.http.management.wire import encode, error_answer, ordered, pick
@@ -38,33 +33,60 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_definitions.ROWS,
     *management_health.ROWS,
 )
-_PREFIX: Final = "/api/"
-_NOT_OURS: Final = "/api/v1/"
-_CODINGS: Final = {"accept-encoding": ACCEPTED}
+_PREFIX: Final = b"/api/"
+_NOT_OURS: Final = b"/api/v1/"
 _CHALLENGE: Final = {"www-authenticate": 'Basic realm="HoltMQ Management"'}
 
 
-def with_management(context: Context, other: ASGIApp) -> ASGIApp:
-    """The management API in front of the application that answers everything else."""
-    by_path: dict[str, dict[str, Row]] = {}
-    for row in ROWS:
-        by_path.setdefault(row.path, {})[row.method] = row
-    routes = [Route(path, _bind(context, methods)) for path, methods in by_path.items()]
-    for route in routes:
-        route.methods = None  # all of them: a wrong one is refused in this API's own form
-    router = Router(routes, redirect_slashes=False, default=_unknown)
+def is_management(path: bytes) -> bool:
+    """Whether a path belongs to this API."""
+    return path.startswith(_PREFIX) and not path.startswith(_NOT_OURS)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            path = scope["raw_path"].decode("latin-1")
-            if path.startswith(_PREFIX) and not path.startswith(_NOT_OURS):
-                path = _without_slash(path)
-                # Routed undecoded: the default vhost is %2F and must stay one segment.
-                await router({**scope, "path": path}, receive, send)
-                return
-        await other(scope, receive, send)
 
-    return app
+class ManagementApi:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._router: Router[Route] = Router()
+        for row in ROWS:
+            route = Route(self._bound(row), row.right, error_form=_error_form)
+            self._router.add(row.method, row.path, route)
+
+    def find(self, method: bytes, path: bytes) -> Found:
+        """The route of a request, or one that says what is wrong with it."""
+        word, where = method.decode("latin-1"), _without_slash(path.decode("latin-1"))
+        found = self._router.find("GET" if word == "HEAD" else word, where)
+        if found is not None:
+            return found
+        methods = self._router.methods(where)
+        if not methods:
+            return _NOT_FOUND
+        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+
+        def refuse(exchange: Exchange) -> None:
+            status, body = error_answer(Refusal(405, f"{word} is not possible here"))
+            exchange.answer_with(status, body, headers={"allow": allowed})
+
+        return Route(refuse, PUBLIC, 0, _error_form), {}
+
+    def _bound(self, row: Row) -> Callable[[Exchange], None]:
+        name = f"http {row.method} {row.path}"
+
+        async def run(exchange: Exchange) -> None:
+            try:
+                body = exchange.unpacked_body
+                reason = exchange.header(b"x-reason") or ""
+                query = Query(exchange.query)
+                call = ManagementCall(self._context, exchange.identity, exchange.names, query, body, reason)
+                _answer(exchange, await _run(row, call), row, call)
+            except Exception as error:
+                exchange.fail(error)
+
+        def handle(exchange: Exchange) -> None:
+            exchange.connection.engine.run(run(exchange), name)
+
+        return handle
 
 
 def _without_slash(path: str) -> str:
@@ -74,31 +96,17 @@ def _without_slash(path: str) -> str:
     return path.removesuffix("/")
 
 
-def _bind(context: Context, methods: dict[str, Row]) -> Callable[[Request], Awaitable[Response]]:
-    allowed = {"allow": ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))}
+def _error_form(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
+    status, body = error_answer(error)
+    return status, body, _CHALLENGE if status == 401 else {}
 
-    async def run(request: Request) -> Response:
-        method = "GET" if request.method == "HEAD" else request.method
-        try:
-            row = methods.get(method)
-            if row is None:
-                raise Refusal(405, f"{request.method} is not possible here")
-            host = request.client.host if request.client is not None else ""
-            user = await log_in(context.authenticator, request.headers.get("authorization"), host)
-            row.need.check(user)
-            body = await _read(request, context.config.http.max_body_bytes)
-            path = {name: segment(value) for name, value in request.path_params.items()}
-            reason = request.headers.get("x-reason", "")
-            call = ManagementCall(context, user, path, Query(request.scope["query_string"]), body, reason)
-            return _answer(await _run(row, call), row, call)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except Exception as error:
-            status, answer = error_answer(error)
-            headers = {401: _CHALLENGE, 405: allowed, 415: _CODINGS}.get(status)
-            return Response(answer, status, headers, "application/json")
 
-    return run
+def _unknown(exchange: Exchange) -> None:
+    status, body = error_answer(Refusal(404, "Not Found"))
+    exchange.answer_with(status, body)
+
+
+_NOT_FOUND: Final[Found] = (Route(_unknown, PUBLIC, 0, _error_form), {})
 
 
 async def _run(row: Row, call: ManagementCall) -> object:
@@ -130,36 +138,17 @@ async def _durable(journal: Journal) -> None:
     await done
 
 
-def _answer(result: object, row: Row, call: ManagementCall) -> Response:
+def _answer(exchange: Exchange, result: object, row: Row, call: ManagementCall) -> None:
     if isinstance(result, Answer):
-        headers = {"location": result.location} if result.location else None
-        if result.body is None:
-            return Response(None, result.status, headers)
-        return Response(encode(result.body), result.status, headers, "application/json")
+        headers = {"location": result.location} if result.location else {}
+        body = b"" if result.body is None else encode(result.body)
+        exchange.answer_with(result.status, body, "application/json" if body else "", headers)
+        return
     query = call.query
     columns = query.text("columns")
     rows = ordered(result, query.text("sort"), query.text("sort_reverse") == "true")
     if row.paged and query.has("page") and isinstance(rows, list):
-        page = one_page(rows, query, call.user)
-        return _json({**page, "items": pick(page["items"], columns)})
-    return _json(pick(rows, columns))
-
-
-def _json(value: object) -> Response:
-    return Response(encode(value), 200, media_type="application/json")
-
-
-async def _read(request: Request, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise Refusal(413, f"the request body is larger than {limit} bytes")
-        chunks.append(chunk)
-    return plain_body(b"".join(chunks), request.headers.get("content-encoding"), limit)
-
-
-async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    status, answer = error_answer(Refusal(404, "Not Found"))
-    await Response(answer, status, media_type="application/json")(scope, receive, send)
+        page = one_page(rows, query)
+        exchange.answer(200, encode({**page, "items": pick(page["items"], columns)}))
+        return
+    exchange.answer(200, encode(pick(rows, columns)))

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from holtmq.auth.permissions import Action
-from holtmq.auth.users import User
+from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
+from holtmq.auth.rights import MONITORING, Identity, Right
 from holtmq.broker.broker import Broker
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.context import Context
+from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query
-from holtmq.http.management.access import Need, require
+from holtmq.http.management.access import ADMINISTER
 from holtmq.http.management.wire import read_json
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class ManagementCall:
     """A request that was let in."""
 
     context: Context
-    user: User
+    identity: Identity
     path: dict[str, str]
     query: Query
     body: bytes
@@ -52,8 +53,15 @@ class ManagementCall:
 
     @property
     def vhost(self) -> VHost:
-        """The vhost in the path, or 404."""
-        return self.broker.vhost(self.path["vhost"])
+        """The vhost in the path, or 404; 403 for one that the user can neither enter nor look into."""
+        vhost = self.broker.vhost(self.path["vhost"])
+        if not self.sees(vhost.name):
+            raise Refusal(403, f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'")
+        return vhost
+
+    def sees(self, vhost: str) -> bool:
+        """Whether lists show the vhost to the user."""
+        return self.identity.has_tag(MONITORING) or self.identity.may_enter(vhost)
 
     def json(self, kind: type[T]) -> T:
         """The body as this struct, or 400."""
@@ -61,7 +69,7 @@ class ManagementCall:
 
     def require(self, action: Action, name: str) -> None:
         """403 when the user may not do this in the path's vhost."""
-        require(self.broker, self.user, self.path["vhost"], action, name)
+        self.identity.require_in(self.path["vhost"], action, name or DEFAULT_EXCHANGE)
 
     def refuse_if_failed(self) -> None:
         """503 before state changes: a journal that failed takes nothing more."""
@@ -79,5 +87,5 @@ class Row:
     method: str
     path: str
     handler: Handler
-    need: Need = Need.ADMINISTRATOR
+    right: Right = ADMINISTER
     paged: bool = False  # a list that can be asked for page by page

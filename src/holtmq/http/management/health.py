@@ -10,7 +10,7 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.message import make_address
 from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.access import Need
+from holtmq.http.management.access import ALL_ACTIONS, LOGIN
 from holtmq.http.management.call import NODE, Answer, ManagementCall, Row
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
@@ -113,13 +113,13 @@ async def aliveness(call: ManagementCall) -> object:
 
 _CHECKS: Final = "/api/health/checks"
 ROWS: Final = (
-    Row("GET", f"{_CHECKS}/alarms", alarms, Need.LOGIN),
-    Row("GET", f"{_CHECKS}/local-alarms", local_alarms, Need.LOGIN),
-    Row("GET", f"{_CHECKS}/ready-to-serve-clients", ready, Need.LOGIN),
-    Row("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts, Need.LOGIN),
-    Row("GET", _CHECKS + "/port-listener/{port}", port_listener, Need.LOGIN),
-    Row("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, Need.LOGIN),
-    Row("GET", f"{_CHECKS}/node-is-quorum-critical", single_node, Need.LOGIN),
-    Row("GET", f"{_CHECKS}/node-is-mirror-sync-critical", single_node, Need.LOGIN),
-    Row("GET", "/api/aliveness-test/{vhost}", aliveness, Need.LOGIN),
+    Row("GET", f"{_CHECKS}/alarms", alarms, LOGIN),
+    Row("GET", f"{_CHECKS}/local-alarms", local_alarms, LOGIN),
+    Row("GET", f"{_CHECKS}/ready-to-serve-clients", ready, LOGIN),
+    Row("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts, LOGIN),
+    Row("GET", _CHECKS + "/port-listener/{port}", port_listener, LOGIN),
+    Row("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, LOGIN),
+    Row("GET", f"{_CHECKS}/node-is-quorum-critical", single_node, LOGIN),
+    Row("GET", f"{_CHECKS}/node-is-mirror-sync-critical", single_node, LOGIN),
+    Row("GET", "/api/aliveness-test/{vhost}", aliveness, ALL_ACTIONS),
 )

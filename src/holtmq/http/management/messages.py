@@ -18,6 +18,7 @@ from holtmq.broker.message import Message, make_address
 from holtmq.broker.work.leases import Holder, Ledger
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.access import READ_QUEUE, WRITE_EXCHANGE
 from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
 from holtmq.http.management.topology import exchange_name
 from holtmq.http.management.wire import checked_key, checked_table, plain
@@ -94,7 +95,7 @@ async def publish(call: ManagementCall) -> object:
     header = encode_header(len(body), encode_properties(_properties(given.properties)))
     flow = call.broker.flow
     traits = flow.traits.of(header)
-    user = call.user
+    user = call.identity
     if traits.user_id not in (None, user.name) and _IMPERSONATOR not in user.tags:
         raise Refusal(
             400, f"user_id property set to '{traits.user_id}' but authenticated user was '{user.name}'"
@@ -214,7 +215,7 @@ async def purge(call: ManagementCall) -> Answer:
 
 _PROPERTIES: Final = tuple(field.name for field in fields(Properties))
 ROWS: Final = (
-    Row("POST", "/api/exchanges/{vhost}/{exchange}/publish", publish),
-    Row("POST", "/api/queues/{vhost}/{queue}/get", get),
-    Row("DELETE", "/api/queues/{vhost}/{queue}/contents", purge),
+    Row("POST", "/api/exchanges/{vhost}/{exchange}/publish", publish, WRITE_EXCHANGE),
+    Row("POST", "/api/queues/{vhost}/{queue}/get", get, READ_QUEUE),
+    Row("DELETE", "/api/queues/{vhost}/{queue}/contents", purge, READ_QUEUE),
 )

@@ -12,7 +12,7 @@ from holtmq import __version__
 from holtmq.broker.topology.exchanges import Kind
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.access import Need
+from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.operator.system import resident_bytes, total_memory
@@ -60,7 +60,7 @@ async def overview(call: ManagementCall) -> object:
 
 
 async def whoami(call: ManagementCall) -> object:
-    return {"name": call.user.name, "tags": list(call.user.tags)}
+    return {"name": call.identity.name, "tags": list(call.identity.tags)}
 
 
 async def nodes(call: ManagementCall) -> list[dict[str, object]]:
@@ -146,18 +146,18 @@ def _vhost(call: ManagementCall) -> str | None:
 
 
 ROWS: Final = (
-    Row("GET", "/api/overview", overview, Need.MONITORING),
-    Row("GET", "/api/whoami", whoami, Need.LOGIN),
-    Row("GET", "/api/nodes", nodes, Need.MONITORING),
-    Row("GET", "/api/nodes/{node}", node, Need.MONITORING),
-    Row("GET", "/api/parameters", nothing, Need.MONITORING),
-    Row("GET", "/api/vhost-limits", nothing, Need.MONITORING),
-    Row("GET", "/api/connections", connections, Need.MONITORING, paged=True),
-    Row("GET", "/api/connections/{connection}", connection, Need.MONITORING),
+    Row("GET", "/api/overview", overview, MONITOR),
+    Row("GET", "/api/whoami", whoami, LOGIN),
+    Row("GET", "/api/nodes", nodes, MONITOR),
+    Row("GET", "/api/nodes/{node}", node, MONITOR),
+    Row("GET", "/api/parameters", nothing, MONITOR),
+    Row("GET", "/api/vhost-limits", nothing, MONITOR),
+    Row("GET", "/api/connections", connections, MONITOR, paged=True),
+    Row("GET", "/api/connections/{connection}", connection, MONITOR),
     Row("DELETE", "/api/connections/{connection}", close_connection),
-    Row("GET", "/api/vhosts/{vhost}/connections", connections, Need.MONITORING, paged=True),
-    Row("GET", "/api/channels", channels, Need.MONITORING, paged=True),
-    Row("GET", "/api/vhosts/{vhost}/channels", channels, Need.MONITORING, paged=True),
-    Row("GET", "/api/consumers", consumers, Need.MONITORING),
-    Row("GET", "/api/consumers/{vhost}", consumers, Need.MONITORING),
+    Row("GET", "/api/vhosts/{vhost}/connections", connections, MONITOR, paged=True),
+    Row("GET", "/api/channels", channels, MONITOR, paged=True),
+    Row("GET", "/api/vhosts/{vhost}/channels", channels, MONITOR, paged=True),
+    Row("GET", "/api/consumers", consumers, MONITOR),
+    Row("GET", "/api/consumers/{vhost}", consumers, MONITOR),
 )

@@ -12,7 +12,7 @@ from holtmq.broker.errors import NotFound
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
-from holtmq.http.management.access import Need
+from holtmq.http.management.access import BIND, CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.wire import (
     BindingIn,
@@ -71,7 +71,9 @@ def _queue(call: ManagementCall) -> WorkQueue:
 
 def _vhosts(call: ManagementCall) -> list[VHost]:
     broker = call.broker
-    return [call.vhost] if "vhost" in call.path else [broker.vhosts[name] for name in sorted(broker.vhosts)]
+    if "vhost" in call.path:
+        return [call.vhost]
+    return [broker.vhosts[name] for name in sorted(broker.vhosts) if call.sees(name)]
 
 
 async def list_queues(call: ManagementCall) -> object:
@@ -304,23 +306,23 @@ _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 _BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
 ROWS: Final = (
-    Row("GET", "/api/queues", list_queues, Need.MONITORING, paged=True),
-    Row("GET", "/api/queues/{vhost}", list_queues, Need.MONITORING, paged=True),
-    Row("GET", _QUEUE, show_queue, Need.MONITORING),
-    Row("PUT", _QUEUE, put_queue),
-    Row("DELETE", _QUEUE, delete_queue),
-    Row("GET", _QUEUE + "/bindings", list_queue_bindings, Need.MONITORING),
-    Row("GET", "/api/exchanges", list_exchanges, Need.MONITORING, paged=True),
-    Row("GET", "/api/exchanges/{vhost}", list_exchanges, Need.MONITORING, paged=True),
-    Row("GET", _EXCHANGE, show_exchange, Need.MONITORING),
-    Row("PUT", _EXCHANGE, put_exchange),
-    Row("DELETE", _EXCHANGE, delete_exchange),
-    Row("GET", _EXCHANGE + "/bindings/source", list_from_exchange, Need.MONITORING),
-    Row("GET", _EXCHANGE + "/bindings/destination", list_to_exchange, Need.MONITORING),
-    Row("GET", "/api/bindings", list_bindings, Need.MONITORING),
-    Row("GET", "/api/bindings/{vhost}", list_bindings, Need.MONITORING),
-    Row("GET", _BETWEEN, list_between, Need.MONITORING),
-    Row("POST", _BETWEEN, post_binding),
-    Row("GET", _BETWEEN + "/{properties}", show_binding, Need.MONITORING),
-    Row("DELETE", _BETWEEN + "/{properties}", delete_binding),
+    Row("GET", "/api/queues", list_queues, MANAGE, paged=True),
+    Row("GET", "/api/queues/{vhost}", list_queues, MANAGE, paged=True),
+    Row("GET", _QUEUE, show_queue, MANAGE),
+    Row("PUT", _QUEUE, put_queue, CONFIGURE_QUEUE),
+    Row("DELETE", _QUEUE, delete_queue, CONFIGURE_QUEUE),
+    Row("GET", _QUEUE + "/bindings", list_queue_bindings, MANAGE),
+    Row("GET", "/api/exchanges", list_exchanges, MANAGE, paged=True),
+    Row("GET", "/api/exchanges/{vhost}", list_exchanges, MANAGE, paged=True),
+    Row("GET", _EXCHANGE, show_exchange, MANAGE),
+    Row("PUT", _EXCHANGE, put_exchange, CONFIGURE_EXCHANGE),
+    Row("DELETE", _EXCHANGE, delete_exchange, CONFIGURE_EXCHANGE),
+    Row("GET", _EXCHANGE + "/bindings/source", list_from_exchange, MANAGE),
+    Row("GET", _EXCHANGE + "/bindings/destination", list_to_exchange, MANAGE),
+    Row("GET", "/api/bindings", list_bindings, MANAGE),
+    Row("GET", "/api/bindings/{vhost}", list_bindings, MANAGE),
+    Row("GET", _BETWEEN, list_between, MANAGE),
+    Row("POST", _BETWEEN, post_binding, BIND),
+    Row("GET", _BETWEEN + "/{properties}", show_binding, MANAGE),
+    Row("DELETE", _BETWEEN + "/{properties}", delete_binding, BIND),
 )

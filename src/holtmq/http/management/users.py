@@ -15,7 +15,7 @@ from holtmq.broker.errors import NotFound
 from holtmq.broker.topology.policies import Policy, PolicyBook
 from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.management.access import Need
+from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, Answer, ManagementCall, Row
 from holtmq.http.management.topology import listed_queues
 from holtmq.http.management.wire import (
@@ -51,7 +51,7 @@ def vhost_row(vhost: VHost) -> dict[str, object]:
 
 
 async def list_vhosts(call: ManagementCall) -> object:
-    return [vhost_row(call.broker.vhosts[name]) for name in sorted(call.broker.vhosts)]
+    return [vhost_row(call.broker.vhosts[name]) for name in sorted(call.broker.vhosts) if call.sees(name)]
 
 
 async def show_vhost(call: ManagementCall) -> object:
@@ -65,7 +65,8 @@ async def put_vhost(call: ManagementCall) -> Answer:
         return CHANGED
     call.broker.put_vhost(name)
     # As in RabbitMQ: whoever makes a vhost can use it.
-    call.broker.set_permissions(call.user.name, name, FULL_ACCESS)
+    if call.broker.users.user(call.identity.name) is not None:  # a token need not be a user's
+        call.broker.set_permissions(call.identity.name, name, FULL_ACCESS)
     return CREATED
 
 
@@ -196,7 +197,7 @@ def _book(broker: Broker, operator: bool) -> PolicyBook:
 
 
 async def list_policies(call: ManagementCall, operator: bool) -> object:
-    vhosts = [call.vhost.name] if "vhost" in call.path else sorted(call.broker.vhosts)
+    vhosts = [call.vhost.name] if "vhost" in call.path else sorted(filter(call.sees, call.broker.vhosts))
     book = _book(call.broker, operator)
     return [policy_row(policy) for vhost in vhosts for policy in book.in_vhost(vhost)]
 
@@ -238,18 +239,19 @@ async def delete_policy(call: ManagementCall, operator: bool) -> Answer:
 
 def _policy_rows(path: str, operator: bool) -> tuple[Row, ...]:
     one = path + "/{vhost}/{name}"
+    change = ADMINISTER if operator else MAKE_POLICY
     return (
-        Row("GET", path, partial(list_policies, operator=operator), Need.MONITORING),
-        Row("GET", path + "/{vhost}", partial(list_policies, operator=operator), Need.MONITORING),
-        Row("GET", one, partial(show_policy, operator=operator), Need.MONITORING),
-        Row("PUT", one, partial(put_policy, operator=operator)),
-        Row("DELETE", one, partial(delete_policy, operator=operator)),
+        Row("GET", path, partial(list_policies, operator=operator), MANAGE),
+        Row("GET", path + "/{vhost}", partial(list_policies, operator=operator), MANAGE),
+        Row("GET", one, partial(show_policy, operator=operator), MANAGE),
+        Row("PUT", one, partial(put_policy, operator=operator), change),
+        Row("DELETE", one, partial(delete_policy, operator=operator), change),
     )
 
 
 ROWS: Final = (
-    Row("GET", "/api/vhosts", list_vhosts, Need.MONITORING, paged=True),
-    Row("GET", "/api/vhosts/{vhost}", show_vhost, Need.MONITORING),
+    Row("GET", "/api/vhosts", list_vhosts, MANAGE, paged=True),
+    Row("GET", "/api/vhosts/{vhost}", show_vhost, MANAGE),
     Row("PUT", "/api/vhosts/{vhost}", put_vhost),
     Row("DELETE", "/api/vhosts/{vhost}", delete_vhost),
     Row("GET", "/api/vhosts/{vhost}/permissions", list_permissions),

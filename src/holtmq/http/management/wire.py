@@ -14,11 +14,13 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from holtmq.auth.permissions import BadPattern
+from holtmq.auth.rights import RightMissing
+from holtmq.auth.tokens import TokenRefused
 from holtmq.broker.errors import AccessRefused, BrokerError, JournalUnavailable, NotFound
 from holtmq.broker.records.changes import pack_table
 from holtmq.http.engine.errors import Refusal
 from holtmq.journal.interface import JournalFailed
+from holtmq.name_patterns import BadPattern
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import EPOCH, FieldTable, Timestamp
 
@@ -34,7 +36,9 @@ _ERRORS: Final = {
     404: "Object Not Found",
     405: "method_not_allowed",
     413: "payload_too_large",
+    408: "timeout",
     415: "unsupported_media_type",
+    429: "too_many_requests",
     503: "unavailable",
 }
 
@@ -244,12 +248,16 @@ def error_answer(error: Exception) -> tuple[int, bytes]:
             return _error(error.status, str(error))
         case NotFound():
             return _error(404, str(error))
-        case AccessRefused():
+        case AccessRefused() | RightMissing():
             return _error(403, str(error))
+        case TokenRefused():
+            return _error(401, str(error))
         case JournalFailed() | JournalUnavailable():
             return _error(503, str(error))
         case BrokerError() | BadPattern() | CodecError():
             return _error(400, str(error))
+        case UnicodeError():  # how msgspec refuses a string that is none
+            return _error(400, f"the request is not UTF-8: {error}")
     log.error("request failed", exc_info=error)
     return _error(500, "internal error; see the broker's log")
 

@@ -7,9 +7,10 @@ import os
 import socket
 from typing import Final
 
+from holtmq.auth.rights import MONITORING, Right
 from holtmq.broker.partitioned.counters import QueueTally
 from holtmq.broker.partitioned.groups.group import micros
-from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint
+from holtmq.http.engine.endpoints import ADMIN, MONITOR, Call, Endpoint
 from holtmq.http.engine.history import add, summed
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
@@ -205,12 +206,27 @@ _SPAN: Final = ("from", "to")
 _BASE: Final = "/api/v1/analytics"
 _QUEUE: Final = (*_SPAN, "queue")
 ENDPOINTS: Final = (
-    Endpoint("GET", f"{_BASE}/system-metrics", READ, "analytics", "The machine", system_metrics, query=_SPAN),
-    Endpoint("GET", f"{_BASE}/worker-metrics", READ, "analytics", "The node", worker_metrics, query=_SPAN),
-    Endpoint("GET", f"{_BASE}/queue-lag", READ, "analytics", "Age at delivery", queue_lag, query=_QUEUE),
-    Endpoint("GET", f"{_BASE}/queue-ops", READ, "analytics", "Operations by queue", queue_ops, query=_QUEUE),
-    Endpoint("GET", f"{_BASE}/queue-parked-replicas", READ, "analytics", "Waiting pops", parked, query=_SPAN),
-    Endpoint("GET", f"{_BASE}/retention", READ, "analytics", "What retention took", retention, query=_SPAN),
-    Endpoint("GET", f"{_BASE}/postgres-stats", READ, "analytics", "Empty: there is no database", postgres),
-    Endpoint("POST", "/api/v1/stats/refresh", ADMIN, "analytics", "Bring figures up to date", refresh),
+    Endpoint(
+        "GET", f"{_BASE}/system-metrics", MONITOR, "analytics", "The machine", system_metrics, query=_SPAN
+    ),
+    Endpoint("GET", f"{_BASE}/worker-metrics", MONITOR, "analytics", "The node", worker_metrics, query=_SPAN),
+    Endpoint("GET", f"{_BASE}/queue-lag", MONITOR, "analytics", "Age at delivery", queue_lag, query=_QUEUE),
+    Endpoint(
+        "GET", f"{_BASE}/queue-ops", MONITOR, "analytics", "Operations by queue", queue_ops, query=_QUEUE
+    ),
+    Endpoint(
+        "GET", f"{_BASE}/queue-parked-replicas", MONITOR, "analytics", "Waiting pops", parked, query=_SPAN
+    ),
+    Endpoint(
+        "GET", f"{_BASE}/retention", MONITOR, "analytics", "What retention took", retention, query=_SPAN
+    ),
+    Endpoint("GET", f"{_BASE}/postgres-stats", MONITOR, "analytics", "Empty: there is no database", postgres),
+    Endpoint(
+        "POST",
+        "/api/v1/stats/refresh",
+        Right(ADMIN, tags=(MONITORING,)),
+        "analytics",
+        "Bring figures up to date",
+        refresh,
+    ),
 )

@@ -12,7 +12,9 @@ from typing import Final
 import msgspec
 
 from holtmq import __version__
+from holtmq.auth.rights import PUBLIC, role_of
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply
+from holtmq.http.engine.sessions import COOKIE
 
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
@@ -43,7 +45,11 @@ def openapi(endpoints: Sequence[Endpoint]) -> dict[str, object]:
         "paths": paths,
         "components": {
             "schemas": {**components, "Error": error},
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            },
         },
     }
 
@@ -70,10 +76,11 @@ def _operation(endpoint: Endpoint, schema_of: dict[type, dict[str, object]]) -> 
     }
     if parameters:
         operation["parameters"] = parameters
-    if endpoint.role is not None:
-        role = endpoint.role.name.lower().replace("_", "-")
-        operation["security"] = [{"bearer": [role]}]
-        operation["description"] = f"Role: {role}, where tokens are required."
+    if not endpoint.right.is_public:
+        operation["security"] = [{"basic": []}, {"bearer": []}, {"session": []}]
+        operation["description"] = (
+            f"Needs: {endpoint.right}; of a token without a user: {role_of(endpoint.right)}."
+        )
     if endpoint.body is not None:
         content = {"application/json": {"schema": schema_of[endpoint.body]}}
         operation["requestBody"] = {"content": content}
@@ -106,8 +113,8 @@ def endpoints_for(table: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
         return Reply(200, page, "text/html; charset=utf-8")
 
     own = (
-        Endpoint("GET", "/openapi.json", None, "system", "This API as an OpenAPI document", show_document),
-        Endpoint("GET", "/docs", None, "system", "This API as a page", show_page),
+        Endpoint("GET", "/openapi.json", PUBLIC, "system", "This API as an OpenAPI document", show_document),
+        Endpoint("GET", "/docs", PUBLIC, "system", "This API as a page", show_page),
     )
     everything = (*table, *own)
     return own

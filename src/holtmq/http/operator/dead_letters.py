@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.errors import LimitReached, NotFound
 from holtmq.broker.partitioned.commands.admin import Replayed, purge, queue_named, replay
 from holtmq.broker.partitioned.commands.replaying import find_letter
@@ -18,7 +19,7 @@ from holtmq.broker.partitioned.log.identifiers import (
     partition_of,
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.endpoints import CONFIGURE, LOOK, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.paging import page_out, within_bytes
 from holtmq.http.engine.wire import iso_ms, raw
@@ -60,7 +61,8 @@ async def list_letters(call: Call) -> object:
 def _queues(call: Call, name: str | None) -> list[PartitionedQueue]:
     queues = call.service.store.queues
     if name is None:
-        return list(queues.values())
+        return [queue for queue in queues.values() if call.may_read(queue.name)]
+    call.require(Action.READ, name)
     found = queues.get(name)
     return [] if found is None else [found]
 
@@ -93,6 +95,7 @@ async def retry_message(call: Call) -> object:
     queue = call.service.store.find(*where) if where is not None else None
     if queue is None or where is None:
         return _GONE
+    call.require(Action.READ, queue.name)
     letter = find_letter(queue, where[1], call.path["transaction"])
     return _GONE if letter is None else await _replay(call, queue, letter.number)
 
@@ -105,6 +108,8 @@ async def replay_letter(call: Call) -> object:
 
 async def _replay(call: Call, queue: PartitionedQueue, number: int) -> object:
     target = call.json_or(TargetIn, TargetIn())
+    call.require(Action.READ, queue.name)
+    call.require(Action.WRITE, target.queue or queue.name)
     letter = queue.dead_letters.get(number)
     if letter is None:
         return _GONE
@@ -152,6 +157,7 @@ async def purge_letters(call: Call) -> object:
     name = call.query.optional("queue")
     if name is None:
         raise Refusal(400, "queue is required")
+    call.require(Action.CONFIGURE, name)
     group = call.query.optional("consumerGroup")
     count = purge(call.service, queue_named(call.service, name), LetterFilter(group))
     await call.durable()
@@ -162,7 +168,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/dlq",
-        READ,
+        LOOK,
         "dead letters",
         "List dead letters, newest failure first",
         list_letters,
@@ -171,7 +177,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "DELETE",
         "/api/v1/dlq",
-        WRITE,
+        CONFIGURE,
         "dead letters",
         "Throw dead letters away",
         purge_letters,
@@ -181,7 +187,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/v1/dlq/{id}/replay",
-        WRITE,
+        READ,
         "dead letters",
         "Put a dead letter back",
         replay_letter,
@@ -191,7 +197,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/v1/messages/{partition}/{transaction}/retry",
-        WRITE,
+        READ,
         "dead letters",
         "Put a message's dead letter back",
         retry_message,

@@ -7,13 +7,14 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.commands.admin import delete_group, move_subscription, queue_named, seek
 from holtmq.broker.partitioned.groups.group import Group, micros
 from holtmq.broker.partitioned.groups.subscriptions import Scope
 from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import GroupCounts, GroupPartition, count_group, group_partitions
-from holtmq.http.engine.endpoints import ADMIN, READ, WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import DESTROY, DESTROY_QUEUE, LOOK, READ, READ_QUEUE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms, moment_us
@@ -37,6 +38,7 @@ async def list_groups(call: Call) -> object:
     return [
         _group_out(call, queue, group, await stepwise.run(count_group(queue, group, now)), now)
         for queue in list(call.service.store.queues.values())
+        if call.may_read(queue.name)
         for group in list(queue.groups.values())
     ]
 
@@ -74,7 +76,7 @@ async def show_group(call: Call) -> object:
     answer: dict[str, object] = {}
     for queue in list(call.service.store.queues.values()):
         group = queue.groups.get(call.path["group"])
-        if group is None:
+        if group is None or not call.may_read(queue.name):
             continue
         rows: list[dict[str, object]] = []
         for place in group_partitions(queue, group, now):
@@ -100,6 +102,8 @@ async def lagging_groups(call: Call) -> object:
     limit, skip = call.query.number("limit", _MOST, 0, _MOST), call.query.number("offset", 0)
     rows: list[dict[str, object]] = []
     for queue in list(call.service.store.queues.values()):
+        if not call.may_read(queue.name):
+            continue
         for group in list(queue.groups.values()):
             for place in group_partitions(queue, group, now):
                 behind = _age(place.oldest_us, now)
@@ -131,8 +135,21 @@ def _lagging_out(
     }
 
 
+def _require_everywhere(call: Call, action: Action, group: str) -> None:
+    """403 unless the caller may do this to every queue that the group reads, or has a recorded start in."""
+    store = call.service.store
+    names = {queue.name for queue in store.queues.values() if group in queue.groups}
+    names |= {
+        scope.queue for name, scope, _ in store.subscriptions.records() if name == group and scope.queue
+    }
+    for name in sorted(names):
+        call.require(action, name)
+
+
 async def remove_group(call: Call) -> object:
     group, queue = call.path["group"], call.path.get("queue")
+    if queue is None:
+        _require_everywhere(call, Action.CONFIGURE, group)
     with_records = call.query.flag("deleteMetadata", True)
     done = delete_group(call.service, group, queue, with_records=with_records)
     await call.durable()
@@ -153,6 +170,7 @@ async def move_start(call: Call) -> object:
     if not wanted:
         raise Refusal(400, "Missing subscriptionTimestamp in request body")
     at_us = moment_us(wanted, "subscriptionTimestamp")
+    _require_everywhere(call, Action.READ, call.path["group"])
     count = move_subscription(call.service, call.path["group"], at_us)
     await call.durable()
     return {
@@ -205,22 +223,22 @@ async def seek_partition(call: Call) -> object:
 
 _GROUP: Final = "/api/v1/consumer-groups/{group}"
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/v1/consumer-groups", READ, "groups", "List consumer groups", list_groups),
+    Endpoint("GET", "/api/v1/consumer-groups", LOOK, "groups", "List consumer groups", list_groups),
     Endpoint(
         "GET",
         "/api/v1/consumer-groups/lagging",
-        READ,
+        LOOK,
         "groups",
         "Partitions a group is behind on",
         lagging_groups,
         query=("minLagSeconds", "limit", "offset"),
     ),
-    Endpoint("GET", _GROUP, READ, "groups", "A group's place in each partition", show_group),
-    Endpoint("DELETE", _GROUP, ADMIN, "groups", "Delete a group", remove_group, query=("deleteMetadata",)),
+    Endpoint("GET", _GROUP, LOOK, "groups", "A group's place in each partition", show_group),
+    Endpoint("DELETE", _GROUP, DESTROY, "groups", "Delete a group", remove_group, query=("deleteMetadata",)),
     Endpoint(
         "DELETE",
         f"{_GROUP}/queues/{{queue}}",
-        ADMIN,
+        DESTROY_QUEUE,
         "groups",
         "Delete a group on one queue",
         remove_group,
@@ -229,7 +247,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         f"{_GROUP}/subscription",
-        WRITE,
+        READ,
         "groups",
         "Move where a group starts",
         move_start,
@@ -239,7 +257,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         f"{_GROUP}/queues/{{queue}}/seek",
-        WRITE,
+        READ_QUEUE,
         "groups",
         "Read on from a time or from the end",
         seek_queue,
@@ -249,7 +267,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         f"{_GROUP}/queues/{{queue}}/partitions/{{partition}}/seek",
-        WRITE,
+        READ_QUEUE,
         "groups",
         "The same for one partition",
         seek_partition,

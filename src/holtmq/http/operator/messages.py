@@ -8,6 +8,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Final
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.commands.admin import delete_message, queue_named
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
@@ -15,7 +16,7 @@ from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.log.message_log import GONE
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import MessageState, message_state
-from holtmq.http.engine.endpoints import READ, WRITE, Call, Endpoint, Reply
+from holtmq.http.engine.endpoints import CONFIGURE, LOOK, LOOK_AT_QUEUE, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.paging import page_out, within_bytes
 from holtmq.http.engine.stepwise import Stepwise
@@ -144,6 +145,7 @@ def _address(call: Call) -> tuple[PartitionedQueue, int, int | None]:
     queue = call.service.store.find(*where) if where is not None else None
     if queue is None or where is None:
         raise Refusal(404, "Message not found")
+    call.require(Action.READ, queue.name)
     return queue, where[1], queue.find(where[1], call.path["transaction"])
 
 
@@ -183,6 +185,7 @@ async def drop_message(call: Call) -> object:
     ids = {"partitionId": call.path["partition"], "transactionId": transaction_id}
     where = partition_of(call.path["partition"])
     queue = call.service.store.find(*where) if where is not None else None
+    call.require_at(Action.CONFIGURE, where)
     if queue is None or where is None or not delete_message(call.service, queue, where[1], transaction_id):
         text = "Message not found"
         return Reply(404, {"success": False, **ids, "message": text, "error": text})
@@ -222,18 +225,20 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/messages",
-        READ,
+        LOOK,
         "messages",
         "List messages, newest first",
         list_messages,
         query=("queue", "partition", "namespace", "task", "status", "from", "to", "limit", "offset"),
     ),
-    Endpoint("GET", _MESSAGE, READ, "messages", "One message", show_message, statuses=(200, 404)),
-    Endpoint("DELETE", _MESSAGE, WRITE, "messages", "Delete a message", drop_message, statuses=(200, 404)),
+    Endpoint("GET", _MESSAGE, LOOK, "messages", "One message", show_message, statuses=(200, 404)),
+    Endpoint(
+        "DELETE", _MESSAGE, CONFIGURE, "messages", "Delete a message", drop_message, statuses=(200, 404)
+    ),
     Endpoint(
         "POST",
         f"{_MESSAGE}/dlq",
-        WRITE,
+        READ,
         "messages",
         "Move a message to the dead letters",
         move_to_letters,
@@ -242,7 +247,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/status/queues/{queue}/messages",
-        READ,
+        LOOK_AT_QUEUE,
         "status",
         "A queue's newest messages",
         queue_messages,

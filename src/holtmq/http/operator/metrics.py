@@ -14,10 +14,12 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from holtmq.auth.rights import PUBLIC
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply
 from holtmq.http.engine.history import MINUTE_US
+from holtmq.http.engine.pipeline_reports import QueryState
 from holtmq.http.operator.system import resident_bytes
 
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,6 +39,7 @@ class NodeCollector(Collector):
         yield from self._totals()
         yield from self._work_queues()
         yield from self._journal()
+        yield from self._pipelines()
 
     def _process(self) -> Iterator[Metric]:
         now = self._context.clock()
@@ -135,6 +138,26 @@ class NodeCollector(Collector):
         yield _counter("holt_messages_found_unreadable", "Found unreadable since the start", damage.found)
         yield _counter("holt_messages_given_up", "Met after a repair had given them up", damage.dropped)
 
+    def _pipelines(self) -> Iterator[Metric]:
+        labels = ("query", "name")
+        up = GaugeMetricFamily("holt_pipeline_running", "The query runs", labels=labels)
+        rows = CounterMetricFamily("holt_pipeline_rows", "Rows read since it first reported", labels=labels)
+        lag = GaugeMetricFamily("holt_pipeline_lag", "Messages it has not read", labels=labels)
+        state = GaugeMetricFamily("holt_pipeline_state_rows", "Rows of state", labels=labels)
+        taken = GaugeMetricFamily("holt_pipeline_batch_milliseconds", "Time of a batch", labels=labels)
+        silent = GaugeMetricFamily("holt_pipeline_silent_seconds", "Since its last report", labels=labels)
+        for kept in self._context.pipelines.all():
+            report = kept.report
+            who = (report.query, report.name)
+            up.add_metric(who, report.state is QueryState.RUNNING)
+            rows.add_metric(who, kept.rows_total)
+            if report.lag is not None:
+                lag.add_metric(who, report.lag)
+            state.add_metric(who, report.state_rows)
+            taken.add_metric(who, report.duration_ms)
+            silent.add_metric(who, max(0.0, self._context.clock() - kept.at))
+        yield from (up, rows, lag, state, taken, silent)
+
 
 _PER_MINUTE: Final = (
     ("queen_queue_push_requests_per_minute", "push_requests"),
@@ -165,5 +188,5 @@ async def prometheus(call: Call) -> object:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/metrics/prometheus", None, "system", "Figures for scrapers", prometheus),
+    Endpoint("GET", "/metrics/prometheus", PUBLIC, "system", "Figures for scrapers", prometheus),
 )

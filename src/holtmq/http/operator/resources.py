@@ -20,7 +20,7 @@ from holtmq.broker.partitioned.statistics import (
     group_partitions,
     partition_counts,
 )
-from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint
+from holtmq.http.engine.endpoints import DESTROY_QUEUE, LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
 from holtmq.http.queues.configure import encryption_out, options_out
@@ -56,12 +56,12 @@ def _plus(parts: Iterable[Counts]) -> Counts:
 
 
 def selected(call: Call) -> list[PartitionedQueue]:
-    """The queues a list is about, newest first."""
+    """The queues a list is about, newest first: of those that the caller may read."""
     query = call.query
     wanted = query.text("search")
     found = call.service.matching(query.text("namespace") or query.text("ns"), query.text("task"))
     only = query.text("queue")
-    found = [q for q in found if wanted in q.name and (not only or q.name == only)]
+    found = [q for q in found if wanted in q.name and (not only or q.name == only) and call.may_read(q.name)]
     return sorted(found, key=lambda queue: (queue.created_us, queue.number), reverse=True)
 
 
@@ -203,6 +203,8 @@ async def _by(call: Call, what: str) -> list[dict[str, object]]:
     now, stepwise = call.now, Stepwise()
     grouped: dict[str, list[PartitionedQueue]] = {}
     for queue in call.service.store.queues.values():
+        if not call.may_read(queue.name):
+            continue
         grouped.setdefault(queue.namespace if what == "namespace" else queue.task, []).append(queue)
     rows: list[dict[str, object]] = []
     for name, queues in sorted(grouped.items()):
@@ -292,11 +294,11 @@ async def clear_queue(call: Call) -> object:
 
 _LIST: Final = ("limit", "offset", "search", "namespace", "task")
 ENDPOINTS: Final = (
-    Endpoint("GET", "/api/v1/resources/queues", READ, "resources", "List queues", list_queues, query=_LIST),
+    Endpoint("GET", "/api/v1/resources/queues", LOOK, "resources", "List queues", list_queues, query=_LIST),
     Endpoint(
         "GET",
         "/api/v1/resources/queues/{queue}",
-        READ,
+        LOOK_AT_QUEUE,
         "resources",
         "A queue and its partitions",
         show_queue,
@@ -305,20 +307,22 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/resources/queues/{queue}/depth",
-        READ,
+        LOOK_AT_QUEUE,
         "resources",
         "What waits, for a group or for all",
         queue_depth,
         query=("group",),
         statuses=(200, 404),
     ),
-    Endpoint("GET", "/api/v1/resources/namespaces", READ, "resources", "List namespaces", list_namespaces),
-    Endpoint("GET", "/api/v1/resources/tasks", READ, "resources", "List tasks", list_tasks),
-    Endpoint("GET", "/api/v1/resources/overview", READ, "resources", "The whole node in figures", overview),
+    Endpoint("GET", "/api/v1/resources/namespaces", LOOK, "resources", "List namespaces", list_namespaces),
+    Endpoint("GET", "/api/v1/resources/tasks", LOOK, "resources", "List tasks", list_tasks),
+    Endpoint(
+        "GET", "/api/v1/resources/overview", MONITOR, "resources", "The whole node in figures", overview
+    ),
     Endpoint(
         "GET",
         "/api/v1/resources/partitions",
-        READ,
+        LOOK,
         "resources",
         "List partitions",
         list_partitions,
@@ -327,7 +331,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "DELETE",
         "/api/v1/queues/{queue}/clear",
-        ADMIN,
+        DESTROY_QUEUE,
         "resources",
         "Let go of every message",
         clear_queue,

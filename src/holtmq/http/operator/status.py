@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.counters import QueueTally
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
-from holtmq.http.engine.endpoints import READ, Call, Endpoint
+from holtmq.http.engine.endpoints import LOOK, LOOK_AT_QUEUE, MONITOR, Call, Endpoint
 from holtmq.http.engine.history import MINUTE_US, bucket_minutes, summed
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.engine.wire import iso_ms
@@ -209,7 +209,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/status",
-        READ,
+        MONITOR,
         "status",
         "Throughput, totals, leases, dead letters",
         status,
@@ -218,7 +218,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/status/queues",
-        READ,
+        LOOK,
         "status",
         "Queues with their totals",
         status_queues,
@@ -227,7 +227,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/status/queues/{queue}",
-        READ,
+        LOOK_AT_QUEUE,
         "status",
         "A queue, partition by partition",
         status_queue,
@@ -236,7 +236,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET",
         "/api/v1/status/analytics",
-        READ,
+        MONITOR,
         "status",
         "Messages pushed over time",
         analytics,

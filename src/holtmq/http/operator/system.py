@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from holtmq import __version__
-from holtmq.http.engine.endpoints import ADMIN, READ, Call, Endpoint, Reply
+from holtmq.auth.rights import PUBLIC
+from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 
 _HOST: Final = socket.gethostname()
@@ -189,31 +190,32 @@ async def buffers(call: Call) -> object:
 
 _MAINTENANCE: Final = "/api/v1/system/maintenance"
 ENDPOINTS: Final = (
-    Endpoint("GET", "/health", None, "system", "Whether the node is usable", health, statuses=(200, 503)),
-    Endpoint("GET", "/ready", None, "system", "Whether clients shall come", ready, statuses=(200, 503)),
-    Endpoint("GET", "/metrics", None, "system", "Figures as JSON", metrics),
-    Endpoint("GET", _MAINTENANCE, ADMIN, "system", "The switches and the spool", show_maintenance),
+    Endpoint("GET", "/health", PUBLIC, "system", "Whether the node is usable", health, statuses=(200, 503)),
+    Endpoint("GET", "/ready", PUBLIC, "system", "Whether clients shall come", ready, statuses=(200, 503)),
+    Endpoint("GET", _MAINTENANCE, ADMINISTER, "system", "The switches and the spool", show_maintenance),
     Endpoint(
         "POST",
         _MAINTENANCE,
-        ADMIN,
+        ADMINISTER,
         "system",
         "Spool pushes instead of storing them",
         switch_maintenance,
         body=EnabledIn,
         statuses=(200, 400),
     ),
-    Endpoint("GET", f"{_MAINTENANCE}/pop", ADMIN, "system", "Whether pops are paused", show_pop_maintenance),
+    Endpoint(
+        "GET", f"{_MAINTENANCE}/pop", ADMINISTER, "system", "Whether pops are paused", show_pop_maintenance
+    ),
     Endpoint(
         "POST",
         f"{_MAINTENANCE}/pop",
-        ADMIN,
+        ADMINISTER,
         "system",
         "Pause pops",
         switch_pop_maintenance,
         body=EnabledIn,
         statuses=(200, 400),
     ),
-    Endpoint("GET", "/api/v1/system/damaged", ADMIN, "system", "Messages that cannot be read", damaged),
-    Endpoint("GET", "/api/v1/status/buffers", READ, "status", "The spool", buffers),
+    Endpoint("GET", "/api/v1/system/damaged", MONITOR, "system", "Messages that cannot be read", damaged),
+    Endpoint("GET", "/api/v1/status/buffers", MONITOR, "status", "The spool", buffers),
 )

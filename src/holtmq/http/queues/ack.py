@@ -4,11 +4,13 @@ Owns: reading these requests and the texts of what is wrong with them. Must not 
 ack is an answer (200, ``success: false``), not an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Identity
 from holtmq.broker.partitioned.commands.clean_acks import CleanRun
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
@@ -16,7 +18,7 @@ from holtmq.broker.partitioned.log.identifiers import partition_of
 from holtmq.broker.partitioned.queue import Extension
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.engine.wire import iso_seconds, quoted, quoted_or_null, segment
 from holtmq.http.queues.rendering import ack_answers, clean_answers
 from holtmq.http.queues.work import WorkApi
@@ -89,6 +91,8 @@ class AckApi:
         if not incoming:
             exchange.answer(200, b"[]")
             return
+        if not exchange.identity.reads_everything:
+            self._check_rights(exchange.identity, {ack.partition_id for ack in incoming})
         now = self._clock()
         if self._settle_clean(exchange, incoming, group, now):
             return
@@ -97,6 +101,13 @@ class AckApi:
         else:
             answers = self._settle_partitioned(range(len(incoming)), incoming, group, now)
         exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+
+    def _check_rights(self, sender: Identity, partition_ids: Iterable[str]) -> None:
+        """403 unless the sender may read every queue whose messages it settles."""
+        for partition_id in partition_ids:
+            name = self._work.queue_name(partition_id)
+            if name is not None and name not in sender.reads:
+                sender.require(Action.READ, name)
 
     def _settle_partitioned(
         self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
@@ -194,6 +205,10 @@ class AckApi:
                 raise invalid_json(error) from None
         if seconds is not None and not 0 < seconds <= _MOST_LEASE:
             raise Refusal(400, f"seconds must be above 0 and at most {_MOST_LEASE:.0f}")
+        if not exchange.identity.reads_everything:
+            work = self._work.queue_of_lease(lease_id)
+            for name in [work] if work is not None else self._service.queues_of_lease(lease_id):
+                exchange.identity.require(Action.READ, name)
         extension = self._service.extend(lease_id, seconds, self._clock())
         if not extension.known and (until := self._work.extend(lease_id, seconds)) is not None:
             extension = Extension(1, until, True)

@@ -8,10 +8,11 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.admin import configure, delete_queue
 from holtmq.broker.partitioned.queue_config import OptionValue, QueueConfig, merge
-from holtmq.http.engine.endpoints import ADMIN, WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import CONFIGURE, DESTROY_QUEUE, Call, Endpoint
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.queues.push import NAME_MAX
 
@@ -110,6 +111,7 @@ async def configure_queue(call: Call) -> object:
         raise Refusal(400, f"a name is longer than {NAME_MAX} characters")
     if asked.mode not in (None, "merge", "replace"):
         raise Refusal(400, f"mode must be 'merge' or 'replace', not {asked.mode[:32]!r}")
+    call.require(Action.CONFIGURE, asked.queue)
     call.context.check_partitioned(asked.queue)
     given = asked.options
     if given is None:  # people with curl write them beside the name
@@ -170,12 +172,14 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/v1/configure",
-        WRITE,
+        CONFIGURE,
         "queues",
         "Create or change a queue",
         configure_queue,
         body=ConfigureIn,
         statuses=(200, 400, 409),
     ),
-    Endpoint("DELETE", "/api/v1/resources/queues/{queue}", ADMIN, "queues", "Delete a queue", remove_queue),
+    Endpoint(
+        "DELETE", "/api/v1/resources/queues/{queue}", DESTROY_QUEUE, "queues", "Delete a queue", remove_queue
+    ),
 )

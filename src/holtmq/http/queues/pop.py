@@ -5,8 +5,11 @@ woken by the service's line, never by polling.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Identity
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
@@ -14,7 +17,7 @@ from holtmq.broker.partitioned.groups.subscriptions import StartRequest, read_st
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, Waiter
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import Query, segment
 from holtmq.http.queues.push import NAME_MAX
@@ -68,6 +71,9 @@ class PopApi:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             self._remembered[key] = asked
+        sender = exchange.identity
+        if asked.queue and asked.queue not in sender.reads:
+            sender.require(Action.READ, asked.queue)
         if asked.queue not in self._service.store.queues and asked.queue:
             work = self._work.find(asked.queue)
             if work is not None:
@@ -86,6 +92,7 @@ class PopApi:
             asked.auto_ack,
             bool(asked.conflates),
             asked.start,
+            *(() if asked.queue or sender.reads_everything else (sender.name, _filter_of(sender))),
         )
         now = self._clock()
         before = self._journal.end
@@ -168,6 +175,8 @@ class PopApi:
         status, body = (200, f'{{"success":true{said},"messages":[]}}'.encode()) if said else (204, b"")
         if durable:
             exchange.answer_when_durable(self._journal, status, body)
+        elif status == 204:
+            exchange.answer_empty()
         else:
             exchange.answer(status, body)
 
@@ -220,6 +229,13 @@ class PopApi:
             max(0.001, wait_ms / 1000 - _ANSWER_EARLY) if wait_ms > 0 else 0.0,
             autopilot,
         )
+
+
+def _filter_of(sender: Identity) -> Callable[[str], bool]:
+    def may_read(queue: str) -> bool:
+        return sender.may(Action.READ, queue)
+
+    return may_read
 
 
 def _policy(declared: bool, stored: bool) -> str:

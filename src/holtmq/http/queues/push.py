@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Identity
 from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.log.bodies import ID_MAX, Body
@@ -17,7 +19,7 @@ from holtmq.broker.work.timed_leases import WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
@@ -71,7 +73,7 @@ def check_text(body: bytes) -> None:
 
 
 def read_item(item: PushItemIn, subject: str | None) -> PushItem:
-    """An item as the service takes it, stamped with who sent it."""
+    """An item as the service takes it, stamped with who sent it. Their right is the caller's to check."""
     queue, partition = item.queue, item.partition or DEFAULT_PARTITION
     if not queue:
         raise Refusal(400, "queue is required")
@@ -86,10 +88,10 @@ def read_item(item: PushItemIn, subject: str | None) -> PushItem:
     return PushItem(queue, partition, Body(transaction_id, item.content, trace_id, subject))
 
 
-def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[PushItem]:
-    """Many at once: what repeats from item to item is checked once."""
+def read_items(incoming: Sequence[PushItemIn], sender: Identity) -> list[PushItem]:
+    """Many at once: what repeats from item to item is checked once, the right to write to its queue, too."""
     items: list[PushItem] = []
-    queue = ""
+    queue, subject, allowed = "", sender.subject, sender.writes
     for item in incoming:
         id_ = item.transaction_id
         if not id_:
@@ -101,6 +103,8 @@ def read_items(incoming: Sequence[PushItemIn], subject: str | None) -> list[Push
         else:
             items.append(read_item(item, subject))
             queue = item.queue
+            if queue not in allowed:
+                sender.require(Action.WRITE, queue)
     return items
 
 
@@ -159,8 +163,7 @@ class PushApi:
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         self._check_alarm()
-        subject = exchange.subject
-        items = read_items(incoming, subject)
+        items = read_items(incoming, exchange.identity)
         if any(item.delay_seconds for item in incoming):
             self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
             return

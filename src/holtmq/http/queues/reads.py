@@ -9,12 +9,13 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION, Partition
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.http.engine import paging
-from holtmq.http.engine.endpoints import WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import READ, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import iso_ms, moment_us, raw
 
@@ -58,6 +59,8 @@ async def fetch(call: Call) -> object:
         raise Refusal(400, f"more than {_MOST} entries")
     wanted = max(asked.min_bytes or 1, 1)
     queues = {entry.queue for entry in asked.entries}
+    for name in queues:
+        call.require(Action.READ, name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(asked.max_wait_ms or 0, call.context.config.http.max_wait_ms) / 1000
     while True:
@@ -158,6 +161,8 @@ async def changed(call: Call) -> object:
     asked = call.json(ChangedIn)
     if len(asked.entries) > _MOST:
         raise Refusal(400, f"more than {_MOST} entries")
+    for name in {entry.queue for entry in asked.entries}:
+        call.require(Action.READ, name)
     # Creation times rise strictly, and this loop writes them: what was written is counted.
     safe_us = micros(call.now)
     left = _MOST_LOOKED_AT
@@ -207,11 +212,11 @@ def _changed(call: Call, entry: ChangedEntry, most: int) -> tuple[dict[str, obje
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/api/v1/fetch", WRITE, "reads", "Read partitions by offset", fetch, body=FetchIn),
+    Endpoint("POST", "/api/v1/fetch", READ, "reads", "Read partitions by offset", fetch, body=FetchIn),
     Endpoint(
         "POST",
         "/api/v1/partitions/changed",
-        WRITE,
+        READ,
         "reads",
         "Partitions written since a time",
         changed,

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError, LeaseLost
 from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
 from holtmq.broker.partitioned.extras.keyed import KeyDecision, KeyOp
@@ -22,9 +23,17 @@ from holtmq.broker.work.timed_leases import WorkAck, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal, invalid_json
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.engine.wire import quoted, quoted_or_null
-from holtmq.http.extras.keyed import KvRefused, check_answer, lost_out, read_operation, result_out, stores
+from holtmq.http.extras.keyed import (
+    KvRefused,
+    check_answer,
+    check_rights,
+    lost_out,
+    read_operation,
+    result_out,
+    stores,
+)
 from holtmq.http.extras.keyed import OperationIn as KeyOperationIn
 from holtmq.http.extras.timers import TimerOperations
 from holtmq.http.queues.ack import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
@@ -99,10 +108,17 @@ class TransactionApi:
                 for item, seconds in _pushed_by(operation, exchange.subject):
                     asked.push(item, self._work.find(item.queue), seconds)
             elif operation.type == "ack":
+                asked.partitions.add(operation.partition_id or "")
                 asked.ack(_ack_of(operation, fallback, self._work))
             else:
                 exchange.answer(200, _failure(own_id, f"Unknown operation type: {operation.type}"))
                 return
+        sender = exchange.identity
+        for name in asked.queues:
+            sender.require(Action.WRITE, name)
+        for partition in asked.partitions:
+            if (name_of := self._work.queue_name(partition)) is not None:
+                sender.require(Action.READ, name_of)
         order = asked.order
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
@@ -115,6 +131,8 @@ class TransactionApi:
         except KvRefused as refused:
             code = "kv_bad_request" if incoming.kv else "timers_bad_request"
             raise Refusal(refused.status, str(refused), code) from None
+        check_rights(sender, ops)
+        timer_operations.check_rights(sender)
         if asked.items or asked.delayed or asked.work_pushes or timer_operations.queues or stores(ops):
             self._check_alarm()
         for name in timer_operations.queues:
@@ -225,8 +243,11 @@ class _Asked:
         self.work_pushes: list[WorkPush] = []
         self.work_acks: list[WorkAck] = []
         self.order: list[tuple[_Kind, int]] = []  # the kind, and its place among its kind
+        self.queues: set[str] = set()  # pushed to
+        self.partitions: set[str] = set()  # acked in
 
     def push(self, item: PushItem, queue: WorkQueue | None, seconds: float) -> None:
+        self.queues.add(item.queue)
         if queue is None and seconds:
             self.order.append((_Kind.DELAYED, len(self.delayed)))
             self.delayed.append((item, seconds))

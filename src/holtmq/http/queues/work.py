@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.partitioned.commands.atomic_commit import Part
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
+from holtmq.broker.partitioned.log.identifiers import partition_of
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
 from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.protocol import Exchange
+from holtmq.http.engine.exchange import Exchange
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import iso_us, quoted, quoted_or_null
 
@@ -44,6 +45,7 @@ class WorkApi:
     def __init__(self, context: Context) -> None:
         self._broker = context.broker
         self._queues = context.service.store.queues
+        self._by_number = context.service.store.by_number
         self._journal = context.journal
         self._clock = context.clock
         self._door = TimedLeases(context.broker)
@@ -100,7 +102,7 @@ class WorkApi:
             answer(found)
             return
         if asked.wait_seconds <= 0:
-            exchange.answer(204)
+            exchange.answer_empty()
             return
 
         def deliver(messages: list[WorkMessage]) -> None:
@@ -115,7 +117,7 @@ class WorkApi:
             timer.cancel()
             exchange.on_lost = None
             self._door.withdraw(waiting)
-            exchange.answer(204)
+            exchange.answer_empty()
 
         def lost() -> None:
             timer.cancel()
@@ -162,6 +164,15 @@ class WorkApi:
         number = partition_id[len(_PREFIX) :]
         return self._door.by_id(int(number)) if number.isascii() and number.isdigit() else None
 
+    def queue_name(self, partition_id: str) -> str | None:
+        """The name of the queue, of either kind, that a partition id is of; None when there is none."""
+        if self.owns(partition_id):
+            work = self.queue_of(partition_id)
+            return None if work is None else work.name
+        where = partition_of(partition_id)
+        queue = self._by_number.get(where[0]) if where is not None else None
+        return None if queue is None else queue.name
+
     @staticmethod
     def partition_id(queue: WorkQueue) -> str:
         """What ``queue_of`` reads."""
@@ -171,6 +182,10 @@ class WorkApi:
         """A transaction that names work queues; raises the first refusal, and then nothing has happened."""
         self._tick()
         self._joint.transact(part, pushes, acks)
+
+    def queue_of_lease(self, lease_id: str) -> str | None:
+        """The name of the work queue that a lease of this door holds something of."""
+        return self._door.queue_of_lease(lease_id)
 
     def extend(self, lease_id: str, seconds: float | None) -> float | None:
         """Renew a lease of this door; when it ends, or None when it is not one."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import Unreachable
+from .errors import StartAgain, Unreachable
 from .local_copy import LocalCopy
 from .store import Kind, LogState, LogStore, Owner, Part
 from .view import ReplicaView, Role, StoppedWaiting
@@ -84,17 +84,23 @@ class Follower:
         """Copy what is new; False when there was nothing."""
         copy = self._copy
         parts = (state.newest_part, state.part_count)
+        gone: StartAgain | None = None
         if copy.headers:
             current = copy.part_ids.get(copy.last_base)
-            rows = [] if current is None else self._store.rows(current, copy.written)
+            try:
+                rows = [] if current is None else self._store.rows(current, copy.written)
+            except StartAgain as exc:  # reclaimed; perhaps after all of it had been copied
+                rows, gone = [], exc
             if rows:
                 copy.add(rows)
                 return True
-        if parts == self._parts_seen:
+        if parts == self._parts_seen and gone is None:
             return False
         found = self._store.parts()
         self._parts_seen = parts
         following = self._next(found)
+        if following is None and gone is not None:
+            raise gone
         if following is not None:
             copy.enter(following, state.epoch)
             # One at a time: there may be more behind it.

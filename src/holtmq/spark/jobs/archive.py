@@ -6,7 +6,7 @@ so one lake takes any queues, together or one after the other.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -77,7 +77,17 @@ def archive(
     opened = partial(open_table, storage, format, create=True, catalog=catalog)
     writer = LakeWriter(storage, opened, layout, f"archive of {queues}", care, progress.note)
     with writer, Stop() if stop is None else stop as stopping, BrokerClient(options.connection) as broker:
-        job = _Job(broker, options.connection, options.selection, writer, runner, group, figures, progress)
+        job = _Job(
+            broker,
+            options.connection,
+            options.selection,
+            writer,
+            runner,
+            group,
+            figures,
+            progress,
+            setting.watch,
+        )
         job.from_latest = from_latest
         job.fail_on_data_loss = fail_on_data_loss
         job.max_rows = max_rows
@@ -92,6 +102,7 @@ def _run(setting: Setting, job: "_Job", stopping: Stop) -> None:
     while True:
         began = time.monotonic()
         job.catch_up(stopping)
+        job.report()
         if setting.every is None or stopping:
             break
         if time.monotonic() - cared >= _CARE_SECONDS:
@@ -116,6 +127,7 @@ class _Job:
     group: str
     figures: _Figures
     progress: Progress
+    watch: Callable[[Mapping[str, float]], None]
     max_rows: int = 500_000
     from_latest: bool = False
     fail_on_data_loss: bool = True
@@ -166,7 +178,12 @@ class _Job:
         self.figures.batches += bool(rows)
         seconds = time.monotonic() - began
         self.progress.say(self.line(rows, seconds))
+        self.report()
         return bool(plan.slices)
+
+    def report(self) -> None:
+        figures = self.figures
+        self.watch({"rows": figures.rows, "batches": figures.batches, "behind": figures.behind})
 
     def line(self, rows: int = 0, seconds: float = 0.0) -> str:
         figures = self.figures

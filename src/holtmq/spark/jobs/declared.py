@@ -12,20 +12,17 @@ what SQL means; Spark checks that.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holtmq.spark.errors import HoltSparkError, InvalidOption
+from holtmq.spark.ddl import split_ddl
+from holtmq.spark.errors import InvalidOption
+from holtmq.spark.jobs.toml_file import PipelineFileError, TomlFile
 from holtmq.spark.lake.opening import FORMATS
 from holtmq.spark.options import source_options
-from holtmq.spark.schema import split_ddl
 
-_TABLE: Final = re.compile(r"\s*\[\s*([\w.\-\"]+)\s*\]\s*(?:#.*)?")
-_KEY: Final = re.compile(r"\s*([\w\-]+)\s*=")
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _SOURCE: Final = {
     "queue": "queue",
     "queue_pattern": "queuePattern",
@@ -43,10 +40,6 @@ _SOURCE: Final = {
 _SOURCE_KEYS: Final = {*_SOURCE, "lake", "watermark"}
 _SINK_KEYS: Final = {"from", "queue", "lake", "console", "mode", "partition_by", "format"}
 _MODES: Final = ("append", "update", "complete")
-
-
-class PipelineFileError(HoltSparkError):
-    """What is wrong with a pipeline file, with the line it stands on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,60 +73,8 @@ class Pipeline:
     sources: list[Source]
     steps: list[Step]
     sinks: list[Sink]
-    conf: dict[str, str] = field(default_factory=dict)
-    file: str = ""
-    lines: Mapping[str, int] = field(default_factory=dict)  # where things stand in the file
-
-    def refuse(self, where: str, why: str) -> PipelineFileError:
-        """An error that names the line of a table or key such as ``steps.totals.sql``."""
-        at = self.lines.get(where) or self.lines.get(where.rpartition(".")[0])
-        return PipelineFileError(f"{self.file}{f', line {at}' if at else ''}: {where}: {why}")
-
-
-class _File:
-    """The parsed file, and where things stand in it."""
-
-    def __init__(self, text: str, name: str) -> None:
-        self.name = name
-        self.lines: dict[str, int] = {}
-        table = ""
-        for number, line in enumerate(text.splitlines(), 1):
-            if match := _TABLE.fullmatch(line):
-                table = match[1].replace('"', "")
-                self.lines.setdefault(table, number)
-            elif match := _KEY.match(line):
-                self.lines.setdefault(f"{table}.{match[1]}", number)
-        try:
-            self.data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise PipelineFileError(f"{name}: {error}") from None
-
-    def refuse(self, where: str, why: str) -> PipelineFileError:
-        at = self.lines.get(where) or self.lines.get(where.rpartition(".")[0])
-        return PipelineFileError(f"{self.name}{f', line {at}' if at else ''}: {where}: {why}")
-
-    def tables(self, kind: str) -> dict[str, dict[str, object]]:
-        found = self.data.get(kind, {})
-        if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
-            raise self.refuse(kind, f"write each one as its own table: [{kind}.name]")
-        for name in found:
-            if not _NAME.fullmatch(name):
-                raise self.refuse(f"{kind}.{name}", "a name is letters, digits and _: SQL speaks of it")
-        return found
-
-    def text(self, where: str, value: object) -> str:
-        if isinstance(value, bool):
-            return str(value).lower()
-        if not isinstance(value, str | int | float):
-            raise self.refuse(where, f"must be text or a number, not {value!r}")
-        return str(value)
-
-    def only(self, where: str, table: Mapping[str, object], known: set[str]) -> None:
-        for key in table:
-            if key not in known:
-                raise self.refuse(
-                    f"{where}.{key}", f"there is no such key; there are {', '.join(sorted(known))}"
-                )
+    conf: dict[str, str]
+    file: TomlFile
 
 
 def load_pipeline(path: Path) -> Pipeline:
@@ -143,7 +84,7 @@ def load_pipeline(path: Path) -> Pipeline:
 
 def parse_pipeline(text: str, name: str) -> Pipeline:
     """The same for text."""
-    file = _File(text, name)
+    file = TomlFile(text, name)
     file.only("", file.data, {"name", "sources", "steps", "sinks", "spark"})
     sources = [_source(file, key, table) for key, table in file.tables("sources").items()]
     steps = [_step(file, key, table) for key, table in file.tables("steps").items()]
@@ -155,10 +96,10 @@ def parse_pipeline(text: str, name: str) -> Pipeline:
         raise PipelineFileError(f"{name}: a pipeline needs at least one [sources.name] and one [sinks.name]")
     conf = {key: file.text(f"spark.{key}", value) for key, value in file.data.get("spark", {}).items()}
     title = str(file.data.get("name", Path(name).stem))
-    return Pipeline(title, sources, steps, sinks, conf, name, file.lines)
+    return Pipeline(title, sources, steps, sinks, conf, file)
 
 
-def _source(file: _File, name: str, table: Mapping[str, object]) -> Source:
+def _source(file: TomlFile, name: str, table: Mapping[str, object]) -> Source:
     where = f"sources.{name}"
     file.only(where, table, _SOURCE_KEYS)
     given = {key: file.text(f"{where}.{key}", value) for key, value in table.items()}
@@ -181,7 +122,7 @@ def _source(file: _File, name: str, table: Mapping[str, object]) -> Source:
     return Source(name, options, "", watermark)
 
 
-def _step(file: _File, name: str, table: Mapping[str, object]) -> Step:
+def _step(file: TomlFile, name: str, table: Mapping[str, object]) -> Step:
     file.only(f"steps.{name}", table, {"sql"})
     sql = table.get("sql")
     if not isinstance(sql, str) or not sql.strip():
@@ -189,7 +130,7 @@ def _step(file: _File, name: str, table: Mapping[str, object]) -> Step:
     return Step(name, sql)
 
 
-def _sink(file: _File, name: str, table: Mapping[str, object], known: list[str]) -> Sink:
+def _sink(file: TomlFile, name: str, table: Mapping[str, object], known: list[str]) -> Sink:
     where = f"sinks.{name}"
     file.only(where, table, _SINK_KEYS)
     origin = file.text(f"{where}.from", table.get("from", known[-1] if known else ""))

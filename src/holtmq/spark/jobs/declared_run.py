@@ -4,12 +4,12 @@ Owns: from a checked file to running queries and their summary. Must not touch: 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from holtmq.spark.errors import our_words
-from holtmq.spark.jobs.declared import Pipeline, PipelineFileError, Sink, Source
+from holtmq.spark.jobs.declared import Pipeline, Sink, Source
 from holtmq.spark.jobs.following import OBSERVED, QueryFigures
 from holtmq.spark.jobs.running import Progress, Setting
 from holtmq.spark.jobs.stopping import Stop
@@ -57,6 +57,7 @@ def run_pipeline(
                 ended = stopping.wait(_POLL_SECONDS)
                 for name, query in running.items():
                     figures[name].take(query)
+                setting.watch(_figures(figures.values()))
                 progress.say(f"{pipeline.name}: " + "; ".join(one.line() for one in figures.values()))
                 if ended or any(query.exception() is not None for query in running.values()):
                     break
@@ -81,6 +82,15 @@ def run_pipeline(
     return summary | ({"stopped": stopping.reason} if stopping else {})
 
 
+def _figures(queries: Iterable[QueryFigures]) -> dict[str, float]:
+    found = list(queries)
+    return {
+        "rows": sum(sum(one.rows_out.values()) for one in found),
+        "batches": sum(len(one.rows_in) for one in found),
+        "behind": sum(one.lag or 0 for one in found),
+    }
+
+
 def _let_batches_end(running: "dict[str, StreamingQuery]") -> None:
     """Wait, though not for ever, until no query is in the middle of a batch."""
     deadline = time.monotonic() + 30
@@ -96,12 +106,12 @@ def _views(spark: "SparkSession", setting: Setting, pipeline: Pipeline) -> None:
         try:
             _frame(spark, setting, source).createOrReplaceTempView(source.name)
         except PySparkException as error:
-            raise pipeline.refuse(f"sources.{source.name}", our_words(str(error))) from None
+            raise pipeline.file.refuse(f"sources.{source.name}", our_words(str(error))) from None
     for step in pipeline.steps:
         try:
             spark.sql(step.sql).createOrReplaceTempView(step.name)
         except PySparkException as error:
-            raise pipeline.refuse(f"steps.{step.name}.sql", our_words(str(error))) from None
+            raise pipeline.file.refuse(f"steps.{step.name}.sql", our_words(str(error))) from None
 
 
 def _frame(spark: "SparkSession", setting: Setting, source: Source) -> "DataFrame":
@@ -115,12 +125,12 @@ def _frame(spark: "SparkSession", setting: Setting, source: Source) -> "DataFram
 def _origin(spark: "SparkSession", pipeline: Pipeline, sink: Sink) -> "DataFrame":
     frame = spark.table(sink.origin)
     if not frame.isStreaming:
-        raise pipeline.refuse(
+        raise pipeline.file.refuse(
             f"sinks.{sink.name}.from", f"{sink.origin} has no stream in it: read a queue somewhere"
         )
     unknown = [name for name in sink.partition_by if name not in frame.columns]
     if unknown:
-        raise pipeline.refuse(
+        raise pipeline.file.refuse(
             f"sinks.{sink.name}.partition_by",
             f"{sink.origin} has no column {unknown[0]!r}; it has {', '.join(frame.columns)}",
         )
@@ -171,6 +181,3 @@ def _updates(setting: Setting, queue: str, name: str) -> Callable[["DataFrame", 
         batch.write.format("holtmq").mode("append").options(**options).save()
 
     return write
-
-
-__all__ = ["PipelineFileError", "check_pipeline", "run_pipeline"]

@@ -115,6 +115,7 @@ def _step(
     positions = {_key(name): Position(until, until) for name in queues}
     writer.replace(files, old, positions)
     writer.care(ThreadEngine(1))
+    setting.watch({"rows": sums["pushed"] + sums["delivered"], "behind": 0})
     return {
         "job": "rollup",
         "queues": len(queues),

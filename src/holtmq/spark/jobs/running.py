@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO
 
+from holtmq.spark import register, report_to
 from holtmq.spark.jobs.stopping import Stop
 from holtmq.spark.spark_session import open_session
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _QUIET_SECONDS: Final = 10.0  # between two lines when nobody watches
+
+
+def _unwatched(figures: Mapping[str, float]) -> None:
+    """Nobody asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +39,17 @@ class Setting:
     out: TextIO = sys.stderr
     retry_timeout: str = ""  # how long the broker may be away: option retryTimeout; empty: its default
     threads: int = field(default_factory=lambda: os.cpu_count() or 2)  # of jobs that run without Spark
+    watch: Callable[[Mapping[str, float]], None] = _unwatched  # told rows, batches and lag while the job runs
+    shared: bool = False  # several jobs in one driver: each has views and settings of its own
 
     def session(self, name: str) -> "SparkSession":
-        return open_session(f"holt {name}", self.master, self.conf)
+        spark = open_session(f"holt {name}", self.master, self.conf)
+        if self.shared:
+            spark = register(spark.newSession())
+            # Spark looks a Python sink up in the session that is active in this thread: now it is ours.
+            spark.createDataFrame([], "none INT")
+        report_to(spark, **self.source)
+        return spark
 
     @property
     def source(self) -> dict[str, str]:

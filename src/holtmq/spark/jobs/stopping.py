@@ -32,8 +32,8 @@ class Stop:
         return self._event.wait(seconds)
 
     def __enter__(self) -> "Stop":
-        # Only the main thread may; a job in another one is stopped by its owner.
-        if threading.current_thread() is threading.main_thread():
+        # Only the main thread may; a job in another one is stopped by its owner, with whom it shares this.
+        if threading.current_thread() is threading.main_thread() and not self._before:
             for number in _SIGNALS:
                 self._before[number] = signal.signal(number, self._arrived)
         return self
@@ -41,9 +41,10 @@ class Stop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]  # what signal() itself returned
-        self._before.clear()
+        if threading.current_thread() is threading.main_thread():
+            for number, before in self._before.items():
+                signal.signal(number, before)  # type: ignore[arg-type]  # what signal() itself returned
+            self._before.clear()
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         if self:

@@ -24,10 +24,12 @@ class Rewrite:
 
 def small_groups(files: Iterable[DataFile], target_bytes: int, at_least: int) -> list[list[DataFile]]:
     """Groups worth joining: ``at_least`` small files of one folder, each group up to the target's size."""
-    folders: dict[str, list[DataFile]] = {}
+    folders: dict[tuple[str, int], list[DataFile]] = {}
     for file in files:
         if file.size < target_bytes // 2:
-            folders.setdefault(posixpath.dirname(file.path), []).append(file)
+            # A queue that was made again starts at offset 0: each of its lives stays in files of its own.
+            life = file.bounds.get("queue_id", (0, 0))[0]
+            folders.setdefault((posixpath.dirname(file.path), life), []).append(file)
     groups: list[list[DataFile]] = []
     for _, small in sorted(folders.items()):
         if len(small) < max(2, at_least):
@@ -44,13 +46,9 @@ def small_groups(files: Iterable[DataFile], target_bytes: int, at_least: int) ->
     return [group for group in groups if len(group) > 1]
 
 
-def _order(file: DataFile) -> tuple[int, int, str]:
+def _order(file: DataFile) -> tuple[int, str]:
     """Oldest offsets first, so that a joined file is as sorted as its parts were."""
-    return (
-        file.bounds.get("queue_id", (0, 0))[0],
-        file.bounds.get("offset", (0, 0))[0],
-        file.path,
-    )
+    return file.bounds.get("offset", (0, 0))[0], file.path
 
 
 def rewrite(item: Rewrite, layout: Layout) -> DataFile:

@@ -17,7 +17,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from holtmq.spark.errors import InvalidOption
-from holtmq.spark.lake.model import Bounds, Change, DataFile, LakeMoved, Position, UnfitTable
+from holtmq.spark.lake.model import (
+    Bounds,
+    Change,
+    DataFile,
+    LakeMoved,
+    Position,
+    UnfitTable,
+    check_partitions,
+)
 from holtmq.spark.lake.storage import Storage
 
 try:
@@ -45,19 +53,21 @@ class DeltaLakeTable:
         self, storage: Storage, schema: pa.Schema, partitioned: Sequence[str], *, create: bool
     ) -> None:
         self._storage = storage
-        self._partitioned = list(partitioned)
         address = storage.root.removeprefix("file://")
         self._options = {"timeout": "120s"}
         if create and not DeltaTable.is_deltatable(address, self._options):
             DeltaTable.create(
                 address,
                 schema=Schema.from_arrow(schema),
-                partition_by=self._partitioned,
+                partition_by=list(partitioned),
                 mode="ignore",
                 configuration=_SETTINGS,
                 storage_options=self._options,
             )
         self._table = DeltaTable(address, storage_options=self._options)
+        self._partitioned = list(self._table.metadata().partition_columns)
+        if create:
+            check_partitions(storage.root, self._partitioned, partitioned)
         strange = _STRANGE & set(self._table.protocol().reader_features or ())
         if strange:
             raise UnfitTable(

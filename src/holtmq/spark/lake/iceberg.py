@@ -18,7 +18,15 @@ from typing import Final
 import pyarrow as pa
 
 from holtmq.spark.errors import InvalidOption
-from holtmq.spark.lake.model import Bounds, Change, DataFile, LakeMoved, Position, UnfitTable
+from holtmq.spark.lake.model import (
+    Bounds,
+    Change,
+    DataFile,
+    LakeMoved,
+    Position,
+    UnfitTable,
+    check_partitions,
+)
 from holtmq.spark.lake.storage import Storage
 
 try:
@@ -38,7 +46,7 @@ try:
     from pyiceberg.transforms import IdentityTransform
     from pyiceberg.types import IcebergType, IntegerType, LongType, TimestampType, TimestamptzType
 
-    from holtmq.spark.lake.folder_catalog import FolderCatalog
+    from holtmq.spark.lake.folder_catalog import METADATA, FolderCatalog
 except ImportError as missing:
     raise InvalidOption(f"{missing}: an Iceberg lake needs pip install 'holtmq[iceberg]'") from None
 
@@ -70,16 +78,28 @@ class IcebergTable:
         catalog: Mapping[str, str] | None = None,
     ) -> None:
         self._storage = storage
-        self.in_file = tuple(partitioned)
         if catalog:
             self._table = _of_catalog(catalog, storage, schema, partitioned, create)
+            if self._table.location().rstrip("/") != storage.root:
+                raise UnfitTable(
+                    f"the catalog has the table at {self._table.location()}, not at {storage.root}: "
+                    "give that address as the lake"
+                )
         else:
             folder = FolderCatalog(storage)
-            if create and not folder.exists():
+            if folder.exists():
+                self._table = folder.load_table(())
+            elif create and not storage.names(METADATA):
                 self._table = folder.create(*_shape(schema, partitioned), _PROPERTIES)
             else:
-                self._table = folder.load_table(())
-        self._partitioned = tuple(partitioned)
+                raise UnfitTable(
+                    f"the Iceberg table {storage.root} belongs to a catalog: name it "
+                    "(--catalog, or option lakeCatalog)"
+                )
+        # The columns are in the files too: Iceberg takes a file's partition from them.
+        self.in_file = tuple(one.name for one in self._table.spec().fields)
+        if create:
+            check_partitions(storage.root, self.in_file, partitioned)
 
     @property
     def version(self) -> int:

@@ -120,3 +120,12 @@ class Table(Protocol):
 def position_key(queue: str, number: int) -> str:
     """A queue that was deleted and made again starts at offset 0 again: its number tells the two apart."""
     return f"{queue}#{number % QUEUE_IDS}"
+
+
+def check_partitions(root: str, has: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse to write into a table that is partitioned by other columns: it is not ours."""
+    if list(has) != list(wanted):
+        raise UnfitTable(
+            f"the table {root} is partitioned by {', '.join(has) or 'nothing'}, and this job writes one "
+            f"by {', '.join(wanted) or 'nothing'}: use another folder"
+        )

@@ -90,7 +90,7 @@ def plan_batch(
             starts[head.key] = head.next if from_latest else head.first
             continue
         if fail_on_data_loss:
-            _check(broker, head, position)
+            check_loss(broker, head, position)
         starts[head.key] = min(max(position.next, head.first), head.next)
     ends = plan_end(starts, {head.key: min(head.next, until[head.key]) for head in heads}, max_rows)
     spans = [Span(head.key, starts[head.key], ends[head.key]) for head in heads]
@@ -125,7 +125,7 @@ def _after(broker: BrokerClient, head: Head, end: int) -> Position:
     return Position(end, head.next, waiting)
 
 
-def _check(broker: BrokerClient, head: Head, position: Position) -> None:
+def check_loss(broker: BrokerClient, head: Head, position: Position) -> None:
     """Retention or a purge overtook the lake: an error that names the gap."""
     if position.next > head.next:
         raise DataLoss(

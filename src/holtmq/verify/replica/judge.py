@@ -27,9 +27,19 @@ from holtmq.verify.replica.proxy import Proxy, Weather
 from holtmq.verify.replica.report import ReplicaReport
 
 _OWNER_SECONDS: Final = 60.0
-_END_SECONDS: Final = 40.0
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _EXAMPLES: Final = 5
+# After these another node owns the log; the others leave the owner what it is.
+_ENDS_OWNER: Final = (
+    Fault.KILL,
+    Fault.FREEZE,
+    Fault.CUT,
+    Fault.NO_ANSWERS,
+    Fault.NO_QUESTIONS,
+    Fault.DISK_LOST,
+    Fault.BOTH,
+    Fault.SWITCHOVER,
+)
 _SERVE: Final = (sys.executable, "-m", "holtmq", "serve")
 
 
@@ -46,7 +56,10 @@ class Options:
     segment_bytes: int = 64 << 10
     stop_at_failure: bool = False
     command: Sequence[str] = _SERVE
+    far_behind: int = 2_000  # answers while a standby is cut off
+    end_seconds: float = 40.0  # how long an owner that was replaced may take to end
     restart_postgres: Callable[[], None] | None = None
+    fail_over_postgres: Callable[[], str] | None = None  # returns the new address
 
 
 class ReplicaJudge:
@@ -146,9 +159,8 @@ class ReplicaJudge:
             await self._some_promises(self._random.randint(1, 300))
             began = time.perf_counter()
             await self._suffer(fault, owner, other, proxy)
-            if owner.is_alive and await owner.is_ready():
-                if fault not in (Fault.KILL, Fault.DISK_LOST, Fault.BOTH):
-                    await self._some_promises(20)  # it goes on
+            if fault not in _ENDS_OWNER and await self._ready(None) is owner:
+                await self._some_promises(20)  # it goes on
                 began = time.perf_counter()
                 owner.send(signal.SIGKILL)
             await self._ready(other if fault is not Fault.BOTH else None)
@@ -156,7 +168,7 @@ class ReplicaJudge:
             await self._end_of(owner, fault)
         finally:
             proxy.change(Weather.FAIR)
-            async with asyncio.timeout(_END_SECONDS):
+            async with asyncio.timeout(_OWNER_SECONDS):
                 await work
             for door in self._doors:
                 door.record.fenced = False
@@ -189,7 +201,7 @@ class ReplicaJudge:
             case Fault.BOTH:
                 owner.send(signal.SIGKILL)
                 other.send(signal.SIGKILL)
-                await asyncio.gather(owner.ended(_END_SECONDS), other.ended(_END_SECONDS))
+                await asyncio.gather(owner.ended(_OWNER_SECONDS), other.ended(_OWNER_SECONDS))
                 await asyncio.gather(owner.start(), other.start())
             case Fault.FREEZE:
                 owner.send(signal.SIGSTOP)
@@ -214,7 +226,7 @@ class ReplicaJudge:
             case Fault.FAR_BEHIND:
                 away = self._proxies[self._nodes.index(other)]
                 away.change(Weather.CUT)
-                await self._some_promises(2_000)
+                await self._some_promises(self._options.far_behind)
                 away.change(Weather.FAIR)
             case Fault.SWITCHOVER:
                 await asyncio.to_thread(self._promote, other.name)
@@ -226,6 +238,11 @@ class ReplicaJudge:
             case Fault.POSTGRES_KILLED:
                 assert self._options.restart_postgres is not None
                 await asyncio.to_thread(self._options.restart_postgres)
+            case Fault.POSTGRES_FAILOVER:
+                assert self._options.fail_over_postgres is not None
+                url = await asyncio.to_thread(self._options.fail_over_postgres)
+                for each in self._proxies:
+                    each.aim(url)
 
     def _fence(self) -> None:
         """Another node is ready: what is sent to the old owner from now on must never be confirmed."""
@@ -243,7 +260,7 @@ class ReplicaJudge:
 
     async def _end_of(self, owner: NodeProcess, fault: Fault) -> None:
         """The old owner notices that it was replaced, and ends by itself."""
-        if fault is not Fault.BOTH and not await owner.ended(_END_SECONDS):
+        if fault is not Fault.BOTH and not await owner.ended(self._options.end_seconds):
             self._fail(f"the old owner lived on after: {fault}")
             await owner.kill()
 

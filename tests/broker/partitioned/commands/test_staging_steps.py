@@ -6,7 +6,7 @@ import pytest
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands import staging
-from holtmq.broker.partitioned.commands.staging_records import Committed, StagedRow, Winner
+from holtmq.broker.partitioned.commands.staging_records import Committed, PushesSuspended, StagedRow, Winner
 from holtmq.broker.partitioned.events import QueueDeleted
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import PushItem
@@ -212,6 +212,21 @@ def test_a_checkpoint_after_the_rows_are_gone_does_not_surprise_a_commit_between
             finish(steps)
     else:
         assert finish(steps) == Committed(0, 0, True)
+
+
+@pytest.mark.parametrize("when", range(5))
+def test_maintenance_between_two_steps_puts_the_commit_off(service: PartitionedService, when: int) -> None:
+    winner = stage(service, 8)
+    steps = service.staging.commit("w", 1, [winner], NOW)
+    for _ in range(when):
+        next(steps)
+    service.spool.switch(pushes_spooled=True)
+
+    with pytest.raises(PushesSuspended):
+        finish(steps)
+
+    service.spool.switch(pushes_spooled=False)
+    assert finish(service.staging.commit("w", 1, [winner], NOW)) == Committed(8, 0, False)
 
 
 @pytest.fixture

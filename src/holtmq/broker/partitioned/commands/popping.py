@@ -79,7 +79,11 @@ class Popping:
         runs: list[Run] = []
         limit, most, left = request.limit, request.most_partitions, self.most_bytes
         line = self._wide.line(request.namespace, request.task, request.group)
+        may_read = request.may_read
         for queue in line.take(now):
+            if may_read is not None and not may_read(queue.name):
+                line.offer(queue)  # it may be somebody else's
+                continue
             try:
                 wrote = self._join(request, queue, scope, now) or wrote
                 found = self._claim(queue, request, limit, most, left, now)

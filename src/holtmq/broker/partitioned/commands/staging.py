@@ -28,6 +28,7 @@ from holtmq.broker.partitioned.commands.staging_records import (
     Part,
     Place,
     Publication,
+    PushesSuspended,
     Share,
     StagedRow,
     State,
@@ -164,7 +165,7 @@ class Staging(StatePart):
         if self._overtaken(writer, batch, begun):
             return None
         if self._spool.holds:
-            raise Conflict("Pushes are suspended by maintenance")
+            raise PushesSuspended("Pushes are suspended by maintenance")
         if begun is None and self._parts(writer, batch, winners) != parts:
             raise _changed(batch)
         # Room in a queue is asked for once: what has begun cannot be refused any more.
@@ -217,6 +218,17 @@ class Staging(StatePart):
         for key in gone:
             del self._batches[key]
         return bool(gone)
+
+    def queues_of(self, writer: str, batch: int | None = None) -> set[str]:
+        """The queues that rows are staged for, by a writer in one batch or in all."""
+        names: set[str] = set()
+        for (of, number), attempts in self._batches.items():
+            if of != writer or batch not in (None, number):
+                continue
+            for part in [part for attempt in attempts.values() for part in attempt.parts.values()]:
+                header = decode_header(self._store.journal.read(part.header)[1])
+                names.update({header.names[row[0]] for row in header.rows})
+        return names
 
     def _in_publication(self, writer: str, batch: int) -> bool:
         begun = self._begun.get(writer)

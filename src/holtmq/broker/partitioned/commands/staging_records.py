@@ -9,11 +9,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.addressing import Addresses
 from holtmq.broker.partitioned.log.bodies import Body
 
 Key = tuple[int, int]  # task, attempt
 Place = tuple[int, int, int]  # task, attempt, part
+
+
+class PushesSuspended(Conflict):
+    """Maintenance began before the commit was done; it can be tried again."""
 
 
 class StagedRow(NamedTuple):

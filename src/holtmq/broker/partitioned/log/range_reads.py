@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.errors import Conflict, NotFound
-from holtmq.broker.name_patterns import compile_for
 from holtmq.broker.partitioned.events import GroupStarted, QueueEvent, Sought
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.delivery_log import DeliveryRun, LogState
@@ -25,6 +24,7 @@ from holtmq.broker.partitioned.store import PartitionedStore, StatePart, StateRe
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import ReadRuns, RecordUnreadable, Run
 from holtmq.journal.run_reader import payloads, run_bytes
+from holtmq.name_patterns import BadPattern, compile_pattern
 
 PIECE_ROWS: Final = CHUNK_ROWS
 PIECE_BYTES: Final = 4 << 20
@@ -110,10 +110,13 @@ def matching(
         if (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
     ]
     if pattern:
-        wanted = compile_for(pattern, max([len(queue.name) for queue in found], default=0))
+        try:
+            wanted = compile_pattern(pattern)
+        except BadPattern as error:
+            raise Conflict(str(error)) from None
         candidates, found = found, []
         for queue in candidates:
-            if wanted.fullmatch(queue.name):
+            if wanted.covers(queue.name):
                 found.append(queue)
             yield
     return [describe(queue) for queue in found if store.by_number.get(queue.number) is queue]

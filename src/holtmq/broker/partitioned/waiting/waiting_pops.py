@@ -17,7 +17,7 @@ from holtmq.journal.interface import JournalFailed
 _ANY = ""
 _Line = OrderedDict[Waiter, None]  # in order of arrival; whoever gives up leaves in constant time
 _Key = tuple[str, str, str]  # queue, group, partition (blank: any)
-_Wide = tuple[str, str, str]  # namespace, task, group
+_Wide = tuple[str, str, str, str]  # namespace, task, group, and who reads if that makes a difference
 
 
 class WaitingLine:
@@ -233,7 +233,7 @@ class WaitingLine:
         self._tell_members(key)
 
     def _plan_wide(self, key: _Wide) -> None:
-        due = self._wide_lines.line(*key).next_deadline()
+        due = self._wide_lines.line(*key[:3]).next_deadline()
         if due is None:
             return
         planned = self._planned_wide.setdefault(key, [])
@@ -324,7 +324,7 @@ def _key(request: PopRequest) -> _Key:
 
 
 def _wide_key(request: PopRequest) -> _Wide:
-    return request.namespace, request.task, request.group
+    return request.namespace, request.task, request.group, request.reader
 
 
 def _nothing() -> None:

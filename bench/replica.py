@@ -1,0 +1,194 @@
+"""What a replica in PostgreSQL costs, and how long a takeover takes. ``python -m bench.replica``
+
+Owns: the four figures of docs/failover.md, each as a ratio against something measured in the same run.
+Must not touch: a PostgreSQL that already runs here.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import psycopg
+from bench import debian
+from bench.amqp import holt
+from bench.postgres import postgres
+from bench.rabbitmq import free_port
+from rich.console import Console
+from rich.table import Table
+
+from holtmq.journal.replica import schema
+from holtmq.load.link import Address, Link, LoadError
+from holtmq.load.rounds import run_round
+from holtmq.load.workloads import Mode, Workload
+
+_SMALL = Workload("durable", "durable, confirms", Mode.PUBLISH, body_bytes=16, durable=True, window=5000)
+_ONE = replace(_SMALL, name="window-1", window=1)
+_ROW_BYTES = 200  # a group of one small message: SYNC record, frame, message
+_POLL_SECONDS = 0.02
+
+
+def main() -> None:
+    command()
+
+
+@click.command()
+@click.option("--rounds", default=3, show_default=True, help="Rounds of each figure, in turn.")
+@click.option("--seconds", default=4.0, show_default=True, help="Measured time of a round.")
+@click.option("--waiting", default=1_000_000, show_default=True, help="Messages that wait at the takeover.")
+@click.option("--takeover-after", default=5.0, show_default=True)
+def command(rounds: int, seconds: float, waiting: int, takeover_after: float) -> None:
+    """The replica beside the local journal, and beside bare rows in the same PostgreSQL."""
+    table = Table("figure", "replicated", "beside", "ratio", "wanted")
+    with postgres() as server:
+        _throughput(server.conninfo, rounds, seconds, table)
+        _window_one(server.conninfo, rounds, seconds, table)
+        _takeover(server.conninfo, waiting, takeover_after, seconds, table)
+    Console(width=140).print(table)
+
+
+def _rate(url: str, workload: Workload, seconds: float) -> float:
+    return run_round(Address.parse(url), workload, seconds, 0.5).rate
+
+
+def _throughput(conninfo: str, rounds: int, seconds: float, table: Table) -> None:
+    ours, local = [], []
+    for number in range(rounds):
+        with holt() as plain:
+            local.append(_rate(plain.url, _SMALL, seconds))
+        with holt("--journal-replica", conninfo, "--journal-replica-name", f"rate-{number}") as node:
+            ours.append(_rate(node.url, _SMALL, seconds))
+    _row(table, "durable confirms a second, window 5,000, beside the local journal", ours, local, ">= 0.5")
+
+
+def _window_one(conninfo: str, rounds: int, seconds: float, table: Table) -> None:
+    ours, bare = [], []
+    for number in range(rounds):
+        bare.append(_bare_rows(conninfo, seconds))
+        with holt("--journal-replica", conninfo, "--journal-replica-name", f"one-{number}") as node:
+            ours.append(_rate(node.url, _ONE, seconds))
+    _row(table, "confirms a second, window 1, beside a loop that commits one row", ours, bare, ">= 0.8")
+
+
+def _bare_rows(conninfo: str, seconds: float) -> float:
+    """Commits a second of the statement that an append is, alone on a connection."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        schema.ensure(connection)
+        connection.execute("INSERT INTO holtmq.log (name, epoch) VALUES ('bare', 1) ON CONFLICT DO NOTHING")
+        connection.execute("DROP TABLE IF EXISTS bare_rows")
+        connection.execute("CREATE TABLE bare_rows (PRIMARY KEY (position)) INHERITS (holtmq.rows)")
+        statement = (
+            b"INSERT INTO bare_rows SELECT %s, %s, %s FROM holtmq.log WHERE name = 'bare' AND epoch = %s"
+        )
+        statement += b" FOR SHARE"
+        row = bytes(_ROW_BYTES)
+        count, began = 0, time.perf_counter()
+        while (now := time.perf_counter()) - began < seconds:
+            connection.execute(statement, (count, 1, row, 1), binary=True, prepare=True)
+            count += 1
+        connection.execute("DROP TABLE bare_rows")
+        return count / (now - began)
+
+
+def _takeover(conninfo: str, waiting: int, takeover_after: float, seconds: float, table: Table) -> None:
+    """Fill a queue, publish on, kill the owner; how long until the standby takes clients."""
+    with debian.folder("takeover") as folder:
+        options = ["--journal-replica", conninfo, "--journal-replica-name", "takeover"]
+        options += ["--journal-takeover-after", str(takeover_after)]
+        with _node(folder, "one", options) as (owner, url, _):
+            _until_ready(url)
+            with _node(folder, "two", options) as (_, other, health):
+                _until_standing_by(health)
+                _publish(url, waiting).wait()
+                load = _publish(url, 10**9)
+                worst = 0.0
+                deadline = time.monotonic() + seconds
+                while time.monotonic() < deadline:
+                    worst = max(worst, float(str(_health(health)["behind_seconds"])))
+                    time.sleep(_POLL_SECONDS)
+                owner.send_signal(signal.SIGKILL)
+                began = time.perf_counter()
+                _until_ready(other)
+                took = time.perf_counter() - began
+                load.wait()
+    limit = takeover_after + 1
+    label = f"seconds until the standby serves, {waiting:,} messages waiting, under load"
+    table.add_row(label, f"{took:.2f}", f"{limit:.2f}", f"{took / limit:.2f}", "<= 1")
+    table.add_row("seconds the standby was behind at most, under load", f"{worst:.2f}", "", "", "no growth")
+
+
+@contextmanager
+def _node(folder: Path, name: str, options: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
+    amqp, http = free_port(), free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "holtmq",
+        "serve",
+        "--data-dir",
+        str(folder / name),
+        "--amqp-host",
+        "127.0.0.1",
+    ]
+    command += ["--amqp-port", str(amqp), "--http-host", "127.0.0.1", "--http-port", str(http), *options]
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield process, f"amqp://guest:guest@127.0.0.1:{amqp}/", http
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _publish(url: str, count: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "bench.replica_load", url, str(count)])
+
+
+def _until_ready(url: str) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            Link(Address.parse(url)).close()
+            return
+        except LoadError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
+
+
+def _until_standing_by(port: int) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            if _health(port)["status"] == "standby":
+                return
+        except OSError:
+            pass
+        if time.monotonic() > deadline:
+            raise SystemExit("the standby did not start")
+        time.sleep(_POLL_SECONDS)
+
+
+def _health(port: int) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
+
+
+def _row(table: Table, label: str, ours: list[float], theirs: list[float], wanted: str) -> None:
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    table.add_row(label, f"{mine:,.0f}", f"{other:,.0f}", f"{mine / other:.2f}", wanted)
+
+
+if __name__ == "__main__":
+    main()

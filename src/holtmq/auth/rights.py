@@ -1,0 +1,227 @@
+"""What a request needs, and what the one who sends it may do.
+
+Owns: the rights that route tables declare and the decision over them. Must not touch: HTTP, credentials; who
+sends the request has been found out before. An ``Identity`` is a picture of one moment: its owner asks for a
+new one when ``UserStore.changes`` has moved on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from holtmq.auth.permissions import FULL_ACCESS, Access, Action, Permissions
+from holtmq.auth.tokens import Role
+from holtmq.auth.users import ADMINISTRATOR, DEFAULT_VHOST, User, UserStore
+
+MONITORING: Final = "monitoring"
+POLICYMAKER: Final = "policymaker"
+MANAGEMENT: Final = "management"
+_MOST_ANSWERS: Final = 4096
+
+PlaceOf = Callable[[str], tuple[str, str]]  # a partitioned queue's name -> its vhost, its name there
+
+
+class RightMissing(Exception):
+    """A known user, or token, that may not do this (HTTP 403); the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What one route needs. Declared once, in the route's row; the documentation is made of it."""
+
+    role: Role | None = None  # the least role of a token that names no user; None: any valid one
+    actions: tuple[Action, ...] = ()  # on every queue (or exchange, or key) that the request names
+    tags: tuple[str, ...] = ()  # any of these
+    is_public: bool = False
+    path_name: str = ""  # the part of the path that is a queue's name: checked before the body is read
+    is_either: bool = False  # which of the actions depends on the body
+
+    def __str__(self) -> str:
+        if self.is_public:
+            return "none"
+        word = " or " if self.is_either else " and "
+        parts = [word.join(action.value for action in self.actions)] if self.actions else []
+        if self.tags:
+            parts.append("any tag" if len(self.tags) > 2 else "tag " + " or ".join(self.tags))
+        return ", ".join(parts) or "login"
+
+
+PUBLIC: Final = Right(is_public=True)
+
+
+def role_of(right: Right) -> str:
+    """The least role of a token that names no user, in the words of the tokens."""
+    if right.is_public:
+        return "none"
+    return "any role" if right.role is None else f"role {right.role.name.lower().replace('_', '-')}"
+
+
+class Identity:
+    """Who sends a request. ``subject`` is what messages are stamped with, None for a nameless one."""
+
+    __slots__ = (
+        "_access",
+        "_could",
+        "_place_of",
+        "_vhosts",
+        "changes",
+        "configures",
+        "expires_at",
+        "name",
+        "reads",
+        "reads_everything",
+        "role",
+        "subject",
+        "tags",
+        "writes",
+        "writes_everything",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        tags: tuple[str, ...],
+        access: Callable[[str], Access],
+        vhosts: tuple[str, ...],
+        place_of: PlaceOf,
+        changes: int,
+        *,
+        subject: str | None = None,
+        role: Role | None = None,
+        expires_at: float | None = None,
+    ) -> None:
+        self.name = name
+        self.tags = tags
+        self.subject = subject
+        self.role = role
+        self.changes = changes
+        self.expires_at = expires_at
+        self._access = access
+        self._place_of = place_of
+        self._vhosts = vhosts
+        in_vhosts = [access(vhost) for vhost in vhosts]
+        self._could = {action for action in Action if any(one.could(action) for one in in_vhosts)}
+        self.reads_everything = all(one.is_total(Action.READ) for one in in_vhosts)
+        self.writes_everything = all(one.is_total(Action.WRITE) for one in in_vhosts)
+        # The names that are known to be allowed. Per request one look-up here is all there is to a right.
+        self.reads: set[str] = set()
+        self.writes: set[str] = set()
+        self.configures: set[str] = set()
+
+    @property
+    def is_administrator(self) -> bool:
+        return ADMINISTRATOR in self.tags
+
+    def has_tag(self, *tags: str) -> bool:
+        """Whether one of these tags is there; an administrator has all."""
+        return ADMINISTRATOR in self.tags or any(tag in self.tags for tag in tags)
+
+    def may_enter(self, vhost: str) -> bool:
+        """Whether there are permissions in the vhost at all."""
+        return self._access(vhost).is_granted
+
+    def check(self, right: Right, path: dict[str, str]) -> None:
+        """Raise RightMissing unless this may go on to be read. Names in the body are checked later."""
+        if right.is_public:
+            return
+        if self.role is not None and right.role is not None and self.role < right.role:
+            raise RightMissing("Insufficient permissions")
+        if right.tags and not self.has_tag(*right.tags):
+            named = " or ".join(f"'{tag}'" for tag in right.tags)
+            raise RightMissing(f"user '{self.name}' has no tag {named}")
+        if right.path_name:
+            self._check_path(right, path)
+        elif right.actions:
+            missing = [action for action in right.actions if action not in self._could]
+            if missing and (not right.is_either or len(missing) == len(right.actions)):
+                raise RightMissing(f"user '{self.name}' has no {missing[0].value} permission in any vhost")
+
+    def _check_path(self, right: Right, path: dict[str, str]) -> None:
+        name, vhost = path[right.path_name], path.get("vhost")
+        for action in right.actions:
+            if vhost is None:
+                self.require(action, name)
+            elif vhost in self._vhosts:  # one that is not there is the handler's to refuse
+                self.require_in(vhost, action, name)
+
+    def may(self, action: Action, queue: str) -> bool:
+        """Whether this is allowed on the partitioned queue (ephemeral queue, key) of this name."""
+        known = self._known(action)
+        if queue in known:
+            return True
+        vhost, name = self._place_of(queue)
+        if not self._access(vhost).may(action, name):
+            return False
+        if len(known) >= _MOST_ANSWERS:
+            known.clear()
+        known.add(queue)
+        return True
+
+    def require(self, action: Action, queue: str) -> None:
+        """Raise RightMissing unless this is allowed on the queue, in the words of AMQP."""
+        if not self.may(action, queue):
+            vhost, name = self._place_of(queue)
+            raise refused(action, name, vhost, self.name)
+
+    def require_in(self, vhost: str, action: Action, name: str) -> None:
+        """The same for a queue or exchange in a vhost, as RabbitMQ's API names them."""
+        if not self._access(vhost).may(action, name):
+            raise refused(action, name, vhost, self.name)
+
+    def _known(self, action: Action) -> set[str]:
+        if action is Action.READ:
+            return self.reads
+        return self.writes if action is Action.WRITE else self.configures
+
+
+def refused(action: Action, name: str, vhost: str, user: str) -> RightMissing:
+    return RightMissing(
+        f"ACCESS_REFUSED - {action.value} access to '{name}' in vhost '{vhost}' refused for user '{user}'"
+    )
+
+
+def of_user(
+    users: UserStore, user: User, place_of: PlaceOf, subject: str | None, expires_at: float | None = None
+) -> Identity:
+    """The identity of a user of the broker."""
+    return Identity(
+        user.name,
+        user.tags,
+        lambda vhost: users.access(user.name, vhost),
+        tuple(vhost.name for vhost in users.vhosts()),
+        place_of,
+        users.changes,
+        subject=subject,
+        expires_at=expires_at,
+    )
+
+
+# What Queen's roles are in the broker's own terms, in the default vhost alone.
+_ROLE_TAGS: Final = {
+    Role.READ_ONLY: (MONITORING,),
+    Role.READ_WRITE: (MONITORING,),
+    Role.ADMIN: (ADMINISTRATOR,),
+}
+_ROLE_PERMISSIONS: Final = {
+    Role.READ_ONLY: Permissions("", "", ".*"),
+    Role.READ_WRITE: FULL_ACCESS,
+    Role.ADMIN: FULL_ACCESS,
+}
+
+
+def of_role(
+    users: UserStore, role: Role, subject: str | None, place_of: PlaceOf, expires_at: float | None
+) -> Identity:
+    """The identity of a token that names no user of the broker, only a role."""
+    inside, outside = Access(_ROLE_PERMISSIONS[role]), Access(None)
+    return Identity(
+        subject or f"token with role {role.name.lower().replace('_', '-')}",
+        _ROLE_TAGS[role],
+        lambda vhost: inside if vhost == DEFAULT_VHOST else outside,
+        tuple(vhost.name for vhost in users.vhosts()),
+        place_of,
+        users.changes,
+        subject=subject,
+        role=role,
+        expires_at=expires_at,
+    )

@@ -1,0 +1,89 @@
+"""Rows published through an exchange: ``POST /api/v1/exchanges/{exchange}/rows``, an Arrow IPC body.
+
+Owns: the wire form. Must not touch: routing, queues. What can be
+known to be wrong with a request is refused before its first message is placed.
+"""
+
+from typing import Final
+
+from holtmq.auth.permissions import Action
+from holtmq.auth.users import DEFAULT_VHOST
+from holtmq.broker.errors import Conflict
+from holtmq.broker.flow import PublishOutcome
+from holtmq.broker.message import make_address
+from holtmq.broker.publish.routes import Route
+from holtmq.http.arrow.ranges import arrow
+from holtmq.http.engine.endpoints import WRITE, Call, Endpoint
+from holtmq.http.engine.errors import Refusal
+from holtmq.wire.properties import Properties, encode_header, encode_properties
+
+DEFAULT_EXCHANGE: Final = "amq.default"  # it has no name, which no path can say
+_KEY_MAX: Final = 255
+
+
+async def publish(call: Call) -> object:
+    """Publish every row as a persistent message; the answer comes when they are durable."""
+    call.context.check_alarm()
+    broker = call.context.broker
+    vhost = broker.vhost(DEFAULT_VHOST)
+    name = call.path["exchange"]
+    call.require(Action.WRITE, name)
+    exchange = "" if name == DEFAULT_EXCHANGE else name
+    vhost.exchange(exchange)  # 404 when there is none
+    try:
+        rows = arrow().exchange_rows(call.body, call.query.text("routingKey"), call.query.text("ids"))
+    except Conflict as error:
+        raise Refusal(400, str(error)) from None
+    most = call.context.config.amqp.max_message_bytes
+    routes: dict[str, Route] = {}
+    for row in rows:
+        if len(row.key.encode()) > _KEY_MAX:
+            raise Refusal(400, f"a routing key has at most {_KEY_MAX} bytes")
+        if len(row.payload) > most:
+            raise Refusal(413, f"message size {len(row.payload)} is larger than configured max size {most}")
+        if row.key not in routes:
+            routes[row.key] = broker.resolve(vhost, exchange, row.key, make_address(exchange, row.key))
+    flow = broker.flow
+    flow.now_ms = int(call.context.clock() * 1000)
+    lost: list[str] = []
+    placed = refused = 0
+    for row in rows:
+        header = encode_header(
+            len(row.payload),
+            encode_properties(
+                Properties(
+                    headers=None if row.headers is None else dict(row.headers),
+                    delivery_mode=2,
+                    priority=row.priority,
+                    message_id=row.name,
+                )
+            ),
+        )
+        traits = flow.traits.of(header)
+        outcome = flow.publish(routes[row.key], traits, header, row.payload)
+        if outcome is PublishOutcome.UNROUTED:
+            lost.append(row.key)
+        elif outcome is PublishOutcome.REFUSED:
+            refused += 1
+        else:
+            placed += 1
+    flow.turn()
+    call.context.wake()
+    await call.durable()
+    if refused:
+        raise Refusal(429, f"a queue is full and refused {refused} of {len(rows)} messages", "queue_full")
+    return {"published": placed, "unrouted": len(lost), "keys": sorted(set(lost))[:10]}
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/api/v1/exchanges/{exchange}/rows",
+        WRITE,
+        "exchanges",
+        "Publish rows (Arrow IPC) through an exchange of the default vhost",
+        publish,
+        query=("routingKey", "ids"),
+        statuses=(200, 400, 404, 413, 429, 501, 503),
+    ),
+)

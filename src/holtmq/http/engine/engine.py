@@ -1,0 +1,106 @@
+"""What all HTTP connections of a node share: routes, doorkeeper, memory, time-outs.
+
+Owns: the set of connections and of running requests, and what becomes of those that are too slow. Must not
+touch: parsing, routes' meaning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from holtmq.http.engine.body_room import BodyRoom
+from holtmq.http.engine.cross_site import CrossSite
+from holtmq.http.engine.doorkeeper import Doorkeeper
+from holtmq.http.engine.exchange import FindRoute
+
+if TYPE_CHECKING:
+    from holtmq.http.engine.protocol import HttpConnection
+
+log = logging.getLogger(__name__)
+
+_STALLED_SECONDS: Final = 5.0  # without a byte taken, when memory for answers runs short
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long clients may take, in seconds; give or take one sweep."""
+
+    head: float = 60.0  # for a request's head, and a new connection to begin one
+    body: float = 30.0  # for each further ``body_bytes`` of a body
+    body_bytes: int = 16_384
+    room: float = 30.0  # waiting for memory
+    idle: float = 75.0  # longer than clients keep idle connections: else a request meets a closing socket
+    unread: float = 60.0  # without taking a byte of an answer
+
+
+class Engine:
+    """One node's HTTP side."""
+
+    def __init__(
+        self,
+        find_route: FindRoute,
+        keeper: Doorkeeper,
+        cross_site: CrossSite,
+        *,
+        max_body: int,
+        most_connections: int,
+        memory_bytes: int,
+        patience: Patience | None = None,
+    ) -> None:
+        self.find_route = find_route
+        self.keeper = keeper
+        self.cross_site = cross_site
+        self.max_body = max_body
+        self.most_connections = most_connections
+        self.patience = patience or Patience()
+        self.room = BodyRoom(max(memory_bytes, max_body))
+        self.connections: set[HttpConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.slow: dict[HttpConnection, tuple[float, int]] = {}  # since when so many bytes lie unread
+        self.is_congested = False  # so many answers lie unread that no more are made
+        self._unsent_max = memory_bytes
+
+    def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Work on a request beside the others."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("request failed", exc_info=error)
+
+    def note_slow(self, connection: HttpConnection) -> None:
+        """The client takes its answer more slowly than we make it."""
+        now = asyncio.get_running_loop().time()
+        self.slow[connection] = (now, connection.transport.get_write_buffer_size())
+        self._weigh()
+
+    def note_fast(self, connection: HttpConnection) -> None:
+        """It has caught up, or is gone."""
+        if self.slow.pop(connection, None) is not None and self.is_congested:
+            self._weigh()
+
+    def sweep(self, now: float) -> None:
+        """Close whoever has used up our patience."""
+        for connection in list(self.connections):
+            connection.check_time(now)
+        for connection, (since, before) in list(self.slow.items()):
+            size = connection.transport.get_write_buffer_size()
+            if size < before:
+                self.slow[connection] = (now, size)
+            elif now - since > (_STALLED_SECONDS if self.is_congested else self.patience.unread):
+                log.warning(
+                    "client does not read", extra={"peer": connection.peer.address, "unsent_bytes": size}
+                )
+                connection.transport.abort()
+        self._weigh()
+
+    def _weigh(self) -> None:
+        unsent = sum([connection.transport.get_write_buffer_size() for connection in self.slow])
+        self.is_congested = unsent > self._unsent_max

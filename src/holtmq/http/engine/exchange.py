@@ -1,0 +1,235 @@
+"""One request and its answer, as handlers see them.
+
+Owns: what came, and how an answer looks on the wire. Must not touch: sockets (the connection's), what routes
+mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from holtmq.auth.rights import Identity, Right
+from holtmq.http.engine.codings import ACCEPTED, coding_of, plain_body
+from holtmq.http.engine.cross_site import cors_lines
+from holtmq.http.engine.errors import Refusal, answer_for
+from holtmq.journal.interface import Journal, JournalFailed
+
+if TYPE_CHECKING:
+    from holtmq.http.engine.protocol import HttpConnection
+
+JSON: Final = "application/json"
+# How JSON begins, or nothing: neither gzip nor deflate does, so that no other request needs its headers read.
+_JSON_STARTS: Final = b"{[ \t\r\n"
+_NO_BODY: Final = (204, 304)
+
+
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+def _more(status: int) -> bytes:
+    if status == 429:
+        # A full queue empties in seconds, not in the minutes that clients back off by themselves.
+        return b"retry-after: 1\r\n"
+    return f"accept-encoding: {ACCEPTED}\r\n".encode() if status == 415 else b""
+
+
+def json_head(status: int) -> bytes:
+    """All of an answer's head up to the number of bytes."""
+    return _status_line(status) + _more(status) + b"content-type: application/json\r\ncontent-length: "
+
+
+_HEADS: Final = {status: json_head(status) for status in (200, 201, 400, 401, 403, 404, 409, 429, 503)}
+_NO_CONTENT: Final = _status_line(204) + b"\r\n"
+
+ErrorForm = Callable[[Exception], tuple[int, bytes, Mapping[str, str]]]
+
+
+def plain_error(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
+    """Status, body and headers of a refusal, in the form of the partitioned queue's API."""
+    status, body = answer_for(error)
+    return status, body, {"www-authenticate": 'Bearer realm="HoltMQ"'} if status == 401 else {}
+
+
+class Route:
+    """What a request needs, and what runs when it is complete."""
+
+    __slots__ = ("error_form", "handle", "max_body", "right")
+
+    def __init__(
+        self,
+        handle: Callable[[Exchange], None],
+        right: Right,
+        max_body: int | None = None,
+        error_form: ErrorForm = plain_error,
+    ) -> None:
+        self.handle = handle
+        self.right = right
+        self.max_body = max_body  # bytes, where that is not the node's own limit; 0: a body is not even read
+        self.error_form = error_form
+
+
+Found = tuple[Route, dict[str, str]]  # with the names in the path
+FindRoute = Callable[[bytes, bytes], Found]  # (method, path)
+
+
+class Exchange:
+    """See the module."""
+
+    __slots__ = (
+        "_connection",
+        "chunks",
+        "complete",
+        "disconnected",
+        "expected",
+        "expects_continue",
+        "headers",
+        "identity",
+        "is_admitted",
+        "is_head",
+        "is_running",
+        "is_unusual",
+        "keep_alive",
+        "names",
+        "on_dropped",
+        "on_lost",
+        "origin",
+        "path",
+        "query",
+        "reserved",
+        "response_complete",
+        "route",
+        "size",
+    )
+
+    identity: Identity
+
+    def __init__(
+        self, connection: HttpConnection, found: Found, path: bytes, query: bytes, headers: dict[bytes, bytes]
+    ) -> None:
+        self._connection = connection
+        self.route, self.names = found
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.expected = 0  # bytes that may come before there is to be another look
+        self.keep_alive = True
+        self.is_head = False
+        self.is_running = False
+        self.is_unusual = False  # it has headers that most requests have not
+        self.expects_continue = False
+        self.complete = False
+        self.is_admitted = False
+        self.reserved = 0  # bytes of the node's room for bodies
+        self.origin: bytes | None = None  # a web page's that may see the answer
+        self.on_lost: Callable[[], None] | None = None
+        self.on_dropped: Callable[[], None] | None = None  # there was an answer, and nobody to send it to
+        self.response_complete = False
+        self.disconnected = False
+
+    @property
+    def subject(self) -> str | None:
+        return self.identity.subject
+
+    @property
+    def connection(self) -> HttpConnection:
+        return self._connection
+
+    @property
+    def body(self) -> bytes:
+        """What came, unpacked. Bytes that look like JSON are taken for that, whatever their header says."""
+        body = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+        return body if body[:1] in _JSON_STARTS else self._plain(body)
+
+    @property
+    def unpacked_body(self) -> bytes:
+        """What came, unpacked as its header says."""
+        return self._plain(b"".join(self.chunks))
+
+    def _plain(self, body: bytes) -> bytes:
+        body = plain_body(body, self.header(b"content-encoding"), self._connection.engine.max_body)
+        self.chunks = [body]
+        return body
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def answer(self, status: int, body: bytes = b"") -> None:
+        """Answer with JSON, once; nothing when the client is gone."""
+        if not self.response_complete:
+            self.response_complete = True
+            if self.origin is not None or self.is_head or status not in _HEADS:
+                self._connection.write_answer(self, self._render(status, body, JSON, {}))
+                return
+            end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
+            self._connection.write_answer(self, b"".join((_HEADS[status], b"%d" % len(body), end, body)))
+
+    def answer_empty(self) -> None:
+        """Answer 204."""
+        if not self.response_complete:
+            self.response_complete = True
+            plain = self.origin is None and self.keep_alive
+            self._connection.write_answer(self, _NO_CONTENT if plain else self._render(204, b"", "", {}))
+
+    def answer_with(
+        self, status: int, body: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer with anything, once."""
+        if not self.response_complete:
+            self.response_complete = True
+            self._connection.write_answer(self, self._render(status, body, content_type, headers or {}))
+
+    def answer_when_durable(self, journal: Journal, status: int, body: bytes) -> None:
+        """Answer once everything appended so far is on disk, or say that it never will be."""
+
+        def durable(failed: JournalFailed | None) -> None:
+            if failed is not None:
+                self.fail(failed)
+            elif status == 204:
+                self.answer_empty()
+            else:
+                self.answer(status, body)
+
+        journal.on_durable(durable)
+
+    def fail(self, error: Exception) -> None:
+        status, body, headers = self.route.error_form(error)
+        if status == 400:
+            # Not JSON, perhaps because of a coding that looked like it from its first byte.
+            try:
+                coding_of(self.header(b"content-encoding"))
+            except Refusal as refusal:
+                status, body, headers = self.route.error_form(refusal)
+        self.answer_with(status, body, JSON, headers)
+
+    def head_of(
+        self, status: int, content_type: str, headers: Mapping[str, str], length: int | None
+    ) -> bytes:
+        """The head of an answer; without a length it comes in chunks."""
+        parts = [_status_line(status), _more(status)]
+        if self.origin is not None:
+            parts.append(cors_lines(self.origin))
+        parts += [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
+        if status not in _NO_BODY:
+            if content_type:
+                parts.append(f"content-type: {content_type}\r\n".encode())
+            parts.append(
+                b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %d\r\n" % length
+            )
+        if not self.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts.append(b"\r\n")
+        return b"".join(parts)
+
+    def _render(self, status: int, body: bytes, content_type: str, headers: Mapping[str, str]) -> bytes:
+        head = self.head_of(status, content_type, headers, len(body))
+        return head if self.is_head or status in _NO_BODY else head + body

@@ -1,0 +1,87 @@
+"""What streaming queries outside of the broker have said about themselves.
+
+Owns: the last report of each query, and how many are kept. Must not touch: the wire, the queues. Nothing of
+this is durable: a query that runs reports again after a restart.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+QUERIES_MAX: Final = 1000  # those that ended longest ago are forgotten first, then the silent ones
+
+
+class QueryState(Enum):
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One query after one batch."""
+
+    query: str  # its id, which outlives restarts
+    name: str = ""
+    state: QueryState = QueryState.RUNNING
+    batch: int | None = None
+    rows: int = 0  # of this batch
+    rows_per_second: float = 0.0
+    lag: int | None = None  # messages its sources have beyond what it read
+    state_rows: int = 0
+    state_bytes: int = 0
+    late_rows: int = 0
+    duration_ms: int = 0
+    watermark: str = ""
+    sources: tuple[str, ...] = ()
+    sink: str = ""
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Kept:
+    """The newest report of a query, and what adds up."""
+
+    report: Report
+    at: float
+    began: float
+    rows_total: int = 0
+    batches: int = 0
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class PipelineReports:
+    """One per node, on the loop's thread."""
+
+    _kept: dict[str, Kept] = field(default_factory=dict)
+
+    def add(self, report: Report, now: float) -> None:
+        """Note a report; a batch that is reported twice counts once."""
+        kept = self._kept.pop(report.query, None)
+        if kept is None:
+            kept = Kept(report, now, now)
+            self._count(kept, report)
+        else:
+            if report.batch is not None and report.batch != kept.report.batch:
+                self._count(kept, report)
+            kept.report, kept.at = report, now
+        kept.last_error = report.error or kept.last_error
+        self._kept[report.query] = kept  # the newest last
+        while len(self._kept) > QUERIES_MAX:
+            ended = (q for q, one in self._kept.items() if one.report.state is not QueryState.RUNNING)
+            del self._kept[next(ended, next(iter(self._kept)))]
+
+    @staticmethod
+    def _count(kept: Kept, report: Report) -> None:
+        if report.batch is not None:
+            kept.batches += 1
+            kept.rows_total += report.rows
+
+    def all(self) -> list[Kept]:
+        """Queries, by name and id."""
+        return sorted(self._kept.values(), key=lambda kept: (kept.report.name, kept.report.query))
+
+    def forget(self, query: str) -> bool:
+        """Whether it was known."""
+        return self._kept.pop(query, None) is not None

@@ -1,0 +1,71 @@
+"""Logging in and out with a browser.
+
+Owns: the wire form and the cookie. Must not touch: passwords, which sessions there are. The cookie cannot be
+read by scripts (HttpOnly) nor sent along by other sites (SameSite), whose requests the engine refuses
+anyway.
+"""
+
+from typing import Final
+
+import msgspec
+
+from holtmq.auth.rights import PUBLIC, Right
+from holtmq.http.engine.doorkeeper import behind_proxy
+from holtmq.http.engine.endpoints import READ_ONLY, Call, Endpoint, Reply
+from holtmq.http.engine.sessions import COOKIE, IDLE_SECONDS
+
+_BODY_MAX: Final = 16_384
+
+
+class LoginIn(msgspec.Struct):
+    user: str
+    password: str
+
+
+async def log_in(call: Call) -> object:
+    """Check name and password; the answer sets the cookie."""
+    asked = call.json(LoginIn)
+    keeper, exchange = call.context.keeper, call.exchange
+    peer = behind_proxy(exchange.connection.peer, exchange.headers)
+    user = await keeper.log_in(asked.user, asked.password, peer)
+    token = keeper.sessions.begin(user, call.now)
+    body = {"user": user.name, "tags": list(user.tags)}
+    return Reply(200, body, headers={"set-cookie": _cookie(call, token, int(IDLE_SECONDS))})
+
+
+async def show_session(call: Call) -> object:
+    """Who the caller is, by cookie or by any other credentials."""
+    identity = call.identity
+    return {"user": identity.name, "tags": list(identity.tags), "anonymous": identity.subject is None}
+
+
+async def log_out(call: Call) -> object:
+    """End the session and delete the cookie; fine without one."""
+    cookies = call.exchange.headers.get(b"cookie", b"")
+    ended = call.context.keeper.sessions.end(cookies)
+    return Reply(200, {"ended": ended}, headers={"set-cookie": _cookie(call, "", 0)})
+
+
+def _cookie(call: Call, value: str, seconds: int) -> str:
+    exchange = call.exchange
+    is_secure = exchange.connection.is_tls or exchange.headers.get(b"x-forwarded-proto") == b"https"
+    secure = "; Secure" if is_secure else ""
+    return f"{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+
+
+_PATH: Final = "/api/v1/session"
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        _PATH,
+        PUBLIC,
+        "session",
+        "Log in: the answer sets a cookie",
+        log_in,
+        body=LoginIn,
+        statuses=(200, 400, 401, 429),
+        body_limit=_BODY_MAX,
+    ),
+    Endpoint("GET", _PATH, Right(READ_ONLY), "session", "Who the caller is", show_session),
+    Endpoint("DELETE", _PATH, PUBLIC, "session", "Log out", log_out),
+)

@@ -1,0 +1,126 @@
+"""Regular expressions over names: of permissions, policies and searches.
+
+Owns: the engine and the refusals. Must not touch: what the names are of. The engine is RE2, whose time grows
+linearly with the name: Python's own tries every way to match, and ``^(a+)+$`` on a name of 30 letters would
+stop the broker for minutes. RE2 has no lookaround and no backreferences; RabbitMQ (PCRE) has both, so a
+refusal names the construct.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import re2
+
+LONGEST: Final = 4096
+_OPTIONS: Final = re2.Options()
+_OPTIONS.log_errors = False  # a refusal is the caller's to tell
+_DOT_MATCHES_ALL: Final = re2.Options()
+_DOT_MATCHES_ALL.log_errors = False
+_DOT_MATCHES_ALL.dot_nl = True
+
+_NOTHING: Final = r"[^\x{0}-\x{10FFFF}]"
+
+# What PCRE has and RE2 has not: how RE2 quotes it, and its name.
+_CONSTRUCTS: Final = (
+    ("(?=", "a lookahead, (?=...)"),
+    ("(?!", "a negative lookahead, (?!...)"),
+    ("(?<=", "a lookbehind, (?<=...)"),
+    ("(?<!", "a negative lookbehind, (?<!...)"),
+    ("(?>", "an atomic group, (?>...)"),
+    ("(?(", "a condition, (?(...)...)"),
+    ("(?#", "a comment, (?#...)"),
+    ("(?|", "a branch reset, (?|...)"),
+    ("(?R", "a recursion, (?R)"),
+    ("(?P", "a reference to a named group, (?P=...) or (?P>...)"),
+)
+_QUOTED: Final = re.compile(r"invalid perl operator: (.*)|invalid escape sequence: \\(.*)", re.DOTALL)
+_POSSESSIVE: Final = re.compile(r"bad repetition operator: [*+?]\+")
+
+
+class BadPattern(ValueError):
+    """A text is not a regular expression that can be used; the message says why."""
+
+
+class NamePattern:
+    """A compiled expression."""
+
+    __slots__ = ("_found", "_whole", "pattern")
+
+    def __init__(self, pattern: str, meaning: str | None = None) -> None:
+        self.pattern = pattern
+        self._found = re2.Set.SearchSet(_OPTIONS)
+        self._whole = re2.Set.FullMatchSet(_DOT_MATCHES_ALL)
+        for one in (self._found, self._whole):
+            one.Add(pattern if meaning is None else meaning)
+            one.Compile()
+
+    def found_in(self, name: str) -> bool:
+        """Whether any part of the name matches."""
+        return self._found.Match(name.encode("utf-8", "surrogatepass")) is not None
+
+    def covers(self, name: str) -> bool:
+        """Whether the whole name matches; a dot is any character, also the end of a line."""
+        return self._whole.Match(name.encode("utf-8", "surrogatepass")) is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamePattern) and other.pattern == self.pattern
+
+    def __hash__(self) -> int:
+        return hash(self.pattern)
+
+    def __repr__(self) -> str:
+        return f"NamePattern({self.pattern!r})"
+
+
+@lru_cache(maxsize=512)
+def compile_pattern(pattern: str) -> NamePattern:
+    """The compiled expression; raises BadPattern with the reason."""
+    if len(pattern) > LONGEST:
+        raise BadPattern(f"the pattern is longer than {LONGEST} characters")
+    try:
+        re2.compile(pattern, _OPTIONS)
+    except (re2.error, UnicodeEncodeError) as error:
+        raise BadPattern(_reason(pattern, error)) from None
+    return NamePattern(pattern)
+
+
+def compile_stored(pattern: str) -> NamePattern:
+    """The same for a pattern that is in force already, perhaps since a version with another engine: one that
+    cannot be compiled stays as it is and matches nothing."""
+    try:
+        return compile_pattern(pattern)
+    except BadPattern:
+        return NamePattern(pattern, _NOTHING)
+
+
+def is_usable(pattern: str) -> bool:
+    """Whether the pattern can be compiled."""
+    try:
+        compile_pattern(pattern)
+    except BadPattern:
+        return False
+    return True
+
+
+def _reason(pattern: str, error: Exception) -> str:
+    text = str(error)
+    if error.args and isinstance(error.args[0], bytes):
+        text = error.args[0].decode("utf-8", "replace")
+    construct = _construct(text)
+    if construct:
+        return f"{pattern!r} uses {construct}, which is not supported: patterns are in RE2's syntax"
+    return f"{pattern!r} is not a regular expression: {text}"
+
+
+def _construct(text: str) -> str:
+    """What RE2 does not have, in words; empty when the pattern is wrong in another way."""
+    quoted = _QUOTED.match(text)
+    if quoted is None:
+        return "a possessive repetition (*+, ++ or ?+)" if _POSSESSIVE.match(text) else ""
+    operator, escape = quoted[1], quoted[2]
+    if escape is not None:
+        if escape[:1].isdigit() or escape[:1] in ("k", "g"):
+            return f"a backreference, \\{escape}"
+        return f"the escape \\{escape}" if escape else ""
+    return next((name for start, name in _CONSTRUCTS if operator.startswith(start)), "")

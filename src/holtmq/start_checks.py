@@ -1,0 +1,76 @@
+"""What an operator should know when a node starts: doors that are open wide, patterns that mean nothing.
+
+Owns: the warnings, and the data folder's mode. Must not touch: what the node does about them (it starts).
+"""
+
+import logging
+import stat
+from pathlib import Path
+from typing import Final
+
+from holtmq.auth.permissions import Action
+from holtmq.auth.users import DEFAULT_USER
+from holtmq.broker.broker import Broker
+from holtmq.config import Config
+from holtmq.http.engine.doorkeeper import NOBODY
+from holtmq.name_patterns import is_usable
+
+log = logging.getLogger(__name__)
+
+_OWN_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+_LEAST_SECRET: Final = 32  # bytes of a key for HS256, by RFC 7518
+
+
+def warn(config: Config, broker: Broker) -> None:
+    """Say what is open, and what has no effect."""
+    _warn_of_doors(config, broker)
+    _warn_of_patterns(broker)
+
+
+def _warn_of_doors(config: Config, broker: Broker) -> None:
+    hosts = {*config.amqp.host, *config.http.host} - _OWN_HOSTS
+    if hosts and not broker.users.has_own_users:
+        log.warning(
+            "listening beyond this machine, but only guest exists, which works from loopback alone",
+            extra={"hosts": ",".join(sorted(hosts))},
+        )
+    anonymous = config.http.anonymous
+    if anonymous not in ("", NOBODY, DEFAULT_USER):
+        log.warning("requests without credentials are let in", extra={"user": anonymous})
+    size = len(config.auth.jwt_secret.encode())
+    if config.auth.jwt_enabled and 0 < size < _LEAST_SECRET:
+        log.warning("auth.jwt_secret is short: HS256 wants 32 bytes at least", extra={"bytes": size})
+
+
+def _warn_of_patterns(broker: Broker) -> None:
+    """What older versions stored may not be usable any more, and then matches nothing."""
+    stored = [
+        (f"policy '{policy.name}' in vhost '{vhost}'", policy.pattern.pattern)
+        for book in (broker.policies, broker.operator_policies)
+        for vhost in broker.vhosts
+        for policy in book.in_vhost(vhost)
+    ]
+    stored += [
+        (f"{action.value} permission of '{grant.user}' in vhost '{grant.vhost}'", pattern)
+        for grant in broker.users.grants()
+        for action in Action
+        if (pattern := grant.permissions.pattern(action))
+    ]
+    for where, pattern in stored:
+        if not is_usable(pattern):
+            log.warning("pattern matches nothing", extra={"where": where, "pattern": pattern})
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder, or the one that is there, this user's alone: what is in it needs no password."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except OSError as error:
+            log.warning(
+                "others may read the data folder", extra={"folder": str(folder), "reason": str(error)}
+            )
+        else:
+            log.info("data folder closed to others", extra={"folder": str(folder), "was": f"{mode:04o}"})

@@ -1,0 +1,116 @@
+"""Sync calls as the kernel gets them, seen from outside the broker's process, by ``strace`` where that works.
+
+Owns: how the broker is started under it, what it has seen and not yet been asked about. Must not touch: what
+the broker says; that is compared here with what it did.
+
+``strace`` writes a call down when it has returned and before the process goes on. So a sync that the broker
+reports and that is not here was never made.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+_CALLS: Final = "fdatasync,fsync"
+# ``-D``: the broker stays the direct child, and is the one who is killed. The filter in the kernel stops the
+# broker at these calls alone.
+_OPTIONS: Final = (
+    "-D",
+    "-f",
+    "-qq",
+    "-y",
+    "--seccomp-bpf",
+    "-e",
+    "signal=none",
+    "-e",
+    f"trace={_CALLS}",
+    "-o",
+)
+_WHOLE: Final = re.compile(rb"\d+ +f(?:data)?sync\(\d+<(.*)>(?:\(deleted\))?\) += 0")
+_BEGUN: Final = re.compile(rb"(\d+) +f(?:data)?sync\(\d+<(.*)>(?:\(deleted\))? <unfinished")
+_RESUMED: Final = re.compile(rb"(\d+) +<\.\.\. f(?:data)?sync resumed>\) += 0")
+_PROBE: Final = "import os, tempfile; file = tempfile.TemporaryFile(); os.fdatasync(file.fileno())"
+_PATIENCE: Final = 10.0  # for lines that are in the pipe already
+
+
+@dataclass(frozen=True, slots=True)
+class Strace:
+    """The program that watches; ``why_not`` when there is none."""
+
+    path: str = ""
+    why_not: str = ""
+
+    @classmethod
+    def find(cls) -> "Strace":
+        """Look for it, and try it: a container may have it and forbid it."""
+        path = shutil.which("strace")
+        if path is None:
+            return cls(why_not="strace is not installed")
+        read_end, write_end = os.pipe()
+        try:
+            command = [*cls(path).prefix(write_end), sys.executable, "-c", _PROBE]
+            done = subprocess.run(
+                command, pass_fds=(write_end,), capture_output=True, check=False, timeout=60
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            os.close(read_end)
+            return cls(why_not=f"strace could not be run: {error}")
+        finally:
+            os.close(write_end)
+        with os.fdopen(read_end, "rb") as seen:
+            if _WHOLE.search(seen.read()):
+                return cls(path)
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        return cls(why_not=f"strace cannot trace here{': ' + said if said else ''}")
+
+    def prefix(self, output: int) -> list[str]:
+        """What goes before the broker's command; what is seen goes to this descriptor."""
+        return [self.path, *_OPTIONS, f"/dev/fd/{output}"]
+
+
+class KernelWatch:
+    """The sync calls of one life of the broker, by the last part of the path."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._seen: Counter[str] = Counter()
+        self._is_over = False
+        self._begun: dict[bytes, bytes] = {}  # thread -> path of a call that has not returned
+
+    def read(self, pipe: int) -> None:
+        """Until the broker and who watched it are gone."""
+        with os.fdopen(pipe, "rb") as lines:
+            for line in lines:
+                path = self._returned(line)
+                if path is not None:
+                    with self._news:
+                        self._seen[os.fsdecode(path).rpartition("/")[2]] += 1
+                        self._news.notify_all()
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
+
+    def _returned(self, line: bytes) -> bytes | None:
+        if whole := _WHOLE.match(line):
+            return whole[1]
+        if begun := _BEGUN.match(line):
+            self._begun[begun[1]] = begun[2]
+        elif resumed := _RESUMED.match(line):
+            return self._begun.pop(resumed[1], None)
+        return None
+
+    def confirms(self, name: str) -> bool:
+        """Whether the kernel was asked to sync this file, or folder. Each call counts for one question."""
+        with self._news:
+            self._news.wait_for(lambda: self._seen[name] > 0 or self._is_over, _PATIENCE)
+            if self._seen[name] > 0:
+                self._seen[name] -= 1
+                return True
+            self._is_over = True  # the broker's word is worth nothing: do not wait for each of them
+            return False

@@ -1,0 +1,355 @@
+"""The door itself: web pages of others, bodies before rights, memory, floods of logins, sessions."""
+
+import asyncio
+import base64
+import re
+import socket
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from http_support import Api
+
+from holtmq.auth.passwords import hash_password
+from holtmq.auth.permissions import FULL_ACCESS
+from holtmq.auth.users import User
+from holtmq.config import Config, Http, Limits
+from holtmq.testing import TestBroker
+from holtmq.testing.faulty_node import FaultyNode
+
+LIMITS = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+EVIL = "http://evil.example"
+OPS = "https://ops.example:8443"
+
+
+@pytest.fixture
+def broker() -> Iterator[TestBroker]:
+    http = Http(cors_origins=(OPS,), names=("mq.example",), body_memory_bytes=1 << 20, max_body_bytes=1 << 20)
+    with TestBroker(config=Config(limits=LIMITS, http=http)) as one:
+        yield one
+
+
+def wire(broker: TestBroker) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", broker.http_port), timeout=60)
+
+
+def status_of(peer: socket.socket) -> int:
+    """Of the next answer; 0 when the broker hangs up."""
+    answer = peer.recv(65536)
+    found = re.match(rb"HTTP/1\.1 (\d{3})", answer)
+    return int(found[1]) if found else 0
+
+
+# -- web pages -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/pop/queue/q", "/api/v1/resources/queues", "/api/overview", "/metrics"]
+)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": EVIL},
+        {"origin": "null"},
+        {"origin": EVIL, "sec-fetch-site": "same-origin"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
+        {"origin": EVIL, "authorization": "Basic " + base64.b64encode(b"guest:guest").decode()},
+    ],
+    ids=str,
+)
+def test_a_page_of_another_site_is_refused(api: Api, path: str, headers: dict[str, str]) -> None:
+    answer = api.http.get(path, headers=headers)
+
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_form_of_another_site_does_nothing(api: Api) -> None:
+    body = b'{"items":[{"queue":"q","payload":1}]}'
+    form = {"origin": EVIL, "content-type": "text/plain"}
+
+    assert api.http.post("/api/v1/push", content=body, headers=form).status_code == 403
+    assert api.pop("q") == []
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}], ids=str
+)
+def test_curl_and_our_own_pages_go_on_working(api: Api, headers: dict[str, str]) -> None:
+    assert api.http.get("/api/v1/resources/queues", headers=headers).status_code == 200
+    own = {**headers, "origin": str(api.http.base_url).rstrip("/")}
+    assert api.http.get("/api/v1/resources/queues", headers=own).status_code == 200
+
+
+def test_a_link_from_another_site_opens_a_page_and_nothing_else(api: Api) -> None:
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+
+    assert api.http.get("/docs", headers=link).status_code == 200
+    assert api.http.get("/api/v1/pop/queue/q?autoAck=true", headers=link).status_code == 403
+
+
+def test_an_origin_that_is_named_may_use_the_api_and_is_told_so(api: Api) -> None:
+    preflight = api.http.options("/api/v1/push", headers={"origin": OPS})
+    answers = [
+        preflight,
+        api.http.get("/api/v1/pop/queue/q", headers={"origin": OPS, "sec-fetch-site": "cross-site"}),
+        api.http.post("/api/v1/push", json={"items": []}, headers={"origin": OPS}),
+        api.http.get("/nowhere", headers={"origin": OPS}),
+    ]
+
+    assert [answer.status_code for answer in answers] == [204, 204, 201, 404]
+    for answer in answers:
+        assert answer.headers["access-control-allow-origin"] == OPS
+        assert answer.headers["access-control-allow-headers"] == "Content-Type, Authorization"
+        assert answer.headers["vary"] == "origin"
+    assert preflight.headers["access-control-max-age"] == "86400"
+    assert api.http.options("/api/v1/push", headers={"origin": EVIL}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 204),
+        ("[::1]:6632", 204),
+        ("localhost:80", 204),
+        ("app.localhost", 204),
+        ("mq.example", 204),
+        ("evil.example", 403),
+        ("evil.example:6632", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+    ],
+)
+def test_a_name_that_is_not_the_broker_s_is_refused_without_credentials(
+    api: Api, host: str, status: int
+) -> None:
+    headers = {"host": host, "origin": f"http://{host}"}  # DNS rebinding: to the browser it is all one site
+
+    assert api.http.get("/api/v1/pop/queue/q", headers=headers).status_code == status
+    assert api.http.get("/api/v1/pop/queue/q", headers=headers, auth=("guest", "guest")).status_code == 204
+    assert api.http.get("/health", headers={"host": host}).status_code == 200
+
+
+# -- before the body -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [b"/api/v1/push", b"/api/v1/configure", b"/api/definitions", b"/nowhere"])
+def test_a_stranger_is_refused_before_any_of_the_body_came(broker: TestBroker, path: bytes) -> None:
+    head = (
+        b"POST %b HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 203.0.113.9\r\ncontent-length: 1000000\r\n\r\n"
+        % path
+    )
+    with wire(broker) as peer:
+        peer.sendall(head)
+
+        assert status_of(peer) == (404 if path == b"/nowhere" else 401)
+
+
+@pytest.mark.parametrize("path", [b"/api/v1/push", b"/api/v1/configure"])
+def test_no_hundred_continue_is_said_to_who_may_not(broker: TestBroker, path: bytes) -> None:
+    head = b"POST %b HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 10\r\n" % path
+    with wire(broker) as refused, wire(broker) as taken:
+        refused.sendall(head + b"x-forwarded-for: 203.0.113.9\r\n\r\n")
+        taken.sendall(head.replace(b"host: x", b"host: localhost") + b"\r\n")
+
+        assert status_of(refused) == 401
+        assert status_of(taken) == 100
+
+
+def test_bodies_of_strangers_are_not_kept(broker: TestBroker) -> None:
+    head = b"POST /api/v1/push HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 203.0.113.9\r\n"
+    head += b"transfer-encoding: chunked\r\n\r\n"
+    with wire(broker) as peer:
+        peer.sendall(head)
+        assert status_of(peer) == 401
+        for _ in range(20):
+            try:
+                peer.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+            except ConnectionError:  # it has seen enough
+                break
+
+        held = broker.call(kept_bytes)
+
+    assert held == 0
+
+
+def kept_bytes(node: FaultyNode) -> int:
+    """Of bodies, over all connections."""
+    exchanges = [
+        one for c in node.http.engine.connections for one in (c._reading, c._active) if one is not None
+    ]
+    return sum(len(chunk) for exchange in {id(e): e for e in exchanges}.values() for chunk in exchange.chunks)
+
+
+def test_large_bodies_wait_for_room_and_get_it_in_turn(broker: TestBroker) -> None:
+    body = b'{"items":[{"queue":"q","payload":"' + b"x" * 700_000 + b'"}]}'
+    head = b"POST /api/v1/push HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with wire(broker) as first, wire(broker) as second:
+        first.sendall(head + body[:100_000])
+        wait_for(broker, lambda node: kept_bytes(node) == 100_000)
+        sender = threading.Thread(target=lambda: second.sendall(head + body))
+        sender.start()
+        wait_for(broker, lambda node: len(node.http.engine.room) == 1)
+        # There is room for 1 MiB: the second one's body stays in its socket, but for one read.
+        assert broker.call(kept_bytes) <= 100_000 + (1 << 18)
+
+        first.sendall(body[100_000:])
+        assert status_of(first) == 201
+        sender.join(60)
+        assert status_of(second) == 201
+    assert broker.call(lambda node: node.http.engine.room.free) == 1 << 20
+
+
+def test_who_waits_too_long_for_room_is_told(broker: TestBroker) -> None:
+    head = b"POST /api/v1/push HTTP/1.1\r\nhost: localhost\r\ncontent-length: 700000\r\n\r\n"
+    with wire(broker) as first, wire(broker) as second:
+        first.sendall(head + b"{" + b" " * 100_000)
+        wait_for(broker, lambda node: kept_bytes(node) > 100_000)
+        second.sendall(head)
+        wait_for(broker, lambda node: len(node.http.engine.room) == 1)
+
+        broker.call(lambda node: node.http.engine.sweep(asyncio.get_running_loop().time() + 31))
+
+        assert status_of(second) == 503
+        first.close()
+    wait_for(broker, lambda node: node.http.engine.room.free == 1 << 20)
+
+
+def test_a_client_that_does_not_read_is_cut_off(broker: TestBroker) -> None:
+    api = Api(broker.http_url)
+    items = [{"queue": "q", "payload": "x" * 900_000} for _ in range(1)]
+    for _ in range(20):
+        assert api.post("/api/v1/push", {"items": items}).status_code == 201
+    api.http.close()
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", broker.http_port))
+        peer.sendall(b"GET /api/v1/pop/queue/q?batch=20 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        # 18 MB in all of which the client reads nothing, where 1 MiB may lie unread on the node.
+        wait_for(broker, lambda node: node.http.engine.is_congested)
+        with wire(broker) as other:
+            other.sendall(b"GET /api/v1/pop/queue/none HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert status_of(other) == 503
+
+        broker.call(lambda node: node.http.engine.sweep(asyncio.get_running_loop().time() + 6))
+
+        wait_for(broker, lambda node: not node.http.engine.is_congested)
+    with wire(broker) as other:
+        other.sendall(b"GET /api/v1/pop/queue/none HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert status_of(other) == 204
+
+
+def wait_for(broker: TestBroker, condition: object) -> None:
+    import time
+
+    deadline = time.monotonic() + 60
+    while not broker.call(condition):  # type: ignore[arg-type]
+        assert time.monotonic() < deadline
+
+
+def test_thousands_of_pipelined_requests_are_answered(broker: TestBroker) -> None:
+    one = b"GET /api/v1/pop/queue/none HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with wire(broker) as peer:
+        sender = threading.Thread(target=lambda: peer.sendall(one * 5000))
+        sender.start()
+        got = b""
+        while got.count(b"204 No Content") < 5000:
+            more = peer.recv(1 << 16)
+            assert more
+            got += more
+        sender.join(60)
+
+
+def test_a_header_that_must_be_single_is_refused_twice(broker: TestBroker) -> None:
+    for name in (b"host", b"authorization", b"origin"):
+        with wire(broker) as peer:
+            double = b"%b: localhost\r\n%b: evil.example\r\n" % (name, name)
+            peer.sendall(b"GET /api/v1/pop/queue/q HTTP/1.1\r\n" + double + b"\r\n")
+            assert status_of(peer) == 400
+
+
+# -- logins ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_user(broker: TestBroker) -> TestBroker:
+    hashed = hash_password("right")
+
+    def add(node: FaultyNode) -> None:
+        node.broker.put_user(User("good", hashed, ("administrator",)))
+        node.broker.set_permissions("good", "/", FULL_ACCESS)
+
+    broker.call(add)
+    return broker
+
+
+@pytest.mark.parametrize("name", ["good", "bad"])
+def test_hundreds_of_bad_logins_do_not_lock_a_good_user_out(with_user: TestBroker, name: str) -> None:
+    bad = base64.b64encode(f"{name}:wrong".encode())
+    request = b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic %b\r\n\r\n" % bad
+    flood = [wire(with_user) for _ in range(200)]
+    for peer in flood:
+        peer.sendall(request)
+    wait_for(with_user, lambda node: len(node.amqp.authenticator._turns) > 100)
+
+    answer = httpx.get(f"{with_user.http_url}/api/whoami", auth=("good", "right"), timeout=60)
+    waiting = with_user.call(lambda node: len(node.amqp.authenticator._turns))
+    for peer in flood:
+        peer.close()
+
+    assert answer.status_code == 200
+    assert waiting > 0  # it did not have to wait until all others had their turn
+
+
+# -- sessions --------------------------------------------------------------------------------------------
+
+
+def test_a_browser_logs_in_and_out_with_a_cookie(with_user: TestBroker) -> None:
+    with httpx.Client(base_url=with_user.http_url, timeout=60) as http:
+        wrong = http.post("/api/v1/session", json={"user": "good", "password": "wrong"})
+        login = http.post("/api/v1/session", json={"user": "good", "password": "right"})
+        cookie = login.headers["set-cookie"]
+        shown = http.get("/api/v1/session")
+        managed = http.get("/api/whoami")
+        http.post("/api/v1/push", json={"items": [{"queue": "q", "payload": 1}]})
+        pushed = http.get("/api/v1/pop/queue/q").json()["messages"]
+        saved = dict(http.cookies)
+        out = http.delete("/api/v1/session")
+        after = httpx.get(f"{with_user.http_url}/api/v1/session", cookies=saved, timeout=60)
+
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    assert login.json() == {"user": "good", "tags": ["administrator"]}
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert shown.json() == {"user": "good", "tags": ["administrator"], "anonymous": False}
+    assert managed.json()["name"] == "good"
+    assert pushed[0]["producerSub"] == "good"
+    assert out.json() == {"ended": True}
+    assert after.status_code == 401
+
+
+def test_a_session_ends_with_its_user_s_password_and_with_time(with_user: TestBroker) -> None:
+    def cookies() -> dict[str, str]:
+        body = {"user": "good", "password": "right"}
+        return dict(httpx.post(f"{with_user.http_url}/api/v1/session", json=body, timeout=60).cookies)
+
+    def status(given: dict[str, str]) -> int:
+        return httpx.get(f"{with_user.http_url}/api/v1/session", cookies=given, timeout=60).status_code
+
+    first, second = cookies(), cookies()
+    assert status(first) == 200
+    with_user.clock.advance(7 * 3600)
+    assert status(first) == 200
+    with_user.clock.advance(2 * 3600)
+    assert (status(first), status(second)) == (200, 401)  # an hour's use is eight hours more
+    with_user.call(lambda node: node.broker.put_user(User("good", hash_password("new"))))
+    assert status(first) == 401
+
+
+def test_a_stranger_s_cookie_is_no_guest(broker: TestBroker) -> None:
+    answer = httpx.get(f"{broker.http_url}/api/v1/session", cookies={"holt_session": "made-up"}, timeout=60)
+
+    assert answer.status_code == 401

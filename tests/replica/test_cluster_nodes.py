@@ -1,0 +1,287 @@
+"""Nodes of one log as clients, load balancers and operators see them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pika
+import pytest
+import pytest_asyncio
+
+from holtmq.client import Client
+from holtmq.verify.http_client import HttpClient
+from holtmq.verify.replica.nodes import NodeProcess
+from holtmq.verify.replica.proxy import Proxy, Weather
+from postgres import Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("failover")]
+
+SERVE = (sys.executable, "-m", "holtmq", "serve")
+PATIENCE = 60.0
+
+
+class Nodes:
+    """Nodes of one log, and the command line beside them."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.log = uuid4().hex
+        self._folder = folder
+        self._made: list[NodeProcess] = []
+
+    def make(self, name: str, **settings: str) -> NodeProcess:
+        more = {
+            "HOLT_JOURNAL_REPLICA": self.url,
+            "HOLT_JOURNAL_REPLICA_NAME": self.log,
+            "HOLT_JOURNAL_TAKEOVER_AFTER": "1",
+        }
+        node = NodeProcess(name, self._folder / name, SERVE, more | settings)
+        self._made.append(node)
+        return node
+
+    async def owner(self, name: str, **settings: str) -> NodeProcess:
+        node = self.make(name, **settings)
+        await node.start()
+        await until(node.is_ready, f"{name} owns the log")
+        return node
+
+    async def standby(self, name: str, **settings: str) -> NodeProcess:
+        node = self.make(name, **settings)
+        await node.start()
+        await until(lambda: is_standing_by(node), f"{name} stands by")
+        return node
+
+    async def holt(self, *arguments: str) -> tuple[int, str]:
+        """Exit status and output of a ``holt cluster`` verb."""
+        keep = {key: value for key, value in os.environ.items() if not key.startswith("HOLT_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "holtmq",
+            "cluster",
+            *arguments,
+            env=keep | {"HOLT_JOURNAL_REPLICA": self.url, "HOLT_JOURNAL_REPLICA_NAME": self.log},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+        assert process.returncode is not None
+        return process.returncode, output.decode()
+
+    async def end(self) -> None:
+        for node in self._made:
+            await node.kill()
+
+
+@pytest_asyncio.fixture
+async def nodes(postgres: Cluster, tmp_path: Path) -> AsyncIterator[Nodes]:
+    made = Nodes(postgres.url, tmp_path)
+    yield made
+    await made.end()
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = condition()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
+            await asyncio.sleep(0.02)
+    raise AssertionError(what)
+
+
+async def get(node: NodeProcess, path: str) -> tuple[int, dict[str, object]]:
+    client = await HttpClient.connect(node.ports.http)
+    try:
+        status, body = await client.get(path)
+    finally:
+        client.close()
+    return status, json.loads(body)
+
+
+async def is_standing_by(node: NodeProcess) -> bool:
+    return (await get(node, "/health"))[1]["status"] == "standby"
+
+
+def connect(*nodes: NodeProcess) -> pika.BlockingConnection:
+    hosts = [pika.ConnectionParameters("127.0.0.1", node.ports.amqp) for node in nodes]
+    return pika.BlockingConnection(hosts)
+
+
+async def test_only_the_owner_is_ready_and_the_standby_says_who_that_is(nodes: Nodes) -> None:
+    owner = await nodes.owner("one")
+    standby = await nodes.standby("two")
+
+    assert await get(owner, "/ready") == (200, {"ready": True})
+    status, body = await get(standby, "/ready")
+    assert status == 503
+    assert "the owner is one" in str(body["reason"])
+    status, health = await get(standby, "/health")
+    assert status == 200
+    assert (health["status"], health["owner"], health["behind_bytes"]) == ("standby", "one", 0)
+    status, body = await get(standby, "/api/v1/resources/queues")
+    assert (status, body["code"]) == (503, "standby")
+    with pytest.raises(pika.exceptions.AMQPConnectionError) as refused:
+        await asyncio.to_thread(connect, standby)
+    assert "the owner is one" in repr(refused.value.args) + str(refused.value)
+
+
+async def test_a_client_with_two_hosts_goes_on_at_the_new_owner(nodes: Nodes) -> None:
+    first = await nodes.owner("one")
+    second = await nodes.standby("two")
+
+    def publish() -> None:
+        connection = connect(second, first)  # the standby refuses, the owner is next
+        channel = connection.channel()
+        channel.queue_declare("work", durable=True)
+        channel.confirm_delivery()
+        for number in range(50):
+            properties = pika.BasicProperties(delivery_mode=2)
+            channel.basic_publish("", "work", b"%d" % number, properties)
+        connection.close()
+
+    def take_all() -> list[bytes]:
+        connection = connect(first, second)
+        channel = connection.channel()
+        found = [channel.basic_get("work", auto_ack=True)[2] for _ in range(50)]
+        connection.close()
+        return found
+
+    await asyncio.to_thread(publish)
+    await first.kill()
+    await until(second.is_ready, "the standby takes over")
+
+    assert await asyncio.to_thread(take_all) == [b"%d" % number for number in range(50)]
+
+
+async def test_the_cluster_verbs_show_promote_and_forget(nodes: Nodes) -> None:
+    first = await nodes.owner("one", HOLT_JOURNAL_TAKEOVER_AFTER="60")
+    second = await nodes.standby("two", HOLT_JOURNAL_TAKEOVER_AFTER="60")
+    status, output = await nodes.holt("status", "--json")
+    found = json.loads(output)
+    roles = {node["name"]: node["role"] for node in found["nodes"]}
+    assert (status, found["owner"], roles) == (0, "one", {"one": "owner", "two": "standby"})
+    status, output = await nodes.holt("promote", "three")
+    assert status == 1
+    assert "no node is named three" in output
+
+    status, output = await nodes.holt("promote", "two")
+
+    assert (status, output) == (0, "two owns the log\n")
+    assert await first.ended(PATIENCE)  # it hands over and ends
+    await until(second.is_ready, "the successor serves")
+    status, output = await nodes.holt("forget", "two")
+    assert status == 1
+    assert "owns the log" in output
+    assert await nodes.holt("forget", "one") == (0, "one is forgotten\n")
+    assert "one" not in (await nodes.holt("status"))[1]
+
+
+async def test_a_switchover_repeats_nothing(nodes: Nodes) -> None:
+    first = await nodes.owner("one", HOLT_JOURNAL_TAKEOVER_AFTER="60")
+    second = await nodes.standby("two", HOLT_JOURNAL_TAKEOVER_AFTER="60")
+    received: list[tuple[bytes, bool]] = []
+    sent = 400
+
+    def produce() -> None:
+        number = 0
+        while number < sent:
+            try:
+                connection = connect(first, second)
+                channel = connection.channel()
+                channel.confirm_delivery()
+                while number < sent:
+                    channel.basic_publish("", "work", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+                    number += 1
+                    connection.sleep(0.002)
+                connection.close()
+            except pika.exceptions.AMQPError:
+                continue
+
+    def consume() -> None:
+        while len(received) < sent:
+            try:
+                connection = connect(first, second)
+                channel = connection.channel()
+                channel.basic_qos(prefetch_count=20)
+                for method, _, body in channel.consume("work", inactivity_timeout=1):
+                    if method is not None:
+                        received.append((body, method.redelivered))
+                        channel.basic_ack(method.delivery_tag)
+                    if len(received) >= sent:
+                        break
+                connection.close()
+            except pika.exceptions.AMQPError:
+                continue
+
+    def declare() -> None:
+        connection = connect(first)
+        connection.channel().queue_declare("work", durable=True)
+        connection.close()
+
+    await asyncio.to_thread(declare)
+    work = asyncio.gather(asyncio.to_thread(produce), asyncio.to_thread(consume))
+    await until(lambda: len(received) > 50, "the load runs")
+
+    status, _ = await nodes.holt("promote", "two")
+    await asyncio.wait_for(work, PATIENCE)
+
+    assert status == 0
+    assert [body for body, _ in received] == [b"%d" % number for number in range(sent)]
+
+
+async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
+    postgres: Cluster, nodes: Nodes
+) -> None:
+    proxy = Proxy(postgres.url)
+    await proxy.start()
+    owner = await nodes.owner("one", HOLT_JOURNAL_REPLICA=proxy.url)
+    connection = await asyncio.to_thread(connect, owner)
+    proxy.change(Weather.CUT)
+
+    def is_sent_away() -> bool:
+        try:
+            connection.process_data_events(0.1)
+        except pika.exceptions.ConnectionClosedByBroker as closed:
+            return "PostgreSQL has not answered" in closed.reply_text
+        return False
+
+    await until(lambda: asyncio.to_thread(is_sent_away), "the client is told why")
+    assert (await get(owner, "/ready"))[0] == 503
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        await asyncio.to_thread(connect, owner)
+    proxy.change(Weather.FAIR)
+    await until(owner.is_ready, "PostgreSQL is back, and nobody else took the log")
+
+    (await asyncio.to_thread(connect, owner)).close()
+    await proxy.stop()
+
+
+async def test_a_standby_stops_when_it_is_told_to(nodes: Nodes) -> None:
+    await nodes.owner("one")
+    standby = await nodes.standby("two")
+
+    standby.send(signal.SIGTERM)
+
+    assert await standby.ended(PATIENCE)
+
+
+async def test_our_client_with_two_urls_finds_the_owner(nodes: Nodes) -> None:
+    first = await nodes.owner("one")
+    second = await nodes.standby("two")
+    urls = [f"http://127.0.0.1:{node.ports.http}" for node in (second, first)]
+    async with Client(urls) as client:
+        await client.queue("greetings").push([{"to": "ada"}])
+        await first.kill()
+
+        await client.queue("greetings").push([{"to": "grace"}])
+
+        found = await client.queue("greetings").group("hosts").batch(10).pop()
+        assert [message.data["to"] for message in found] == ["ada", "grace"]
