@@ -1,6 +1,6 @@
-"""Who may use which route, written down once more and by hand: a change of a right is a change here, too.
+"""Who may use which route, written down once more: a change of a right must be a change here, too.
 
-Owns: what the two route tables are expected to say. Generated from nothing.
+Owns: what the two route tables are expected to say. Made from them once and read through; kept by hand since.
 """
 
 # (right, least role of a token without a user) -> routes
