@@ -364,7 +364,8 @@ class Broker(Administration):
 
     def get(self, queue: WorkQueue) -> Message | None:
         """Take one message, which counts as unacked until its lease ends."""
-        self._refuse_if_failed()
+        if queue.persisted:  # its ack could not be kept
+            self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
         while len(queue) or queue.is_stream:  # an empty stream refuses, too

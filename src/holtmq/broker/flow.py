@@ -167,8 +167,8 @@ class Flow(Publishing):
 
     def _turn_queue(self, queue: WorkQueue) -> None:
         store = queue.store
-        if queue.consumers and not self.journal.failed and not self.journal.stalled:
-            # Else a delivery's ack could not be kept: the message would come twice for nothing.
+        takes_acks = not queue.persisted or not (self.journal.failed or self.journal.stalled)
+        if queue.consumers and takes_acks:  # an ack that is not kept would bring the message back for nothing
             queue.dispatch(self.now_ms, self.pager)
         if queue.expiring and len(store):
             self._expire(queue)
