@@ -53,6 +53,7 @@ class PublishRun:
         "_rules_version",
         "_vhost",
         "_walkers",
+        "elsewhere",
     )
 
     def __init__(self, connection: "Connection", vhost: VHost, caches: PublishCaches) -> None:
@@ -66,10 +67,12 @@ class PublishRun:
         self._rules_version = 0
         self._reach = 0  # how long the prefixes are that are looked for; 0: none
         self._limit = connection.settings.max_message_bytes
+        self.elsewhere = b""  # the publish frame that the last run stopped at, if its key leads no short way
 
     def take(self, channel: Channel, data: bytes, at: int, end: int) -> int:
         """Publish every message from ``at`` on that can go the short way; where the first other begins."""
         flow = self._flow
+        self.elsewhere = b""
         if flow.gathered or channel.transaction is not None:
             return at
         exchange = self._exchange
@@ -129,7 +132,10 @@ class PublishRun:
                             break
                         found = targets.find(address[key_at:])
                         last_address, queues = address, found
-                    if found is None or (not found.queues and data[stop - 1]):
+                    if found is None:
+                        self.elsewhere = data[at:header_at]
+                        break
+                    if not found.queues and data[stop - 1]:
                         break
                     kind, channel_number, size, basic, body_bytes, flags = _HEADER_FRAME(data, header_at)
                     header_end = header_at + 7 + size

@@ -45,12 +45,13 @@ _OVERHEAD: Final = 8
 class Reading:
     """Works off what a connection has read."""
 
-    __slots__ = ("_caches", "_channels", "_connection", "_may_write", "_rules_version", "_run")
+    __slots__ = ("_caches", "_channels", "_connection", "_found", "_may_write", "_rules_version", "_run")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self._channels = connection.channels
         self._run: PublishRun | None = None
+        self._found: tuple[Route, bool] | None = None  # of the last publish that went the general way
         self._caches: PublishCaches
         self._may_write: set[str] = set()  # exchanges, as far as this user was checked
         self._rules_version = 0
@@ -72,6 +73,7 @@ class Reading:
         max_payload = connection.max_payload
         gathered = connection.flow.gathered
         run = self._run
+        elsewhere = b""  # a publish frame that is known to go the general way, until the topology may change
         while end - at >= _OVERHEAD:
             kind, number, size = _FRAME(data, at)
             payload_at = at + 7
@@ -105,10 +107,18 @@ class Reading:
                         self._fail(channel, error, _ACK_ID)
                     continue
                 if run is not None and data.startswith(_BASIC_PUBLISH, payload_at):
-                    after = run.take(channel, data, at, end)
-                    if after == at:
-                        after = self._publish(channel, data, payload_at, stop, end)
-                    at = after
+                    found = self._found
+                    if elsewhere and data.startswith(elsewhere, at):
+                        if found is not None and found[0].version == found[0].vhost.version:
+                            at = self._content(channel, found, data, stop + 1, end)
+                            continue
+                    else:
+                        after = run.take(channel, data, at, end)
+                        elsewhere = run.elsewhere
+                        if after != at:
+                            at = after
+                            continue
+                    at = self._publish(channel, data, payload_at, stop, end)
                     continue
             at = stop + 1
             if gathered:
@@ -121,7 +131,7 @@ class Reading:
             if connection.has_stopped:
                 return
             max_payload = connection.max_payload
-            run = self._run
+            run, elsewhere = self._run, b""
         connection.unread = data[at:] if at else data
 
     @staticmethod
@@ -144,8 +154,9 @@ class Reading:
         found = self._caches.route(method)
         if found is None or not self._is_allowed(found[0]):
             found = self._resolve(channel, method)
-            if found is None:
-                return stop + 1
+        self._found = found
+        if found is None:
+            return stop + 1
         return self._content(channel, found, data, stop + 1, end)
 
     def _is_allowed(self, route: Route) -> bool:

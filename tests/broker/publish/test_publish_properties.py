@@ -104,3 +104,13 @@ def test_huge_headers_are_not_kept() -> None:
 def test_a_header_of_another_class_is_refused() -> None:
     with pytest.raises(CodecError):
         TraitsCache().of(b"\x00\x0a" + bytes(12))
+
+
+def test_a_header_of_another_class_is_refused_even_if_its_properties_are_known() -> None:
+    cache = TraitsCache()
+    header = content_header(b"a")
+    for _ in range(3):
+        cache.of(header)
+
+    with pytest.raises(CodecError):
+        cache.of(b"\x00\x0a" + header[2:])

@@ -26,6 +26,7 @@ _CACHE_BYTES: Final = 2 << 20
 _CACHED_BYTES_MAX: Final = 2_048  # a header may fill a frame; thousands of those are not worth the memory
 _ENTRY_BYTES: Final = 800  # what traits take, about, with a decoded table
 _SLOTS: Final = 4_096
+_BASIC_HEADER: Final = b"\x00\x3c\x00\x00"  # the class, and a weight of zero
 
 
 class Traits:
@@ -101,11 +102,11 @@ class TraitsCache:
 
     def of(self, header: bytes) -> Traits:
         """Traits of a content header; CodecError or Conflict when it makes no sense."""
-        body_size(header)  # refuses what is not a basic content header
         property_bytes = header[PROPERTIES_AT:]
         found = self.by_bytes.get(property_bytes)
-        if found is not None:
+        if found is not None and header.startswith(_BASIC_HEADER):
             return found
+        body_size(header)  # refuses what is not a basic content header
         traits = Traits(header)
         hashed = hash(property_bytes)
         slot = hashed % _SLOTS
