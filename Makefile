@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak soak-failover bench run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage bench bench-spark demo run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ soak-spark: setup-test ## Kill Spark, archivers and the broker for ROUNDS (20): 
 
 soak-failover: setup-test ## Bring FAULTS (210) faults upon two nodes and a PostgreSQL: make soak-failover FAULTS=500
 	@HOLT_TEST_FAILOVER_ROUNDS=$${FAULTS:-210} $(BIN)/python -m pytest -s tests/replica/test_failover.py -k no_fault $(ARGS)
+
+damage: setup ## Damage data folders in CASES (200) ways, run a broker on each and drain it
+	@PYTHONPATH=tests $(BIN)/python -m damage --cases $${CASES:-200} $(ARGS)
 
 bench: setup-test ## Measure: prints ratios, writes to bench/results
 	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }

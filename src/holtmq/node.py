@@ -32,6 +32,7 @@ from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
+from holtmq.heap import keep_freed_memory
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
@@ -50,6 +51,7 @@ from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from holtmq.journal.disk import Disk, OsDisk
 from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
+from holtmq.journal.spill_file import SpillFile
 from holtmq.listeners import Listeners, tls_context
 from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
@@ -215,8 +217,14 @@ class Node:
 
     def _build_broker(self, journal: Journal) -> None:
         self.journal = journal
-        amqp = self.config.amqp
-        self.broker = Broker(journal, max_priority=amqp.max_priority, cancel_requeue=amqp.cancel_requeue)
+        config, amqp = self.config, self.config.amqp
+        self.broker = Broker(
+            journal,
+            max_priority=amqp.max_priority,
+            cancel_requeue=amqp.cancel_requeue,
+            spill=None if config.data.memory or self.disk is not None else SpillFile(config.data.dir),
+        )
+        self.broker.flow.memory.limit = config.limits.queue_memory_bytes(total_memory())
         self.partitioned = _partitioned(journal, self.config)
         self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
@@ -573,6 +581,7 @@ def serve(config: Config) -> int:
     import uvloop
 
     raise_limit()
+    keep_freed_memory()
     # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
     sys.setswitchinterval(0.0005)
     # What exists now stays; messages and leases are not tracked at all (decision 0009). The default threshold

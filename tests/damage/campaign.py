@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from damage.folder import BrokerProcess, DidNotStart, Found, Promise, fill, read_back
+from .folder import ROUNDS, BrokerProcess, DidNotStart, Found, Promise, fill, read_back
 
 _PAGE: Final = 4096
 _REPAIR_SECONDS: Final = 120
@@ -158,21 +158,21 @@ class Bases:
     folders: list[tuple[Path, Promise]]
 
     @classmethod
-    def written(cls, scratch: Path) -> Bases:
+    def written(cls, scratch: Path, rounds: int = ROUNDS) -> Bases:
         """One whose broker was killed, one whose broker was stopped."""
         made = []
         for name, kill in (("killed", True), ("stopped", False)):
             folder = scratch / name
             folder.mkdir()
-            made.append((folder, fill(folder, kill=kill)))
+            made.append((folder, fill(folder, kill=kill, rounds=rounds)))
         return cls(made)
 
 
-def run_case(seed: int, bases: Bases, scratch: Path) -> Case:
+def run_case(seed: int, bases: Bases, scratch: Path, kind: str | None = None) -> Case:
     """Damage a copy, start a broker on it, drain it, judge."""
     random = Random(seed)
     names = [name for name in KINDS for _ in range(_WEIGHTS.get(name, 1))]
-    case = Case(seed, random.choice(names))
+    case = Case(seed, kind or random.choice(names))
     source, promise = bases.folders[random.randrange(len(bases.folders))]
     folder = Path(tempfile.mkdtemp(dir=scratch))
     try:

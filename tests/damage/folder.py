@@ -26,7 +26,7 @@ import pyarrow as pa
 READY_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 30.0
 _WORK: Final = ("plain", "levels", "solid")
-_ROUNDS: Final = 5
+ROUNDS: Final = 5
 _EACH: Final = 90
 _SETTINGS: Final = {
     "HOLT_AMQP_PORT": "0",
@@ -66,7 +66,7 @@ class BrokerProcess:
             self.kill()
             raise TimeoutError("the broker neither started nor ended") from None
         if found is None:
-            self._process.wait()
+            self._close()
             raise DidNotStart("\n".join(self.log))
         self.amqp_port, self.http_port = found
 
@@ -90,8 +90,13 @@ class BrokerProcess:
 
     def _end(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+        self._close()
+
+    def _close(self) -> None:
         self._process.wait(READY_SECONDS)
         self._reader.join(READY_SECONDS)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class Clients:
@@ -126,12 +131,12 @@ class Found:
     gone: int = 0  # rows of a range that it said are gone
 
 
-def fill(folder: Path, *, kill: bool) -> Promise:
+def fill(folder: Path, *, kill: bool, rounds: int = ROUNDS) -> Promise:
     """Write a folder through a broker, over several checkpoints; what was confirmed and not settled."""
     broker = BrokerProcess(folder)
     clients = Clients(broker)
     try:
-        promise = _fill(clients, folder)
+        promise = _fill(clients, folder, rounds)
     finally:
         clients.close()
         if kill:
@@ -141,7 +146,7 @@ def fill(folder: Path, *, kill: bool) -> Promise:
     return promise
 
 
-def _fill(clients: Clients, folder: Path) -> Promise:
+def _fill(clients: Clients, folder: Path, rounds: int) -> Promise:
     channel = clients.channel
     channel.confirm_delivery()
     channel.queue_declare("plain", durable=True)
@@ -149,7 +154,7 @@ def _fill(clients: Clients, folder: Path) -> Promise:
     channel.queue_declare("solid", durable=True, arguments={"x-queue-type": "quorum"})
     channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
     promise: Promise = {name: {} for name in (*_WORK, "events", "log", "staged", "letters")}
-    for turn in range(_ROUNDS):
+    for turn in range(rounds):
         before = _newest_checkpoint(folder)
         for number in range(_EACH):
             name = f"{turn}-{number}"
@@ -169,7 +174,7 @@ def _fill(clients: Clients, folder: Path) -> Promise:
                 del promise[place][properties.message_id]
         _push(clients, promise, turn)
         _stage(clients, promise, turn)
-        if turn < _ROUNDS - 1:
+        if turn < rounds - 1:
             _wait_for_checkpoint(folder, before)
     channel.queue_declare("done", durable=True)  # answers after the acks before it
     return promise

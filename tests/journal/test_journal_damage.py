@@ -240,6 +240,21 @@ def test_a_missing_segment_in_the_middle_is_refused() -> None:
         recovered(disk, JournalOptions(segment_bytes=600))
 
 
+@pytest.mark.timeout(60)
+def test_a_segment_of_the_tail_that_is_cut_anywhere_is_refused() -> None:
+    disk, records, _ = killed_when_idle()
+    bases = sorted(int(name[:16], 16) for name in disk.list() if name.endswith(".seg"))
+    base = max(base for base in bases[:-1] if base <= records[5][0])
+    name = f"{base:016x}.seg"
+    whole = disk.content(name)
+    for size in range(HEADER_SIZE, len(whole), 3):
+        cut = disk.copy()
+        cut.replace(name, whole[:size])
+
+        with pytest.raises(JournalCorrupt, match=name):
+            recovered(cut, JournalOptions(segment_bytes=600))
+
+
 def test_a_missing_segment_of_live_messages_is_refused() -> None:
     disk, _, _ = killed_when_idle()
     segments = [name for name in disk.list() if name.endswith(".seg")]

@@ -38,6 +38,7 @@ from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 
 _OVERHEAD: Final = 8
+_COPIED: Final = 16_384  # a read that is not larger is put behind what is left of the last one
 
 
 class Phase(Enum):
@@ -94,13 +95,46 @@ class Connection:
         """Bytes from the peer. Never raises for anything a peer can do."""
         if self._deaf or self.phase is Phase.CLOSED:
             return
-        if self.unread:
-            data = self.unread + data
+        unread = self.unread
+        if unread:
+            missing = self._missing(unread, data)
+            if 0 < missing < len(data) and self.phase is Phase.RUNNING and not self._stalled:
+                # Only the frame that was cut is put together: the rest of a large read is not copied.
+                self.unread = b""
+                self._work_off(unread + data[:missing], 0)
+                if self.unread or self._stalled or self.phase is not Phase.RUNNING:
+                    self._work_off(self.unread + data[missing:], 0)
+                else:
+                    self._work_off(data, missing)
+            else:
+                self._work_off(unread + data, 0)
+        else:
+            self._work_off(data, 0)
+        if self.flow.gathered:
+            self._write_gathered()
+        if self.confirming:
+            confirming, self.confirming = self.confirming, []
+            for channel in confirming:
+                if channel.owes_confirms:
+                    channel.tell_confirms()
+
+    @staticmethod
+    def _missing(unread: bytes, data: bytes) -> int:
+        """How much of what arrived belongs to the frame of which we have the beginning; 0: not worth it."""
+        head = unread[:7] if len(unread) >= 7 else unread + data[: 7 - len(unread)]
+        if len(data) < _COPIED or len(head) < 7:
+            return 0
+        return int.from_bytes(head[3:7], "big") + _OVERHEAD - len(unread)
+
+    def _work_off(self, data: bytes, at: int) -> None:
+        if self._deaf or self.phase is Phase.CLOSED:
+            return
         if self._stalled:
-            self.unread = data
+            self.unread = data[at:]
             return
         try:
-            at = self._protocol_header(data) if self.phase is Phase.PROTOCOL else 0
+            if self.phase is Phase.PROTOCOL:
+                at = self._protocol_header(data)
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
@@ -115,13 +149,6 @@ class Connection:
         except JournalFailed as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
-        if self.flow.gathered:
-            self._write_gathered()
-        if self.confirming:
-            confirming, self.confirming = self.confirming, []
-            for channel in confirming:
-                if channel.owes_confirms:
-                    channel.tell_confirms()
 
     def _write_gathered(self) -> None:
         try:

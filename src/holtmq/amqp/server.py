@@ -321,10 +321,13 @@ class AmqpProtocol(asyncio.Protocol):
         """Write what has collected; wake consumers that had to stop for it."""
         outbox = self.connection.outbox
         was_full = outbox.is_full
-        data = outbox.take()
-        if data and not self.transport.is_closing():
-            self.transport.write(data)
-            self.sent_bytes += len(data)
+        parts = outbox.take_parts()
+        if parts and not self.transport.is_closing():
+            if len(parts) == 1:
+                self.transport.write(parts[0])
+            else:
+                self.transport.writelines(parts)
+            self.sent_bytes += sum(map(len, parts))
             self._sent_at = self._received_at
         if self._ended:
             self._part()

@@ -37,6 +37,7 @@ from holtmq.broker.topology.queue_arguments import (
 )
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.tables import FieldTable
@@ -47,9 +48,16 @@ _POLICY_STEP: Final = 200  # queues that a policy is applied to at once: about 5
 class Broker(Administration):
     """All state of a node, and every rule that changes it."""
 
-    def __init__(self, journal: Journal, *, max_priority: int = 10, cancel_requeue: bool = True) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        max_priority: int = 10,
+        cancel_requeue: bool = True,
+        spill: Spill | None = None,
+    ) -> None:
         super().__init__(journal)
-        self.flow = Flow(journal, self.vhosts)
+        self.flow = Flow(journal, self.vhosts, spill)
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
@@ -249,6 +257,7 @@ class Broker(Administration):
         for consumer in consumers:
             consumer.cancelled(queue)
         queue.store.clear()
+        self.flow.memory.note(queue, 0)
         queue.held_back.clear()
         self.flow.used.add(queue)  # so that it leaves the sums
         if self.journal.failed:
@@ -268,6 +277,7 @@ class Broker(Administration):
         outstanding = self.outstanding(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         count = queue.purge(outstanding)
+        self.flow.memory.note(queue, 0)
         if not count or not queue.persisted:
             return count, False
         survivors = [message for message in outstanding if message.persistent]
@@ -354,7 +364,8 @@ class Broker(Administration):
 
     def get(self, queue: WorkQueue) -> Message | None:
         """Take one message, which counts as unacked until its lease ends."""
-        self._refuse_if_failed()
+        if queue.persisted:  # its ack could not be kept
+            self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
         while len(queue) or queue.is_stream:  # an empty stream refuses, too
@@ -372,7 +383,7 @@ class Broker(Administration):
         stretch = range(error.position, error.position + max(error.size, 1))
         for queue in self.queues_by_id.values():
             for run in queue.store.positions():
-                for position in run.plain():
+                for position in run:
                     if position in stretch:
                         found = RecordUnreadable(str(error), position, error.reason)
                         self.flow.damage.note("queue", queue.vhost, queue.name, found)

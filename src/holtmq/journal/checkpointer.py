@@ -154,8 +154,9 @@ class Checkpointer:
             with suppress(RuntimeError):  # the loop is closed: stop() collects
                 notify(self._collect)
 
-        self._thread = threading.Thread(target=run, name="holt-journal-checkpoint", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=run, name="holt-journal-checkpoint", daemon=True)
+        thread.start()
+        self._thread = thread  # started: a close in another thread may join it right now
 
     def _collect(self) -> None:
         while self._results:

@@ -219,7 +219,8 @@ def walk_segment(
     want = _READ
     unpack = PREFIX.unpack_from
     while position < limit:
-        data = file.pread(min(want, limit - position), position - header.base + HEADER_SIZE)
+        asked = min(want, limit - position)
+        data = file.pread(asked, position - header.base + HEADER_SIZE)
         size = len(data)
         at = 0
         want = _READ
@@ -268,6 +269,9 @@ def walk_segment(
                 walk.problem = None if not any(data) else "the record is cut short"
                 break
             need = PREFIX_SIZE + unpack(data, 0)[0]
+            if size < asked:  # the file is shorter than the log says: asking again would bring the same
+                walk.problem = "the record is cut short"
+                break
             if need <= size or position + need > limit:
                 walk.problem = f"a length of {need - PREFIX_SIZE} is impossible here"
                 break

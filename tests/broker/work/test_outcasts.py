@@ -71,9 +71,11 @@ def test_after_a_failure_dead_letters_that_were_never_to_last_still_flow(bench: 
     bench.publish("q", b"lasts")
     bench.publish("q", b"brief", persistent=False)
     bench.sync()
+    session = bench.session()
+    taker = session.consume("q")
     bench.journal.fail("no space left")
 
-    reject_all(bench, "q")
+    session.reject(*taker.numbers())
     bench.turn()
 
     assert bench.bodies("dead") == [b"brief"]

@@ -213,6 +213,10 @@ _RARE: Final[dict[int, type[Event]]] = {
     29: HandedOut,
 }
 _KINDS: Final = {kind: number for number, kind in _RARE.items()}
+_FIELDS: Final = {
+    number: frozenset(field.name for field in msgspec.inspect.type_info(kind).fields)  # type: ignore[attr-defined]
+    for number, kind in _RARE.items()
+}
 _PUSHED, _ACKED, _TRIMMED = 1, 2, 3
 _HEAD: Final = Struct("<IBI")  # length of what follows the head, kind, queue
 _PUSH: Final = Struct("<QQI")  # first offset, created, count; then partitions, fingerprints, new names
@@ -292,4 +296,8 @@ def _decode(kind: int, body: memoryview) -> Event:
     if kind == _TRIMMED:
         count = len(body) // 12
         return Trimmed(from_bytes("I", body[: 4 * count]), from_bytes("Q", body[4 * count :]))
-    return msgspec.msgpack.decode(body, type=_RARE[kind])
+    event = _RARE[kind]
+    unknown = set(msgspec.msgpack.decode(body, type=dict[str, msgspec.Raw])).difference(_FIELDS[kind])
+    if unknown:  # a dataclass is decoded without a look at what else is there
+        raise ValueError(f"{event.__name__} has unknown fields: {', '.join(sorted(unknown))}")
+    return msgspec.msgpack.decode(body, type=event)

@@ -336,9 +336,9 @@ class PartitionedStore:
         return loose
 
     @property
-    def loose(self) -> bool:
-        """Whether there are bodies whose record has not come."""
-        return bool(self._loose)
+    def loose(self) -> int | None:
+        """Where the last body lies whose record has not come; None when there is none."""
+        return self._loose[-1] if self._loose else None
 
     def mended(self) -> None:
         """A repair gave up a stretch of the log here: what came before belongs to nothing that follows."""

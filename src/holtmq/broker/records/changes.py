@@ -17,7 +17,7 @@ class Kind(IntEnum):
 
     MESSAGE = 16  # a message and the work queues it was placed on
     SETTLED = 17  # positions that left a work queue for good
-    PAGED = 18  # a transient message that left memory; a restart forgets it
+    PAGED = 18  # a transient message that is delayed; a restart forgets it
     CHANGE = 19  # one of the structs below
     DELIVERED = 20  # highest seq a queue has handed out
     RETURNED = 21  # how often messages came back

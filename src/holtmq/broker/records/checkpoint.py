@@ -127,11 +127,10 @@ def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[
     levels: dict[int, bytes] = {}
     for level, fifo in fifos.items():
         runs = list(fifo.positions())
-        live += [run.plain() for run in runs]
+        live += runs
         size -= fifo.transient_bytes()
         if queue.persisted:
-            kept = [run.persistent() for run in runs]
-            levels[level] = b"".join(run.tobytes() for run in _with_out(kept, out_by_level.get(level, [])))
+            levels[level] = b"".join(run.tobytes() for run in _with_out(runs, out_by_level.get(level, [])))
     return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
 
 

@@ -223,7 +223,9 @@ class Fold:
                 if not self._mended:
                     raise self._refusal(error, recovery) from error
                 self._broker.flow.damage.dropped += 1
-        if self._partitioned is not None and self._partitioned.loose and not self._mended:
+        loose = None if self._partitioned is None else self._partitioned.loose
+        if loose is not None and not self._mended:
+            self._at = loose, int(Kind.PARTITIONED_BODY)
             left = ValueError("bodies of messages without the record that they belong to")
             raise self._refusal(left, recovery)
 

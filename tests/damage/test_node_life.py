@@ -1,0 +1,167 @@
+"""Full disks, crash loops and rot: what a node does about them by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from holtmq.config import Config, Data, Limits
+from holtmq.config.settings import Amqp, Http, Journal
+from holtmq.journal import FileJournal, JournalOptions, open_journal
+from holtmq.journal.disk import OsDisk, OsFile
+from holtmq.node import Node
+
+KIND = 18
+
+
+class FillingDisk(OsDisk):
+    """A disk that has no room for another file while ``full`` is set."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.full = threading.Event()
+        self.refused = threading.Event()
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> OsFile:
+        if create and ".seg" in name and self.full.is_set():
+            self.refused.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().open(name, create=create, write=write)
+
+
+async def durable(journal: FileJournal) -> None:
+    done = asyncio.get_running_loop().create_future()
+    journal.on_durable(lambda failed: done.set_exception(failed) if failed else done.set_result(None))
+    await asyncio.wait_for(done, 60)
+
+
+def opened(disk: OsDisk) -> FileJournal:
+    loop = asyncio.get_running_loop()
+    options = JournalOptions(segment_bytes=4096)
+    journal, recovery = open_journal(
+        "", options, disk=disk, defer=loop.call_soon, notify=loop.call_soon_threadsafe
+    )
+    recovery.drain()
+    return journal
+
+
+async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
+    disk = FillingDisk(tmp_path)
+    journal = opened(disk)
+    first = journal.append(KIND, b"x" * 3000)
+    await durable(journal)
+    disk.full.set()
+    told: list[object] = []
+
+    second = journal.append(KIND, b"y" * 3000)
+    journal.on_durable(told.append)
+    await asyncio.to_thread(disk.refused.wait, 60)
+
+    assert told == []
+    assert "no room" in journal.stalled
+    assert journal.failed is None
+    assert journal.read(second) == (KIND, b"y" * 3000)
+    disk.full.clear()
+    await durable(journal)
+    assert told == [None]
+    assert journal.stalled == ""
+    assert journal.read_many([first, second]) == [(KIND, b"x" * 3000), (KIND, b"y" * 3000)]
+    await asyncio.to_thread(journal.close)
+
+
+async def test_a_journal_that_waits_for_room_can_be_closed(tmp_path: Path) -> None:
+    disk = FillingDisk(tmp_path)
+    journal = opened(disk)
+    kept = journal.append(KIND, b"kept")
+    await durable(journal)
+    disk.full.set()
+    journal.append(KIND, b"y" * 5000)
+    told: list[object] = []
+    journal.on_durable(told.append)
+    await asyncio.to_thread(disk.refused.wait, 60)
+
+    await asyncio.to_thread(journal.close)
+
+    assert journal.failed is not None
+    assert told == [journal.failed]
+    again, recovery = open_journal(tmp_path)
+    assert [position for position, _, _ in recovery.records] == [kept]
+    again.close()
+
+
+def config(folder: Path, **limits: int) -> Config:
+    return Config(
+        data=Data(dir=folder),
+        amqp=Amqp(host=("127.0.0.1",), port=0),
+        http=Http(host=("127.0.0.1",), port=0),
+        journal=Journal(segment_bytes=65536),
+        limits=Limits(memory_high_watermark=1.0, **limits),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+async def test_the_alarm_comes_while_there_is_room_for_two_more_segments(folder: Path) -> None:
+    free = os.statvfs(folder.parent)
+    node = Node(config(folder, disk_free_min_bytes=free.f_bavail * free.f_frsize * 2))
+    await node.start()
+
+    node.check_alarms()
+
+    assert node.amqp.alarm == "low on disk"
+    await node.stop(0)
+
+
+def long_tail(folder: Path, count: int) -> None:
+    journal, recovery = open_journal(folder)
+    recovery.drain()
+    for _ in range(count):
+        journal.append(KIND, b"")
+    journal.close()
+
+
+async def test_after_a_long_replay_the_next_start_is_short(folder: Path) -> None:
+    await _start_and_stop(folder)
+    long_tail(folder, 25_000)
+
+    first = await _start_and_stop(folder)
+    second = await _start_and_stop(folder)
+
+    assert first > 25_000
+    assert second < 100
+
+
+async def _start_and_stop(folder: Path) -> int:
+    node = Node(config(folder, disk_free_min_bytes=0))
+    await node.start()
+    await node.stop(0)
+    return node.recovered_records
+
+
+async def test_the_scrub_finds_rot_and_writes_a_damaged_checkpoint_again(folder: Path) -> None:
+    node = Node(config(folder, disk_free_min_bytes=0))
+    await node.start()
+    node.checkpoint()
+    await node.settle()
+    while node.journal.stats().checkpoints < 1:
+        await asyncio.sleep(0)
+    (mark,) = folder.glob("*.ckpt")
+    data = bytearray(mark.read_bytes())
+    data[100] ^= 1
+    mark.write_bytes(data)
+
+    assert await node.scrub_once() == 1
+
+    while node.journal.stats().checkpoints < 2:
+        await asyncio.sleep(0)
+    await node.settle()
+    assert len(list(folder.glob("*.ckpt"))) == 2
+    await node.stop(0)
