@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak damage bench run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage bench bench-spark demo run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ soak: setup ## Simulated histories on all cores for MINUTES (10), from a new see
 soak-spark: setup-test ## Kill Spark, archivers and the broker for ROUNDS (20): every sink exactly once
 	@HOLT_SPARK_CRASH_ROUNDS=$${ROUNDS:-20} $(BIN)/python -m pytest --timeout 14400 tests/spark/test_spark_crashes.py \
 	  tests/spark/lake/test_lake_crashes.py $(ARGS)
+
+soak-failover: setup-test ## Bring FAULTS (210) faults upon two nodes and a PostgreSQL: make soak-failover FAULTS=500
+	@HOLT_TEST_FAILOVER_ROUNDS=$${FAULTS:-210} $(BIN)/python -m pytest -s tests/replica/test_failover.py -k no_fault $(ARGS)
 
 damage: setup ## Damage data folders in CASES (200) ways, run a broker on each and drain it
 	@PYTHONPATH=tests $(BIN)/python -m damage --cases $${CASES:-200} $(ARGS)

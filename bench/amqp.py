@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import pika_clients
+from bench import real_clients
 from bench.rabbitmq import free_port, rabbitmq
 from rich.console import Console
 
@@ -73,9 +73,10 @@ def run(
     workloads: Sequence[Workload],
     *,
     rounds: int,
+    repeated: int,
     seconds: float,
     warm_up: float,
-    pika_messages: int,
+    client_messages: int,
     console: Console,
     command: str,
 ) -> Report:
@@ -85,14 +86,14 @@ def run(
         outcomes: list[ComparedRun] = []
         for workload in workloads:
             console.print(f"[dim]{workload.name}: {workload.about}[/dim]")
-            # A backlog of a million takes RabbitMQ minutes, and is long enough to be measured once.
-            times = 1 if workload.mode is Mode.DEEP else rounds
+            # Those that repeat their bytes follow for comparison; `deep` takes RabbitMQ minutes.
+            times = rounds if workload.mode is Mode.OPEN else 1 if workload.mode is Mode.DEEP else repeated
             outcomes.append(compare(targets, workload, rounds=times, seconds=seconds, warm_up=warm_up))
         console.print(as_table(outcomes))
-        for figures in pika_clients.run(targets, pika_messages) if pika_messages else ():
+        for figures in real_clients.run(targets, client_messages) if client_messages else ():
             cpu = figures.cpu_us_per_message
             console.print(
-                f"pika, {figures.work}: {figures.broker} {figures.rate:,.0f} msg/s"
+                f"{figures.client}: {figures.broker} {figures.rate:,.0f} msg/s"
                 + (f", {cpu:.0f} µs broker CPU each" if cpu is not None else "")
             )
         return new_report(

@@ -1,4 +1,4 @@
-"""What a message costs in the sans-IO core: bytes in on one connection, deliveries out and acks in on another.
+"""What a message costs in the sans-IO core: bytes in on one connection, deliveries and acks on another.
 
 Owns: the figures of the AMQP hot path without sockets and disks, in CPU time, and a hash over every delivered
 byte, so that two versions can be compared in both. Must not touch: the real servers.

@@ -85,6 +85,7 @@ class Bench:
 
     def run(self) -> dict[str, float]:
         lake = self.folder / "rows.parquet"
+        idle = resident(self.pid)  # what the queue itself takes, before anybody reads it
         console.print("writing the same rows as Parquet")
         self.source().write.parquet(str(lake))
         few = max(1000, self.rows // 20)
@@ -117,6 +118,7 @@ class Bench:
         figures["micro_batch_ms"] = self.micro_batches()
         figures["broker_cpu_us_per_row"] = statistics.median(cpu)
         figures["broker_rss_mb"] = peak / 1e6
+        figures["reading_rss_mb"] = (peak - idle) / 1e6
         return figures
 
     def source(self) -> DataFrame:
@@ -264,7 +266,8 @@ def report(figures: dict[str, float], chosen: argparse.Namespace) -> None:
     console.print(
         f"micro-batch of 1,000: {figures['micro_batch_ms']:.0f} ms; "
         f"broker: {figures['broker_cpu_us_per_row']:.2f} µs CPU a row read, "
-        f"{figures['broker_rss_mb']:.0f} MB resident; load average {os.getloadavg()[0]:.1f}"
+        f"{figures['broker_rss_mb']:.0f} MB resident, "
+        f"{figures['reading_rss_mb']:.0f} of them since reading began; load average {os.getloadavg()[0]:.1f}"
     )
     now = datetime.now(UTC)
     folder = Path("bench/results") / now.date().isoformat()

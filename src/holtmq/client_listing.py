@@ -27,17 +27,24 @@ class AmqpClients:
     def __init__(self, server: AmqpServer) -> None:
         self._server = server
 
-    def connections(self) -> list[ConnectionRow]:
+    def connections(self, vhost: str | None = None) -> Iterator[ConnectionRow]:
         """Clients that are through the handshake."""
-        return [_connection_row(protocol) for protocol in self._running()]
+        return map(_connection_row, self._running(vhost))
 
-    def channels(self) -> list[ChannelRow]:
+    def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
         """Their channels."""
-        return [_channel_row(protocol, channel) for protocol, channel in self._channels()]
+        for protocol, channel in self._channels(vhost):
+            yield _channel_row(protocol, channel)
 
-    def consumers(self) -> list[ConsumerRow]:
+    def consumers(self, vhost: str | None = None) -> Iterator[ConsumerRow]:
         """Their consumers."""
-        return [row for protocol, channel in self._channels() for row in _consumer_rows(protocol, channel)]
+        for protocol, channel in self._channels(vhost):
+            yield from _consumer_rows(protocol, channel)
+
+    def counts(self) -> tuple[int, int]:
+        """How many connections and channels there are."""
+        running = self._running()
+        return len(running), sum(len(protocol.connection.channels) for protocol in running)
 
     def close(self, name: str, reason: str) -> bool:
         """Send the client of this name away; False when there is none."""
@@ -47,14 +54,18 @@ class AmqpClients:
                 return True
         return False
 
-    def _running(self) -> list[AmqpProtocol]:
-        found = [protocol for protocol in self._server.connections if protocol.connection.is_running]
+    def _running(self, vhost: str | None = None) -> list[AmqpProtocol]:
+        found = [
+            protocol
+            for protocol in self._server.connections
+            if protocol.connection.is_running and vhost in (None, protocol.connection.vhost.name)
+        ]
         return sorted(found, key=lambda protocol: (protocol.connected_at, protocol.peer))
 
-    def _channels(self) -> Iterator[tuple[AmqpProtocol, Channel]]:
-        for protocol in self._running():
-            for number in sorted(protocol.connection.channels):
-                yield protocol, protocol.connection.channels[number]
+    def _channels(self, vhost: str | None) -> Iterator[tuple[AmqpProtocol, Channel]]:
+        for protocol in self._running(vhost):
+            for _, channel in sorted(protocol.connection.channels.items()):
+                yield protocol, channel
 
 
 def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
@@ -104,7 +115,7 @@ def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
 def _consumer_rows(protocol: AmqpProtocol, channel: Channel) -> Iterator[ConsumerRow]:
     name, peer = _name(protocol), _address(protocol, "peername")
     user = protocol.connection.user_name
-    for consumer in channel.consumers.values():
+    for consumer in list(channel.consumers.values()):
         queue = consumer.queue
         yield ConsumerRow(
             consumer_tag=consumer.tag,

@@ -32,6 +32,7 @@ from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
+from holtmq.heap import keep_freed_memory
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
@@ -50,7 +51,9 @@ from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from holtmq.journal.disk import Disk, OsDisk
 from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
+from holtmq.journal.spill_file import SpillFile
 from holtmq.listeners import Listeners, tls_context
+from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 
 log = logging.getLogger(__name__)
@@ -93,6 +96,7 @@ class Node:
         self.http_port = 0
         self.recovered_records = 0
         self.started_at = 0.0
+        self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
         self._pulse_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -118,6 +122,8 @@ class Node:
         began = self._loop.time()
         self.started_at = self.clock()
         if self.config.journal.replica:
+            if self.disk is None:
+                start_checks.make_private(self.config.data.dir)
             options = self._journal_options()
             self.replica = ReplicaLife(self.config, options, self.disk, self._defer_commit)
             await self._own_log(self.replica)
@@ -147,6 +153,7 @@ class Node:
             self.wake,
             self.refresh_clock,
         )
+        self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
         self.partitioned.line.at = self._at
         self.partitioned.plan_timed()
@@ -210,8 +217,14 @@ class Node:
 
     def _build_broker(self, journal: Journal) -> None:
         self.journal = journal
-        amqp = self.config.amqp
-        self.broker = Broker(journal, max_priority=amqp.max_priority, cancel_requeue=amqp.cancel_requeue)
+        config, amqp = self.config, self.config.amqp
+        self.broker = Broker(
+            journal,
+            max_priority=amqp.max_priority,
+            cancel_requeue=amqp.cancel_requeue,
+            spill=None if config.data.memory or self.disk is not None else SpillFile(config.data.dir),
+        )
+        self.broker.flow.memory.limit = config.limits.queue_memory_bytes(total_memory())
         self.partitioned = _partitioned(journal, self.config)
         self.sampler = Sampler(int(self.clock()))
         self._streams = self.broker.attach(self.partitioned)
@@ -286,6 +299,7 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
@@ -567,6 +581,7 @@ def serve(config: Config) -> int:
     import uvloop
 
     raise_limit()
+    keep_freed_memory()
     # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
     sys.setswitchinterval(0.0005)
     # What exists now stays; messages and leases are not tracked at all (decision 0009). The default threshold

@@ -10,10 +10,12 @@ from test_property_walker import property_sets
 
 from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, encode_frame
 from holtmq.amqp.methods import (
+    BasicAck,
     BasicConsume,
     BasicPublish,
     ChannelOpen,
     ConfirmSelect,
+    ConnectionClose,
     ExchangeDeclare,
     QueueBind,
     QueueDeclare,
@@ -92,7 +94,9 @@ def play(
             consumer.call(BasicConsume(name, "tag"))
             consumers.append(consumer)
         if topic_denied:
-            broker.set_permissions("guest", "/", Permissions(".*", "^(?!topic$).*$", ".*"))
+            broker.set_permissions(
+                "guest", "/", Permissions(".*", r"^(fan|behind|missing|amq\.default)$", ".*")
+            )
         publisher = Client(broker)
         publisher.call(ChannelOpen(), channel=2)
         if confirms:
@@ -164,6 +168,39 @@ def test_a_stream_of_publishes_cut_at_every_byte_arrives_whole() -> None:
         client.feed(stream[:cut])
         client.feed(stream[cut:])
         assert client.bodies() == [b"warm", *numbers(3)]
+
+
+def test_large_reads_are_worked_off_wherever_a_frame_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.amqp.connection._COPIED", 10)
+    stream = b"".join(publish(b"%03d" % n, "q", Properties(message_id=f"id-{n}")) for n in range(12))
+    expected = numbers(12)
+
+    for cut in range(1, len(stream) // 2):
+        client = Client(new_broker())
+        client.call(QueueDeclare("q"), ConfirmSelect())
+        client.connection.receive(stream[:cut])
+        client.connection.receive(stream[cut : 3 * cut])
+        client.connection.receive(stream[3 * cut :])
+        client.broker.flow.turn()
+        confirmed = [method.delivery_tag for method in client.told() if isinstance(method, BasicAck)]
+        assert client.bodies() == expected
+        assert confirmed[-1] == 12
+
+
+def test_a_fault_in_the_frame_that_was_cut_ends_the_connection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.amqp.connection._COPIED", 10)
+    good = publish(b"001", "q")
+    bad = frame(BasicPublish("", "q", False, True))  # immediate
+    for cut in range(1, len(bad)):
+        client = Client(new_broker())
+        client.call(QueueDeclare("q"))
+        client.connection.receive(good + bad[:cut])
+
+        client.connection.receive(bad[cut:] + good * 3)
+
+        closes = [method for method in client.told() if isinstance(method, ConnectionClose)]
+        assert [close.reply_code for close in closes] == [540]
+        assert client.bodies() == [b"001"]
 
 
 @pytest.mark.parametrize("body", [b"", b"b"])

@@ -12,18 +12,19 @@ from types import ModuleType
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.flow import PublishOutcome
-from holtmq.broker.message import TRANSIENT, Message, decode_message, make_address
+from holtmq.broker.message import Message, decode_message, make_address
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.message_records import decode_delayed
 from holtmq.broker.records.recovery import recover
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work import spilling_fifo
+from holtmq.broker.work import memory_budget, spilling_fifo
 from holtmq.broker.work.leases import Holder, Lease, Ledger
+from holtmq.broker.work.paging import MemorySpill, MessagePager, SpilledBytes
 from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import SpillingFifo
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import FileJournal, JournalOptions, MemoryJournal, Recovery, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing.views import raw_messages
 from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties
 from holtmq.wire.tables import FieldTable
@@ -346,12 +347,7 @@ class Bench:
         """The messages that wait in a queue, next first; nothing is moved or paged for it."""
         store = self.queue(name).store
         fifos = [found for _, found in store.by_level(True)] if isinstance(store, Levels) else [store]
-        return [found for one in fifos for found in self._in_lane(one)]
-
-    def _in_lane(self, one: SpillingFifo) -> list[Message]:
-        inbox = [] if one.inbox is one.ready else list(one.inbox)
-        paged = [p for chunk in one._paged for p in chunk if p & ~TRANSIENT not in one._withdrawn]
-        return [*one.ready, *self.flow.pager.read(paged), *inbox]
+        return [found for one in fifos for found in one.browse(self.flow.pager)]
 
 
 class Shelf:
@@ -361,21 +357,35 @@ class Shelf:
         self.stored: dict[int, Message] = {}
         self.reads = 0
         self.written: list[int] = []
-        self.broken = False
+        self.broken = self.full = False
+        self._pager = MessagePager(MemoryJournal(), MemorySpill())
 
     def read(self, positions: Sequence[int]) -> list[Message]:
         if self.broken:
             raise OSError("the disk is gone")
-        plain = [position & ~TRANSIENT for position in positions]
-        self.reads += len(plain)
-        return [copy(self.stored[position]) for position in plain]
+        self.reads += len(positions)
+        return [copy(self.stored[position]) for position in positions]
 
-    def store(self, found: Message) -> int:
-        if not found.position:
-            found.position = 100_000 + len(self.written)
-            self.written.append(found.seq)
+    def unreadable(self) -> list[RecordUnreadable]:
+        return []
+
+    def keep(self, found: Message) -> Message:
+        """As if the journal had it, where it says so."""
         self.stored[found.position] = copy(found)
-        return found.position if found.persistent else found.position | TRANSIENT
+        return found
+
+    def spill(self, messages: list[Message]) -> SpilledBytes:
+        if self.full:
+            raise OSError("no space left")
+        self.written += [found.seq for found in messages]
+        return self._pager.spill(messages)
+
+    def read_back(self, spilled: SpilledBytes) -> list[Message]:
+        if self.broken:
+            raise OSError("the disk is gone")
+        found = self._pager.read_back(spilled)
+        self.reads += len(found)
+        return found
 
 
 def copy(found: Message) -> Message:
@@ -401,6 +411,7 @@ def seqs(messages: list[Message]) -> list[int]:
 def shrink_paging() -> list[tuple[ModuleType, str, int]]:
     """Constants that make a dozen messages a deep queue."""
     return [
+        (memory_budget, "DEFAULT_BYTES", -1),
         (spilling_fifo, "HEAD_MAX", 6),
         (spilling_fifo, "HEAD_KEEP", 2),
         (spilling_fifo, "HEAD_MAX_BYTES", 400),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def jumping_clock() -> None:
@@ -31,9 +31,9 @@ def no_fencing() -> None:
 
     append, beat = Appender.append, LogStore.beat
 
-    def deaf_append(appender: Appender, stretches: Sequence[Stretch]) -> None:
+    def deaf_append(appender: Appender, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
         try:
-            append(appender, stretches)
+            append(appender, stretches, meanwhile)
         except Fenced:
             appender.end = stretches[-1].end
 
@@ -61,9 +61,9 @@ def confirm_before_commit() -> None:
         for callback in callbacks:
             callback(None)
 
-    def late(appender: Appender, stretches: Sequence[Stretch]) -> None:
+    def late(appender: Appender, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
         time.sleep(0.05)
-        append(appender, stretches)
+        append(appender, stretches, meanwhile)
 
     FileJournal._close_group = hasty  # type: ignore[method-assign]
     Appender.append = late  # type: ignore[method-assign]

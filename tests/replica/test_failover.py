@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("fail
 SEED = int(os.environ.get("HOLT_TEST_FAILOVER_SEED") or Random().randrange(1_000_000))
 ROUNDS = int(os.environ.get("HOLT_TEST_FAILOVER_ROUNDS") or len(REPEATABLE))
 ODD_NODE = str(Path(__file__).with_name("odd_node.py"))
-TAKEOVER_AFTER = 0.7
+TAKEOVER_AFTER = 1.0
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from holtmq.journal.interface import JournalStats
 from simulation.promises import BrokenRule
 
 # Small, so that a short history fills, checkpoints and compacts many segments.
-_SEGMENT_BYTES: Final = 2_048
-_CHECKPOINT_BYTES: Final = 6_144
+_SEGMENT_BYTES: Final = 1_024
+_CHECKPOINT_BYTES: Final = 2_048
 _COMPACT_BELOW: Final = (0.25, 0.6, 0.95)  # as a broker does it, up to rewriting whatever has lost a message
 _START_MS: Final = 1_700_000_000_000
 

@@ -56,6 +56,7 @@ def test_messages_that_left_memory_are_shown_too(
     monkeypatch.setattr(spilling_fifo, "HEAD_MAX", 20)
     monkeypatch.setattr(spilling_fifo, "HEAD_KEEP", 5)
     monkeypatch.setattr(spilling_fifo, "TAIL_MAX", 10)
+    holt_broker.call(lambda node: setattr(node.broker.flow.memory, "limit", -1))
     channel.queue_declare("work")
     for number in range(95):
         channel.basic_publish("", "work", b"%d" % number)

@@ -368,6 +368,7 @@ class Channel:
     def close(self) -> None:
         """The channel ends: its consumers leave, what they hold goes back."""
         self.closing = True
+        self.broker.limits.channel_closed(self.connection.user_name)
         if self.transaction is not None:
             self.transaction.rollback()
         consumers, self.consumers = list(self.consumers.values()), {}

@@ -32,11 +32,13 @@ from holtmq.amqp.reading import Reading
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
-from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.exchanges import Kind
+from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 
 _OVERHEAD: Final = 8
+_COPIED: Final = 16_384  # a read that is not larger is put behind what is left of the last one
 
 
 class Phase(Enum):
@@ -93,13 +95,46 @@ class Connection:
         """Bytes from the peer. Never raises for anything a peer can do."""
         if self._deaf or self.phase is Phase.CLOSED:
             return
-        if self.unread:
-            data = self.unread + data
+        unread = self.unread
+        if unread:
+            missing = self._missing(unread, data)
+            if 0 < missing < len(data) and self.phase is Phase.RUNNING and not self._stalled:
+                # Only the frame that was cut is put together: the rest of a large read is not copied.
+                self.unread = b""
+                self._work_off(unread + data[:missing], 0)
+                if self.unread or self._stalled or self.phase is not Phase.RUNNING:
+                    self._work_off(self.unread + data[missing:], 0)
+                else:
+                    self._work_off(data, missing)
+            else:
+                self._work_off(unread + data, 0)
+        else:
+            self._work_off(data, 0)
+        if self.flow.gathered:
+            self._write_gathered()
+        if self.confirming:
+            confirming, self.confirming = self.confirming, []
+            for channel in confirming:
+                if channel.owes_confirms:
+                    channel.tell_confirms()
+
+    @staticmethod
+    def _missing(unread: bytes, data: bytes) -> int:
+        """How much of what arrived belongs to the frame of which we have the beginning; 0: not worth it."""
+        head = unread[:7] if len(unread) >= 7 else unread + data[: 7 - len(unread)]
+        if len(data) < _COPIED or len(head) < 7:
+            return 0
+        return int.from_bytes(head[3:7], "big") + _OVERHEAD - len(unread)
+
+    def _work_off(self, data: bytes, at: int) -> None:
+        if self._deaf or self.phase is Phase.CLOSED:
+            return
         if self._stalled:
-            self.unread = data
+            self.unread = data[at:]
             return
         try:
-            at = self._protocol_header(data) if self.phase is Phase.PROTOCOL else 0
+            if self.phase is Phase.PROTOCOL:
+                at = self._protocol_header(data)
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
@@ -114,13 +149,6 @@ class Connection:
         except JournalFailed as error:
             self._deaf = True
             self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
-        if self.flow.gathered:
-            self._write_gathered()
-        if self.confirming:
-            confirming, self.confirming = self.confirming, []
-            for channel in confirming:
-                if channel.owes_confirms:
-                    channel.tell_confirms()
 
     def _write_gathered(self) -> None:
         try:
@@ -214,7 +242,11 @@ class Connection:
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                 f"({self.channel_max})",
             )
+        full = self.broker.limits.check_channel(self.user_name)
+        if full is not None:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
         channel = self.channels[number] = Channel(self, number)
+        self.broker.limits.channel_opened(self.user_name)
         channel.send(ChannelOpenOk())
 
     def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
@@ -263,6 +295,26 @@ class Connection:
         self.hooks.channel_failed(channel.number, error)
 
     # -- for channels ----------------------------------------------------------------------------
+
+    def restricts_topics(self, exchange: QueueExchange) -> bool:
+        """Whether this user may use some topics of the exchange and others not."""
+        permissions = self.broker.topic_permissions
+        return exchange.inner_kind is Kind.TOPIC and permissions.restricts(
+            self.user_name, self.vhost.name, exchange.name
+        )
+
+    def check_topic(self, exchange: str, topic: str, *, write: bool) -> None:
+        """Refuse a topic that this user may not use; other exchanges than those of topics are not asked."""
+        vhost = self.vhost
+        found = vhost.exchanges.get(exchange)
+        if found is None or not self.restricts_topics(found):
+            return
+        permissions = self.broker.topic_permissions
+        if not permissions.may(self.user_name, vhost.name, exchange, topic, write=write):
+            raise AccessRefused(
+                f"access to topic '{topic}' in exchange '{exchange}' in vhost '{vhost.name}' "
+                f"refused for user '{self.user_name}'"
+            )
 
     def check(self, action: Action, name: str) -> None:
         """Refuse what this user may not do."""
@@ -332,6 +384,7 @@ class Connection:
         user = self.broker.users.user(user_name)
         self.may_impersonate = user is not None and "impersonator" in user.tags
         self.phase = Phase.RUNNING
+        self.broker.limits.connected(vhost.name, user_name)
         self.hooks.opened()
 
     def block(self, reason: str) -> None:
@@ -364,7 +417,7 @@ class Connection:
         if self.phase is Phase.PROTOCOL:
             self.end(str(error))
             return
-        self._close_channels()
+        self._leave()
         self._send(ConnectionClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
         self.phase = Phase.CLOSING
         self.closed_because = error.reply_text
@@ -374,10 +427,16 @@ class Connection:
         """No more is read or written after the outbox is flushed."""
         if self.phase is Phase.CLOSED:
             return
-        self._close_channels()
+        self._leave()
         self.phase = Phase.CLOSED
         self.closed_because = self.closed_because or reason
         self.hooks.ended()
+
+    def _leave(self) -> None:
+        """Once, whoever begins: the connection no longer counts."""
+        if self.phase is Phase.RUNNING:
+            self.broker.limits.disconnected(self.vhost.name, self.user_name)
+        self._close_channels()
 
     def _close_channels(self) -> None:
         for channel in list(self.channels.values()):

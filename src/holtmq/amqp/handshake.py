@@ -240,6 +240,9 @@ class Handshake:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{self._user}'", _OPEN_ID
             )
+        full = broker.limits.check_connection(name, self._user)
+        if full is not None:
+            raise ConnectionFault(ReplyCode.NOT_ALLOWED, full, _OPEN_ID)
         self._connection.opened(vhost, self._user, access)
         self._send(ConnectionOpenOk())
 

@@ -7,6 +7,8 @@ takes the chunks and says when the socket's own buffer is full.
 from collections.abc import Callable
 from typing import Final
 
+_LARGE: Final = 16_384  # a chunk that is not worth a copy
+_LARGE_MEAN: Final = 4_096  # chunks of this size on average have large ones among them
 _TURN_MAX: Final = 1_048_576  # bytes collected in one turn before consumers have to wait
 
 
@@ -42,6 +44,28 @@ class Outbox:
         self.size = 0
         self.is_full = self.blocked
         return data
+
+    def take_parts(self) -> list[bytes]:
+        """Everything, for one write: large chunks as they are, those between them joined."""
+        chunks = self.chunks
+        if self.size < _LARGE_MEAN * len(chunks):
+            return [self.take()] if chunks else []
+        parts: list[bytes] = []
+        small: list[bytes] = []
+        for chunk in chunks:
+            if len(chunk) < _LARGE:
+                small.append(chunk)
+                continue
+            if small:
+                parts.append(b"".join(small))
+                small.clear()
+            parts.append(chunk)
+        if small:
+            parts.append(b"".join(small))
+        chunks.clear()
+        self.size = 0
+        self.is_full = self.blocked
+        return parts
 
     def block(self, blocked: bool) -> None:
         """The socket's buffer is full, or has room again."""

@@ -212,6 +212,7 @@ class Reading:
         connection = self._connection
         try:
             connection.check(Action.WRITE, method.exchange)
+            connection.check_topic(method.exchange, method.routing_key, write=True)
             route = connection.broker.resolve(
                 connection.vhost, method.exchange, method.routing_key, raw[6:-1]
             )
@@ -219,7 +220,8 @@ class Reading:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
         connection.has_published = True
-        self._may_write.add(method.exchange)
+        if not connection.restricts_topics(route.exchange):
+            self._may_write.add(method.exchange)
         self._caches.offer_route(raw, route, method.mandatory)
         return route, method.mandatory
 

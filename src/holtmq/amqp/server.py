@@ -16,6 +16,7 @@ from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.handshake import Settings
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
+from holtmq.auth.passwords import VerifiedCredentials
 from holtmq.auth.turns import TooManyLogins
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
@@ -54,7 +55,8 @@ class AmqpServer:
         self.limits = limits
         self.wake = wake
         self.refresh_clock = refresh_clock
-        self.authenticator = Authenticator(broker.users)
+        self.verified = VerifiedCredentials()
+        self.authenticator = Authenticator(broker.users, self.verified)
         self.connections: set[AmqpProtocol] = set()
         self.with_output: list[AmqpProtocol] = []
         broker.on_expelled = self.expel
@@ -319,10 +321,13 @@ class AmqpProtocol(asyncio.Protocol):
         """Write what has collected; wake consumers that had to stop for it."""
         outbox = self.connection.outbox
         was_full = outbox.is_full
-        data = outbox.take()
-        if data and not self.transport.is_closing():
-            self.transport.write(data)
-            self.sent_bytes += len(data)
+        parts = outbox.take_parts()
+        if parts and not self.transport.is_closing():
+            if len(parts) == 1:
+                self.transport.write(parts[0])
+            else:
+                self.transport.writelines(parts)
+            self.sent_bytes += sum(map(len, parts))
             self._sent_at = self._received_at
         if self._ended:
             self._part()

@@ -66,6 +66,7 @@ class Topology:
                 _refuse_unreadable("routing key", key)
                 self._check(Action.WRITE, destination)
                 self._check(Action.READ, source)
+                self._connection.check_topic(source, key, write=False)
                 lasting = self._broker.bind(
                     self._connection.vhost, source, destination, key, arguments, to_exchange=True
                 )
@@ -73,6 +74,7 @@ class Topology:
             case ExchangeUnbind(destination, source, key, no_wait, arguments):
                 self._check(Action.WRITE, destination)
                 self._check(Action.READ, source)
+                self._connection.check_topic(source, key, write=False)
                 lasting = self._broker.unbind(
                     self._connection.vhost, source, destination, key, arguments, to_exchange=True
                 )
@@ -85,6 +87,7 @@ class Topology:
                 key = self._last_queue if not queue and not key else key
                 self._check(Action.WRITE, name)
                 self._check(Action.READ, exchange)
+                self._connection.check_topic(exchange, key, write=False)
                 lasting = self._broker.bind(
                     self._connection.vhost, exchange, name, key, arguments, owner=self._connection
                 )
@@ -93,6 +96,7 @@ class Topology:
                 name = self._named(queue)
                 self._check(Action.WRITE, name)
                 self._check(Action.READ, exchange)
+                self._connection.check_topic(exchange, key, write=False)
                 lasting = self._broker.unbind(
                     self._connection.vhost, exchange, name, key, arguments, owner=self._connection
                 )

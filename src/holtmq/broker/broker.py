@@ -6,8 +6,9 @@ exchanges and bindings are in ``administration.py``, messages in motion in ``flo
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.flow import Flow
@@ -36,17 +37,28 @@ from holtmq.broker.topology.queue_arguments import (
 )
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.work.leases import Ledger
+from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.tables import FieldTable
+
+_POLICY_STEP: Final = 200  # queues that a policy is applied to at once: about 5 ms
 
 
 class Broker(Administration):
     """All state of a node, and every rule that changes it."""
 
-    def __init__(self, journal: Journal, *, max_priority: int = 10, cancel_requeue: bool = True) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        max_priority: int = 10,
+        cancel_requeue: bool = True,
+        spill: Spill | None = None,
+    ) -> None:
         super().__init__(journal)
-        self.flow = Flow(journal, self.vhosts)
+        self.flow = Flow(journal, self.vhosts, spill)
+        self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
         self.sessions: set[Ledger] = set()  # whoever holds leases: a checkpoint must see them
@@ -66,6 +78,9 @@ class Broker(Administration):
             self._remove_queue(vhost, queue)
         del self.vhosts[name]
         self.users.delete_vhost(name)
+        self.topic_permissions.forget(vhost=name)
+        self.limits.of_vhosts.pop(name, None)
+        self.parameters.forget_vhost(name)
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
@@ -87,32 +102,37 @@ class Broker(Administration):
         policy = make_policy(vhost, name, pattern, definition, apply_to, priority, operator=operator)
         (self.operator_policies if operator else self.policies).put(policy)
         self.record(PolicyPut(vhost, name, pattern, apply_to, priority, pack_table(definition), operator))
-        self.apply_policies(self.vhosts[vhost])
+        self.long_changes.add(self.apply_policies(self.vhosts[vhost]), _POLICY_STEP)
 
     def delete_policy(self, vhost: str, name: str, operator: bool = False) -> None:
         """Remove a policy; its queues go back to their own arguments."""
         (self.operator_policies if operator else self.policies).remove(vhost, name)
         self.record(PolicyDeleted(vhost, name, operator))
-        self.apply_policies(self.vhost(vhost))
+        self.long_changes.add(self.apply_policies(self.vhost(vhost)), _POLICY_STEP)
 
-    def apply_policies(self, vhost: VHost) -> None:
-        """Bring every queue of a vhost in line with the policies of now."""
-        for queue in vhost.queues.values():
-            self._apply_policy(queue)
-            self.flow.touch(queue)
-            if queue.limited:
-                queue.shed_excess(self.flow.pager)
-        vhost.rules_changed()
+    def apply_policies(self, vhost: VHost) -> Iterator[WorkQueue]:
+        """Bring every queue of a vhost in line with the policies of now, one with each step."""
+        vhost.rules_changed()  # an exchange may have another alternate
+        for queue in list(vhost.queues.values()):
+            if not queue.deleted and self._apply_policy(queue):
+                self.flow.touch(queue)
+                if queue.limited:
+                    queue.shed_excess(self.flow.pager)
+                vhost.rules_changed()  # cached routes know which queues have limits
+            yield queue
 
-    def _apply_policy(self, queue: WorkQueue) -> None:
+    def _apply_policy(self, queue: WorkQueue) -> bool:
+        """Whether it changes anything."""
         own = queue.declared
         policy = self.policies.for_queue(queue.vhost, queue.name, own.queue_type)
         operator = self.operator_policies.for_queue(queue.vhost, queue.name, own.queue_type)
         queue.policy = policy.name if policy else None
         options = effective(own, policy, operator) if policy or operator else own
-        if options != queue.options:
-            queue.reconfigure(replace(options, max_priority=own.max_priority))
-            self._schedule_expiry(queue)
+        if options == queue.options:
+            return False
+        queue.reconfigure(replace(options, max_priority=own.max_priority))
+        self._schedule_expiry(queue)
+        return True
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -126,8 +146,12 @@ class Broker(Administration):
         auto_delete: bool = False,
         arguments: Mapping[str, object] | None = None,
         owner: object | None = None,
+        any_name: bool = False,
     ) -> tuple[WorkQueue, bool]:
-        """The queue of this name, made if need be; and whether something was journalled."""
+        """The queue of this name, made if need be; and whether something was journalled.
+
+        ``any_name``: also one that this broker or another has made up, with the prefix ``amq.``.
+        """
         arguments = dict(arguments or {})
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(16)
@@ -137,7 +161,9 @@ class Broker(Administration):
             if existing is not None:
                 existing.used_ms = self.flow.now_ms
                 return existing, False
-            refuse_reserved("queue", name)
+            if not any_name:
+                refuse_reserved("queue", name)
+        self.limits.check_queue(vhost.name, name, len(vhost.queues))
         if durable:
             self._refuse_if_failed()
         options = parse_queue_arguments(
@@ -219,7 +245,8 @@ class Broker(Administration):
         if queue.outcasts:  # rejected in this very turn: they outlive their queue
             self.flow.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
-        removed = vhost.remove_queue(queue)
+        removal = vhost.remove_queue(queue)
+        self.long_changes.add(removal.steps)
         del self.queues_by_id[queue.id]
         if queue.owner is not None:
             owned = self._owned[queue.owner]
@@ -230,6 +257,7 @@ class Broker(Administration):
         for consumer in consumers:
             consumer.cancelled(queue)
         queue.store.clear()
+        self.flow.memory.note(queue, 0)
         queue.held_back.clear()
         self.flow.used.add(queue)  # so that it leaves the sums
         if self.journal.failed:
@@ -238,7 +266,7 @@ class Broker(Administration):
             self.record(QueueDeleted(queue.id))
         if isinstance(queue, StreamQueue):
             self._streams().delete(queue)
-        self._delete_unused_sources(vhost, removed)
+        self._delete_unused_sources(vhost, removal.sources)
 
     def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:
         """Drop what waits in a queue; how many, and whether something was journalled."""
@@ -249,6 +277,7 @@ class Broker(Administration):
         outstanding = self.outstanding(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         count = queue.purge(outstanding)
+        self.flow.memory.note(queue, 0)
         if not count or not queue.persisted:
             return count, False
         survivors = [message for message in outstanding if message.persistent]
@@ -353,7 +382,7 @@ class Broker(Administration):
         stretch = range(error.position, error.position + max(error.size, 1))
         for queue in self.queues_by_id.values():
             for run in queue.store.positions():
-                for position in run.plain():
+                for position in run:
                     if position in stretch:
                         found = RecordUnreadable(str(error), position, error.reason)
                         self.flow.damage.note("queue", queue.vhost, queue.name, found)

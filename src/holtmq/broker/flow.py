@@ -21,6 +21,7 @@ from holtmq.broker.records.message_records import (
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
 from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal, JournalFailed
 
@@ -36,8 +37,8 @@ class Flow(Publishing):
 
     __slots__ = ("dead_lettered", "used")
 
-    def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
-        super().__init__(journal, vhosts)
+    def __init__(self, journal: Journal, vhosts: dict[str, VHost], spill: Spill | None = None) -> None:
+        super().__init__(journal, vhosts, spill)
         self.dead_lettered = 0
         self.used: set[WorkQueue] = set()  # since the figures were last sampled
 
@@ -184,7 +185,20 @@ class Flow(Publishing):
         if queue.delivered_upto > queue.delivered_recorded and (queue.unacked or queue.returned):
             queue.delivered_recorded = queue.delivered_upto
             journal.append(Kind.DELIVERED, encode_mark(queue.id, queue.delivered_upto))
-        store.spill(self.pager, queue.bytes)
+        self._bound_memory(queue)
+
+    def _bound_memory(self, queue: WorkQueue) -> None:
+        """Keep what waits in all queues together within the node's budget."""
+        memory, store = self.memory, queue.store
+        memory.note(queue, queue.bytes_in_memory)
+        is_short = memory.is_exceeded
+        if is_short or not queue.is_all_in_memory:
+            store.spill(self.pager, queue.bytes, is_short)
+            memory.note(queue, queue.bytes_in_memory)
+            if is_short and memory.is_exceeded:
+                largest = memory.largest()
+                if largest is not None and largest is not queue:
+                    self.touch(largest)  # its turn comes in this one
 
     def _pass_over(self, queue: WorkQueue) -> None:
         """The journal could not read some messages: the queue goes on without them."""

@@ -250,6 +250,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_min_bytes: Annotated[
         int, About("Free disk space below which publishers are blocked.", values.SIZE, 0)
     ] = 50_000_000
+    queue_memory: Annotated[
+        float,
+        About(
+            "Memory for messages that wait in work queues, all together; what is more goes to disk: "
+            "a fraction of the machine's, or a size.",
+            values.FRACTION_OR_SIZE,
+        ),
+    ] = 268_435_456.0
+
+    def queue_memory_bytes(self, total: int) -> int:
+        """What waiting messages may take on a machine with ``total`` bytes: never near the memory alarm."""
+        wanted = int(total * self.queue_memory) if self.queue_memory <= 1 else int(self.queue_memory)
+        return min(wanted, self.memory_bytes(total) // 2)
 
     def memory_bytes(self, total: int) -> int:
         """The memory alarm's threshold on a machine with ``total`` bytes."""

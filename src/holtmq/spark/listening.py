@@ -7,6 +7,7 @@ touch: the queries. A broker that is away does not disturb a query: the report i
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.streaming.listener import (
@@ -20,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import HoltSparkError
 from holtmq.spark.offsets import GROUP, queue_of
-from holtmq.spark.options import Connection, source_options
+from holtmq.spark.options import source_options
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -35,17 +36,7 @@ class ProgressListener(StreamingQueryListener):
 
     def __init__(self, url: str, **options: str) -> None:
         given = source_options({**options, "url": url, "queue": "-"}, streaming=None).connection
-        self._connection = Connection(
-            given.url,
-            given.token,
-            timeout=5.0,
-            retry_seconds=_PATIENCE,
-            tls_ca=given.tls_ca,
-            tls_cert=given.tls_cert,
-            tls_key=given.tls_key,
-            tls_verify=given.tls_verify,
-            token_file=given.token_file,
-        )
+        self._connection = replace(given, timeout=5.0, retry_seconds=_PATIENCE)
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802

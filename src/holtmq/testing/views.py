@@ -176,12 +176,7 @@ def _fifos(queue: WorkQueue) -> list[SpillingFifo]:
 
 
 def _waiting(broker: Broker, fifo: SpillingFifo) -> Iterator[Message]:
-    yield from fifo.ready
-    runs = list(fifo.positions())  # head, what was paged out, tail
-    for run in runs[1:] if fifo.inbox is fifo.ready else runs[1:-1]:
-        yield from broker.flow.pager.read(run.positions)
-    if fifo.inbox is not fifo.ready:
-        yield from fifo.inbox
+    yield from fifo.browse(broker.flow.pager)
 
 
 def stored_message(queue: WorkQueue, message: Message) -> StoredMessage:

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -194,6 +195,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.exchange = exchange("topic")
         self.model: list[tuple[str, str]] = []
         self.boxes = {name: Box(name) for name in "abc"}
+        self.disposals: list[Iterator[None]] = []
 
     @rule(name=st.sampled_from("abc"), key=st.sampled_from(["k", "l", "#", "*"]))
     def bind(self, name: str, key: str) -> None:
@@ -207,13 +209,22 @@ class ExchangeMachine(RuleBasedStateMachine):
         if (name, key) in self.model:
             self.model.remove((name, key))
 
-    @rule(name=st.sampled_from("abc"))
-    def unbind_all(self, name: str) -> None:
-        removed = self.exchange.unbind_all(self.boxes[name])
-        assert [(b.destination.name, b.routing_key) for b in removed] == [
-            e for e in self.model if e[0] == name
-        ]
+    @rule(name=st.sampled_from("abc"), steps=st.integers(0, 3))
+    def replace(self, name: str, steps: int) -> None:
+        """A queue goes, and another of its name comes before all bindings of the first are taken apart."""
+        disposal = self.exchange.detach(self.boxes[name])
+        self.disposals.append(disposal)
+        for _ in range(steps):
+            next(disposal, None)
+        self.boxes[name] = Box(name)
         self.model = [entry for entry in self.model if entry[0] != name]
+
+    @rule()
+    def finish_disposals(self) -> None:
+        for disposal in self.disposals:
+            for _ in disposal:
+                pass
+        self.disposals.clear()
 
     @invariant()
     def routes_agree(self) -> None:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("small_pages")
 
 def push(levels: Levels, shelf: Shelf, *pairs: tuple[int, int]) -> list[Message]:
     """Messages as (seq, priority)."""
-    pushed = [message(seq, priority=priority, position=seq * 10) for seq, priority in pairs]
+    pushed = [shelf.keep(message(seq, priority=priority, position=seq * 10)) for seq, priority in pairs]
     for found in pushed:
         levels.push(found)
         levels.spill(shelf, 0)
@@ -105,7 +105,7 @@ def test_a_small_level_stays_in_memory_beside_a_deep_one(monkeypatch: pytest.Mon
     total = sum(len(found.body) for found in shelf.stored.values())
 
     for seq in range(200, 204):
-        levels.push(message(seq, priority=5, position=seq * 10))
+        levels.push(shelf.keep(message(seq, priority=5, position=seq * 10)))
     levels.spill(shelf, total)
 
     assert levels.fifos[5].in_memory == 4
@@ -119,7 +119,7 @@ def test_a_level_of_large_messages_leaves_memory_although_the_queue_is_small_on_
     push(levels, shelf, *[(seq, 0) for seq in range(1, 200)])
 
     for seq in range(200, 205):
-        levels.push(message(seq, b"x" * 1000, priority=5, position=seq * 10))
+        levels.push(shelf.keep(message(seq, b"x" * 1000, priority=5, position=seq * 10)))
     levels.spill(shelf, 6_000)
 
     assert levels.fifos[5].in_memory < 5

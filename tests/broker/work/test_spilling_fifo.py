@@ -3,7 +3,7 @@
 import pytest
 from core_support import Shelf, message, seqs
 
-from holtmq.broker.message import TRANSIENT, Message
+from holtmq.broker.message import Message
 from holtmq.broker.work.spilling_fifo import SpillingFifo
 
 pytestmark = pytest.mark.usefixtures("small_pages")
@@ -13,7 +13,7 @@ def fill(fifo: SpillingFifo, shelf: Shelf, first: int, last: int, persistent: bo
     """Push one by one, with a look at memory after each, as turns do."""
     pushed = []
     for seq in range(first, last + 1):
-        pushed.append(message(seq, persistent=persistent, position=seq * 10 if persistent else 0))
+        pushed.append(shelf.keep(message(seq, persistent=persistent, position=seq * 10 if persistent else 0)))
         fifo.push(pushed[-1])
         fifo.spill(shelf, 0)
     return pushed
@@ -159,19 +159,69 @@ def test_a_lane_of_which_everything_was_withdrawn_is_empty_and_usable() -> None:
     assert seqs(fifo.take(5, shelf)) == [31, 32, 33]
 
 
-def test_positions_name_every_waiting_message_once_and_tag_the_transient() -> None:
+def test_positions_name_every_waiting_message_of_the_journal_once() -> None:
     fifo, shelf = SpillingFifo(), Shelf()
     fill(fifo, shelf, 1, 20)
     fill(fifo, shelf, 21, 40, persistent=False)
     fill(fifo, shelf, 41, 60)
 
-    positions = [position for run in fifo.positions() for position in run.positions]
+    positions = [position for run in fifo.positions() for position in run]
 
-    persistent = [position for position in positions if position < TRANSIENT]
-    assert persistent == [seq * 10 for seq in (*range(1, 21), *range(41, 61))]
-    assert len(set(positions)) == len(positions)
-    assert [p for run in fifo.positions() for p in run.persistent()] == persistent
-    assert [p for run in fifo.positions() for p in run.plain()] == [p & ~TRANSIENT for p in positions]
+    assert positions == [seq * 10 for seq in (*range(1, 21), *range(41, 61))]
+
+
+def test_persistent_and_transient_messages_in_turn_keep_order_and_positions() -> None:
+    fifo, shelf = SpillingFifo(), Shelf()
+    pushed = [found for seq in range(1, 61) for found in fill(fifo, shelf, seq, seq, persistent=seq % 2 == 0)]
+    for at in (20, 21, 40, 41):
+        assert fifo.withdraw(pushed[at])
+        assert not fifo.withdraw(pushed[at])
+    left = [found for at, found in enumerate(pushed) if at not in (20, 21, 40, 41)]
+
+    assert len(fifo) == 56
+    assert [p for run in fifo.positions() for p in run] == [
+        found.position for found in left if found.position
+    ]
+    assert fifo.transient_bytes() == sum(len(found.body) for found in left if not found.persistent)
+    assert seqs(list(fifo.browse(shelf))) == seqs(left)
+    assert [found.seq for run in fifo.drain(shelf) for found in run] == seqs(left)
+
+
+def test_a_transient_message_that_came_back_and_was_spilled_is_withdrawn_by_a_late_ack() -> None:
+    fifo, shelf = SpillingFifo(), Shelf()
+    fill(fifo, shelf, 1, 40, persistent=False)
+    out = take(fifo, shelf, 20)
+    fifo.restore(list(out), shelf)
+    fifo.spill(shelf, 0)
+
+    assert fifo.withdraw(out[15])
+
+    assert [found.seq for run in fifo.drain(shelf) for found in run] == [n for n in range(1, 41) if n != 16]
+
+
+def test_messages_stay_in_memory_while_the_spill_takes_none() -> None:
+    fifo, shelf = SpillingFifo(), Shelf()
+    shelf.full = True
+    fill(fifo, shelf, 1, 30, persistent=False)
+    assert fifo.in_memory == 30
+
+    shelf.full = False
+    fill(fifo, shelf, 31, 50, persistent=False)
+
+    assert fifo.in_memory < 20
+    shelf.full = True
+    fill(fifo, shelf, 51, 60, persistent=False)
+    assert [found.seq for run in fifo.drain(shelf) for found in run] == list(range(1, 61))
+
+
+def test_nothing_leaves_memory_while_there_is_enough() -> None:
+    fifo, shelf = SpillingFifo(), Shelf()
+    for seq in range(1, 101):
+        fifo.push(message(seq, persistent=False))
+        fifo.spill(shelf, 0, is_short=False)
+
+    assert fifo.in_memory == 100
+    assert shelf.written == []
 
 
 def test_bodies_that_a_restart_forgets_are_counted_exactly_through_paging() -> None:
@@ -208,7 +258,7 @@ def test_large_bodies_are_read_back_a_few_at_a_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("holtmq.broker.work.spilling_fifo.RUN_BYTES", 5_000)
     fifo, shelf = SpillingFifo(), Shelf()
     for seq in range(1, 51):
-        fifo.push(message(seq, b"x" * 1000, position=seq))
+        fifo.push(shelf.keep(message(seq, b"x" * 1000, position=seq)))
     fifo.spill(shelf, 50_000)
 
     most = 0
@@ -228,7 +278,7 @@ def test_a_few_large_messages_behind_a_deep_lane_do_not_stay_in_memory(
     fill(fifo, shelf, 1, 30)
 
     for seq in range(31, 51):
-        fifo.push(message(seq, b"x" * 1000, position=seq * 10))
+        fifo.push(shelf.keep(message(seq, b"x" * 1000, position=seq * 10)))
         fifo.spill(shelf, 0)
 
     assert sum(len(found.body) for found in fifo.inbox) <= 5_000
@@ -251,6 +301,6 @@ def test_clearing_forgets_the_paged_too() -> None:
     fifo.clear()
 
     assert len(fifo) == fifo.transient_bytes() == 0
-    assert [run for run in fifo.positions() if run.positions] == []
+    assert [run for run in fifo.positions() if run] == []
     fill(fifo, shelf, 31, 32)
     assert seqs(fifo.take(9, shelf)) == [31, 32]

@@ -11,6 +11,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.users import User
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.commands import staging
 from holtmq.broker.partitioned.log import range_reads
@@ -20,7 +22,7 @@ from holtmq.config.settings import Journal
 from holtmq.http.arrow import stream
 from holtmq.http.arrow.columns import decode_envelope
 from holtmq.http.engine.open_streams import BUDGET_BYTES, OpenStreams
-from holtmq.node import Node
+from holtmq.node import GUEST_HASH, Node
 from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
@@ -718,3 +720,21 @@ def push_wide(http: httpx.Client, queue: str, count: int) -> None:
     for at in range(0, count, 1_000):
         items = [{"queue": queue, "payload": {"pad": "x" * 2000}} for _ in range(at, at + 1_000)]
         assert http.post("/api/v1/push", json={"items": items}).status_code == 201
+
+
+def test_an_exchange_is_published_to_only_by_those_who_may_write_to_it(broker: TestBroker) -> None:
+    def prepare(node: Node) -> None:
+        node.broker.declare_exchange(node.broker.vhost("/"), "mine", "fanout", durable=True)
+        node.broker.put_user(User("ann", GUEST_HASH, ()))
+        node.amqp.authenticator.remember("ann", "ann", GUEST_HASH)
+        node.broker.set_permissions("ann", "/", Permissions("", "mine", ""))
+
+    broker.call(prepare)
+    with httpx.Client(base_url=broker.http_url, auth=("ann", "ann"), timeout=60) as http:
+        mine = http.post("/api/v1/exchanges/mine/rows", content=arrow(payload=["x"]))
+        other = http.post("/api/v1/exchanges/amq.fanout/rows", content=arrow(payload=["x"]))
+        wrong = http.post("/api/v1/exchanges/mine/rows", content=arrow(payload=["x"], colour=["red"]))
+
+    assert (mine.status_code, mine.json()["unrouted"]) == (200, 1)
+    assert other.status_code == 403
+    assert (wrong.status_code, "payload is required" in wrong.json()["error"]) == (400, True)

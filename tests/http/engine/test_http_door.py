@@ -250,10 +250,11 @@ def wait_for(broker: TestBroker, condition: object) -> None:
         assert time.monotonic() < deadline
 
 
-def test_thousands_of_pipelined_requests_are_answered(broker: TestBroker) -> None:
+def test_thousands_of_pipelined_requests_behind_one_that_waits_are_answered(broker: TestBroker) -> None:
     one = b"GET /api/v1/pop/queue/none HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    waiting = one.replace(b"none", b"none?wait=true&timeout=200")
     with wire(broker) as peer:
-        sender = threading.Thread(target=lambda: peer.sendall(one * 5000))
+        sender = threading.Thread(target=lambda: peer.sendall(waiting + one * 4999))
         sender.start()
         got = b""
         while got.count(b"204 No Content") < 5000:

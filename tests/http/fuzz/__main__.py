@@ -1,4 +1,4 @@
-"""The long form: ``PYTHONPATH=tests/http/fuzz python -m tests.http.fuzz --minutes 10 [--first SEED]``."""
+"""The long form: ``python tests/http/fuzz --minutes 10 [--first SEED]``."""
 
 import argparse
 import sys

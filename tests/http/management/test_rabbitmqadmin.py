@@ -164,7 +164,8 @@ def test_everything_can_be_declared_listed_and_deleted(admin: Admin) -> None:
     assert admin("list", "policies", "name", "pattern") == "name\tpattern\np\t^q"
     assert admin("list", "operator_policies", "name") == "name\no"
     assert "holt@" in admin("list", "nodes")
-    assert admin("list", "parameters") == admin("list", "vhost_limits") == "No items"
+    assert admin("list", "parameters", "name", "component") == "name\tcomponent\no\toperator_policy"
+    assert admin("list", "vhost_limits") == "No items"
     assert "holt@" in admin("show", "overview")
 
     admin("delete", "binding", "source=x", "destination_type=queue", "destination=q", "properties_key=a.%23")

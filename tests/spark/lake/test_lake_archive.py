@@ -204,6 +204,8 @@ def test_an_archiver_that_slept_through_a_takeover_cannot_commit(
 
     assert taken == [1, 10]
     assert ids(tmp_path, format) == list(range(10))
+    counted = {file.path for file in open_table(Storage(str(tmp_path))).files()}
+    assert {path for path, _ in Storage(str(tmp_path)).walk("", ".parquet") if "queue=" in path} == counted
 
 
 def test_a_holder_that_was_replaced_learns_it_before_it_goes_on(
@@ -226,7 +228,7 @@ def test_a_holder_on_another_machine_is_replaced_when_it_shows_no_sign_of_life(
     storage = Storage(str(tmp_path))
     said: list[str] = []
     with lock.WriterLock(storage, "first"):
-        monkeypatch.setattr(lock.socket, "gethostname", lambda: "elsewhere")
+        monkeypatch.setattr(lock, "_place", lambda: "another container")
         with lock.WriterLock(storage, "second", lease=0.2, say=said.append) as second:
             assert second.inherited
     assert "first" in said[0]

@@ -102,7 +102,7 @@ def test_a_lake_of_version_0_1_is_read_and_goes_on(shop: Shop, tmp_path: Path) -
 
     done = keep(shop, "q", tmp_path, care=Care(compact_from=2))
 
-    assert (done["rows"], done["lake_rows"], done["compacted_files"]) == (10, 40, 4)
+    assert (done["rows"], done["lake_rows"], done["compacted_files"]) == (10, 40, 3)
     assert ids(tmp_path, "parquet") == list(range(40))
 
 

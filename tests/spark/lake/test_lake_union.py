@@ -15,6 +15,7 @@ from spark_support import Shop
 
 from holtmq.spark.errors import DataLoss, InvalidOption
 from holtmq.spark.jobs.stopping import Stop
+from holtmq.spark.lake.model import UnfitTable
 from holtmq.spark.lake.opening import open_table
 from holtmq.spark.lake.ranges import MESSAGE
 from holtmq.spark.lake.relation import batch_reader, stream_reader
@@ -175,6 +176,8 @@ def test_a_gap_and_wrong_options_are_named(shop: Shop, tmp_path: Path) -> None:
         offsets(options(shop, tmp_path))
     with pytest.raises(InvalidOption, match="bounded by startingTimestamp"):
         offsets(options(shop, tmp_path, startingOffsets=json.dumps({shop.name("q"): 3})))
+    with pytest.raises(UnfitTable, match="there is no lake at"):
+        offsets(options(shop, tmp_path / "lakke"))
     with pytest.raises(InvalidOption, match="not its dead letters"):
         offsets({**options(shop, tmp_path), "queue": shop.name("q") + "$dlq"})
 

@@ -85,14 +85,17 @@ class PartitionedService:
 
     # -- push ------------------------------------------------------------------------------------
 
-    def push(self, items: Sequence[PushItem], now: float) -> list[PushResult] | None:
-        """Store messages, over any number of queues, as one step; None: kept in the spool instead."""
+    def push(self, items: Sequence[PushItem], now: float, one_each: bool = False) -> list[PushResult] | None:
+        """Store messages, over any number of queues, as one step; None: kept in the spool instead.
+
+        ``one_each``: each came with a request of its own.
+        """
         if not items:
             return []
         if self.spool.holds:
             self.spool.put(items)
             return None
-        return self._store_all(items, now)
+        return self._store_all(items, now, one_each=one_each)
 
     def drain_spool(self, now: float) -> bool:
         """Push the spool's oldest, if it may go; whether more of it can follow at once."""
@@ -122,7 +125,11 @@ class PartitionedService:
         return work_positions
 
     def _store_all(
-        self, items: Sequence[PushItem], now: float, state_records: Sequence[StateRecord] = ()
+        self,
+        items: Sequence[PushItem],
+        now: float,
+        state_records: Sequence[StateRecord] = (),
+        one_each: bool = False,
     ) -> list[PushResult]:
         changes: list[Change] = []
         records: list[bytes] = []
@@ -130,7 +137,7 @@ class PartitionedService:
         decided = self.decide_pushes(items, now, changes, records, bodies)
         if changes or state_records:
             self.store.commit(changes, records, bodies, state_records)
-        return self.results(items, decided)
+        return self.results(items, decided, one_each)
 
     def decide_pushes(
         self,
@@ -148,11 +155,15 @@ class PartitionedService:
             for name, mine in _by_queue(items)
         ]
 
-    def results(self, items: Sequence[PushItem], decided: Sequence[Decided]) -> list[PushResult]:
+    def results(
+        self, items: Sequence[PushItem], decided: Sequence[Decided], one_each: bool = False
+    ) -> list[PushResult]:
         """The answers to pushes that were decided and have been committed, in the items' order."""
         if len(decided) == 1:
-            return self._results(*decided[0])
-        answers = {name: iter(self._results(name, mine, decision)) for name, mine, decision in decided}
+            return self._results(*decided[0], one_each)
+        answers = {
+            name: iter(self._results(name, mine, decision, one_each)) for name, mine, decision in decided
+        }
         return [next(answers[item.queue]) for item in items]
 
     def _decide_push(
@@ -186,11 +197,13 @@ class PartitionedService:
             bodies += fresh
         return decision
 
-    def _results(self, name: str, items: Sequence[PushItem], decision: PushDecision) -> list[PushResult]:
+    def _results(
+        self, name: str, items: Sequence[PushItem], decision: PushDecision, one_each: bool
+    ) -> list[PushResult]:
         queue = self.store.queues[name]
         number, indexes, created = queue.number, queue.indexes, queue.log.created_us
         duplicates, event = decision.duplicates, decision.event
-        self._count(name, decision, len(items), requests=1)
+        self._count(name, decision, len(items), requests=len(items) if one_each else 1)
         if event is not None and not duplicates:  # the hot case: offsets and times are a run
             created_from = event.created_us
             times = range(created_from, created_from + len(items))

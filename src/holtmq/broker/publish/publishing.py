@@ -27,7 +27,8 @@ from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.queue_arguments import Overflow
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.paging import JournalPager
+from holtmq.broker.work.memory_budget import MemoryBudget
+from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
 from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
@@ -60,6 +61,7 @@ class Publishing:
         "dirty",
         "gathered",
         "journal",
+        "memory",
         "now_ms",
         "on_dirty",
         "pager",
@@ -71,13 +73,14 @@ class Publishing:
         "walkers",
     )
 
-    def __init__(self, journal: Journal, vhosts: dict[str, VHost]) -> None:
+    def __init__(self, journal: Journal, vhosts: dict[str, VHost], spill: Spill | None = None) -> None:
         self.journal = journal
+        self.memory = MemoryBudget()
         self.damage = DamageList(journal)
         self.cross_kind: CrossKindJournal | None = None  # where there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
         self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
-        self.pager = JournalPager(journal)
+        self.pager = MessagePager(journal, spill or MemorySpill())
         self.vhosts = vhosts
         self.traits = TraitsCache()
         self.walkers = PropertyWalkers()
@@ -92,7 +95,7 @@ class Publishing:
     # -- publishing ------------------------------------------------------------------------------
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
-        """Take a message in. The hot path: a cached route and nothing special about the message."""
+        """Take a message in. (Plain AMQP publishes go a shorter way, ``amqp/publish_run.py``.)"""
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
         now_ms = self.now_ms
@@ -107,8 +110,16 @@ class Publishing:
             traits.priority,
             persistent,
         )
-        if not route.simple or not traits.plain or self._batch is not None:
-            return self._publish_special(route, traits, message)
+        batch = self._batch
+        if not route.simple or not traits.plain or batch is not None:
+            if batch is None or not route.simple or not traits.plain or route.version != route.vhost.version:
+                return self._publish_special(route, traits, message)
+            if not route.queues:
+                return _UNROUTED
+            ids = route.durable_ids if persistent else b""
+            index = batch.add(_MESSAGE, encode_message(message, ids)) if ids else -1
+            batch.placements.append((message, route.queues, index))
+            return _JOURNALLED if ids else _PLACED
         outcome = _PLACED
         if persistent and route.durable_ids:
             if self.gathered:
@@ -316,10 +327,11 @@ class Publishing:
             positions = [self.journal.append(*records[0])]
         elif records:
             positions = self.journal.append_batch(records)
+        place = self.place
         for message, queues, index in batch.placements:
             if index >= 0:
                 message.position = positions[index]
-            self.place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
+            place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
         for index, persistent, due_ms in batch.delays:
             self.schedule_delayed(positions[index], persistent, due_ms)
         return bool(records) or together

@@ -17,7 +17,7 @@ DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 class Batch:
     """Between ``begin`` and ``commit``."""
 
-    __slots__ = ("_on_the_way", "delays", "passed_on", "placements", "records")
+    __slots__ = ("_bytes", "_on_the_way", "delays", "passed_on", "placements", "records")
 
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes]] = []
@@ -25,12 +25,15 @@ class Batch:
         self.placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
         self.delays: list[tuple[int, bool, int]] = []  # which record, persistent, due
         self.passed_on: list[DeadLetterOn] = []  # dead letters refused again
+        self._bytes = 0  # of the records
         self._on_the_way: dict[int, tuple[int, int]] = {}  # queue id -> messages and bytes
 
     def add(self, kind: int, payload: bytes) -> int:
         """One more record; which one it is."""
-        self.records.append((kind, payload))
-        return len(self.records) - 1
+        records = self.records
+        records.append((kind, payload))
+        self._bytes += len(payload)
+        return len(records) - 1
 
     def on_the_way(self, queue: WorkQueue) -> tuple[int, int]:
         """How many messages, and bytes of them, are sure to come to a queue that may refuse more."""
@@ -52,7 +55,7 @@ class Batch:
     def size(self) -> int:
         """About how many bytes it has to write."""
         streams = sum([len(message.body) + len(message.header) for _, message in self.for_streams])
-        return streams + sum([len(payload) for _, payload in self.records])
+        return streams + self._bytes
 
 
 class CrossKindJournal(Protocol):

@@ -27,11 +27,13 @@ class Route:
         "routing_key",
         "simple",
         "streams",
+        "version",
         "vhost",
     )
 
     def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue], routing_key: str, address: bytes) -> None:
         self.vhost = vhost
+        self.version = vhost.version  # beyond it, a transaction that has kept the route asks again
         self.exchange = exchange
         self.routing_key = routing_key
         self.address = address

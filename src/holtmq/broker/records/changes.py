@@ -17,7 +17,7 @@ class Kind(IntEnum):
 
     MESSAGE = 16  # a message and the work queues it was placed on
     SETTLED = 17  # positions that left a work queue for good
-    PAGED = 18  # a transient message that left memory; a restart forgets it
+    PAGED = 18  # a transient message that is delayed; a restart forgets it
     CHANGE = 19  # one of the structs below
     DELIVERED = 20  # highest seq a queue has handed out
     RETURNED = 21  # how often messages came back
@@ -51,6 +51,8 @@ class Change(msgspec.Struct, tag=True, array_like=True, forbid_unknown_fields=Tr
 
 class VhostPut(Change, tag="vhost+", frozen=True):
     name: str
+    description: str = ""
+    tags: list[str] = []
 
 
 class VhostDeleted(Change, tag="vhost-", frozen=True):
@@ -140,6 +142,56 @@ class PermissionDeleted(Change, tag="permission-", frozen=True):
     vhost: str
 
 
+class TopicPermissionPut(Change, tag="topic-permission+", frozen=True):
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+class TopicPermissionDeleted(Change, tag="topic-permission-", frozen=True):
+    user: str
+    vhost: str
+    exchange: str | None  # None: all of them
+
+
+class VhostLimitsPut(Change, tag="vhost-limits", frozen=True):
+    """All limits of a vhost; none are no entry."""
+
+    vhost: str
+    limits: dict[str, int]
+
+
+class UserLimitsPut(Change, tag="user-limits", frozen=True):
+    """All limits of a user; none are no entry."""
+
+    user: str
+    limits: dict[str, int]
+
+
+class ParameterPut(Change, tag="parameter+", frozen=True):
+    vhost: str
+    component: str
+    name: str
+    value: bytes
+
+
+class ParameterDeleted(Change, tag="parameter-", frozen=True):
+    vhost: str
+    component: str
+    name: str
+
+
+class GlobalParameterPut(Change, tag="global-parameter+", frozen=True):
+    name: str
+    value: bytes
+
+
+class GlobalParameterDeleted(Change, tag="global-parameter-", frozen=True):
+    name: str
+
+
 AnyChange: TypeAlias = (
     VhostPut
     | VhostDeleted
@@ -155,6 +207,14 @@ AnyChange: TypeAlias = (
     | UserDeleted
     | PermissionPut
     | PermissionDeleted
+    | TopicPermissionPut
+    | TopicPermissionDeleted
+    | VhostLimitsPut
+    | UserLimitsPut
+    | ParameterPut
+    | ParameterDeleted
+    | GlobalParameterPut
+    | GlobalParameterDeleted
 )
 
 _encoder = msgspec.msgpack.Encoder()

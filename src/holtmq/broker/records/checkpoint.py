@@ -20,11 +20,16 @@ from holtmq.broker.records.changes import (
     AnyChange,
     BindingPut,
     ExchangePut,
+    GlobalParameterPut,
     Kind,
+    ParameterPut,
     PermissionPut,
     PolicyPut,
     QueuePut,
+    TopicPermissionPut,
+    UserLimitsPut,
     UserPut,
+    VhostLimitsPut,
     VhostPut,
     encode_change,
     pack_table,
@@ -122,11 +127,10 @@ def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[
     levels: dict[int, bytes] = {}
     for level, fifo in fifos.items():
         runs = list(fifo.positions())
-        live += [run.plain() for run in runs]
+        live += runs
         size -= fifo.transient_bytes()
         if queue.persisted:
-            kept = [run.persistent() for run in runs]
-            levels[level] = b"".join(run.tobytes() for run in _with_out(kept, out_by_level.get(level, [])))
+            levels[level] = b"".join(run.tobytes() for run in _with_out(runs, out_by_level.get(level, [])))
     return QueueState(queue.id, size, expiring, queue.delivered_upto, levels, queue.returned)
 
 
@@ -147,13 +151,14 @@ def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
 
 
 def _topology(broker: Broker) -> Iterable[AnyChange]:
-    for vhost in broker.vhosts.values():
-        yield VhostPut(vhost.name)
+    for named in broker.users.vhosts():
+        yield VhostPut(named.name, named.description, list(named.tags))
     for user in broker.users.users():
         yield UserPut(user.name, user.password_hash, list(user.tags))
     for grant in broker.users.grants():
         rights = grant.permissions
         yield PermissionPut(grant.user, grant.vhost, rights.configure, rights.write, rights.read)
+    yield from _runtime(broker)
     for vhost in broker.vhosts.values():
         for book, operator in ((broker.policies, False), (broker.operator_policies, True)):
             for policy in book.in_vhost(vhost.name):
@@ -185,6 +190,20 @@ def _topology(broker: Broker) -> Iterable[AnyChange]:
                         binding.routing_key,
                         pack_table(dict(binding.arguments)),  # type: ignore[arg-type]
                     )
+
+
+def _runtime(broker: Broker) -> Iterable[AnyChange]:
+    """Topic permissions, limits and parameters."""
+    for topic in broker.topic_permissions.all():
+        yield TopicPermissionPut(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
+    for vhost, limits in sorted(broker.limits.of_vhosts.items()):
+        yield VhostLimitsPut(vhost, limits)
+    for user, limits in sorted(broker.limits.of_users.items()):
+        yield UserLimitsPut(user, limits)
+    for parameter in broker.parameters.all():
+        yield ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value)
+    for name, value in broker.parameters.globals():
+        yield GlobalParameterPut(name, value)
 
 
 def _policy_put(policy: Policy, operator: bool) -> PolicyPut:

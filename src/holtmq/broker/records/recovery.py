@@ -15,6 +15,7 @@ from typing import Final, assert_never
 import msgspec
 
 from holtmq.auth.permissions import Permissions
+from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import Grant, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError
@@ -26,22 +27,31 @@ from holtmq.broker.records.changes import (
     BindingPut,
     ExchangeDeleted,
     ExchangePut,
+    GlobalParameterDeleted,
+    GlobalParameterPut,
     Kind,
+    ParameterDeleted,
+    ParameterPut,
     PermissionDeleted,
     PermissionPut,
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
     QueuePut,
+    TopicPermissionDeleted,
+    TopicPermissionPut,
     UserDeleted,
+    UserLimitsPut,
     UserPut,
     VhostDeleted,
+    VhostLimitsPut,
     VhostPut,
     decode_change,
     unpack_table,
 )
 from holtmq.broker.records.checkpoint import Counters, DelayState, QueueState
 from holtmq.broker.records.message_records import decode_delayed, decode_mark, decode_returned, decode_settled
+from holtmq.broker.topology.parameters import Parameter
 from holtmq.broker.topology.policies import make_policy
 from holtmq.broker.topology.queue_arguments import QueueType, parse_queue_arguments
 from holtmq.broker.work.priority_levels import Levels
@@ -333,14 +343,17 @@ def _all_records(recovery: Recovery) -> Iterator[tuple[int, int, bytes]]:
 
 def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> None:
     match change:
-        case VhostPut(name):
-            broker.add_vhost(name)
+        case VhostPut(name, description, tags):
+            broker.add_vhost(name, description, tags)
         case VhostDeleted(name):
             vhost = broker.vhosts.pop(name)
             for queue in vhost.queues.values():
                 broker.queues_by_id.pop(queue.id, None)
                 holdings.pop(queue.id, None)
             broker.users.delete_vhost(name)
+            broker.topic_permissions.forget(vhost=name)
+            broker.limits.of_vhosts.pop(name, None)
+            broker.parameters.forget_vhost(name)
             broker.policies.remove_vhost(name)
             broker.operator_policies.remove_vhost(name)
         case ExchangePut(vhost_name, name, kind, auto_delete, internal, arguments):
@@ -348,12 +361,12 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 name, kind, True, auto_delete, internal, unpack_table(arguments)
             )
         case ExchangeDeleted(vhost_name, name):
-            broker.vhosts[vhost_name].delete_exchange(name)
+            broker.long_changes.add(broker.vhosts[vhost_name].delete_exchange(name).steps)
         case QueuePut():
             holdings[change.id] = _Holding(_restore_queue(broker, change))
         case QueueDeleted(queue_id):
             queue = broker.queues_by_id.pop(queue_id)
-            broker.vhosts[queue.vhost].remove_queue(queue)
+            broker.long_changes.add(broker.vhosts[queue.vhost].remove_queue(queue).steps)
             holdings.pop(queue_id, None)
         case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
             vhost = broker.vhosts[vhost_name]
@@ -375,20 +388,43 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 stored=True,
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
-            broker.apply_policies(broker.vhosts[vhost_name])
+            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
         case PolicyDeleted(vhost_name, name, operator):
             (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
-            broker.apply_policies(broker.vhosts[vhost_name])
+            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
         case UserPut(name, password_hash, tags):
             broker.users.put_user(User(name, password_hash, tuple(tags)))
         case UserDeleted(name):
             broker.users.delete_user(name)
+            broker.topic_permissions.forget(user=name)
+            broker.limits.of_users.pop(name, None)
         case PermissionPut(user, vhost_name, configure, write, read):
             broker.users.set_permissions(Grant(user, vhost_name, Permissions(configure, write, read)))
         case PermissionDeleted(user, vhost_name):
             broker.users.clear_permissions(user, vhost_name)
+        case TopicPermissionPut(user, vhost_name, exchange, write, read):
+            broker.topic_permissions.put(TopicPermission(user, vhost_name, exchange, write, read))
+        case TopicPermissionDeleted(user, vhost_name, exchange_or_all):
+            broker.topic_permissions.remove(user, vhost_name, exchange_or_all)
+        case VhostLimitsPut(vhost_name, limits):
+            broker.limits.replace(broker.limits.of_vhosts, vhost_name, limits)
+        case UserLimitsPut(user, limits):
+            broker.limits.replace(broker.limits.of_users, user, limits)
+        case ParameterPut(vhost_name, component, name, value):
+            broker.parameters.put(Parameter(vhost_name, component, name, value))
+        case ParameterDeleted(vhost_name, component, name):
+            broker.parameters.remove(vhost_name, component, name)
+        case GlobalParameterPut(name, value):
+            broker.parameters.put_global(name, value)
+        case GlobalParameterDeleted(name):
+            broker.parameters.remove_global(name)
         case _:
             assert_never(change)
+
+
+def _complete(steps: Iterator[object]) -> None:
+    for _ in steps:
+        pass
 
 
 def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:

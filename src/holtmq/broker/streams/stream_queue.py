@@ -55,7 +55,7 @@ class _Store(SpillingFifo):
     def __len__(self) -> int:
         return self._count()
 
-    def spill(self, pager: Pager, bytes_held: int) -> None:
+    def spill(self, pager: Pager, bytes_held: int, is_short: bool = True) -> None:
         """Nothing is held."""
 
 

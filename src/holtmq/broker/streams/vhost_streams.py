@@ -7,8 +7,10 @@ the default vhost under its own name.
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
 from holtmq.broker.partitioned.commands.stream_limits import Limits
@@ -192,7 +194,8 @@ class Streams:
         if vhost is None or queue.name in self._by_stored_name or queue.name in vhost.queues:
             return
         if len(queue.name.encode()) <= 255 and not queue.name.startswith("amq."):
-            self._broker.declare_queue(vhost, queue.name, durable=True, arguments=_ARGUMENTS)
+            with suppress(Conflict):  # as many queues as the vhost may have: then it has no name in AMQP
+                self._broker.declare_queue(vhost, queue.name, durable=True, arguments=_ARGUMENTS)
 
     def _now(self) -> float:
         return self._broker.flow.now_ms / 1000

@@ -4,9 +4,11 @@ Owns: those, each change paired with its journal record. Must not touch: queues 
 messages, sockets, clocks.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from holtmq.auth.permissions import Permissions
+from holtmq.auth.topic_permissions import TopicPermission, TopicPermissions
 from holtmq.auth.users import Grant, User, UserStore, Vhost
 from holtmq.broker.errors import NotFound
 from holtmq.broker.records.changes import (
@@ -15,17 +17,28 @@ from holtmq.broker.records.changes import (
     BindingPut,
     ExchangeDeleted,
     ExchangePut,
+    GlobalParameterDeleted,
+    GlobalParameterPut,
     Kind,
+    ParameterDeleted,
+    ParameterPut,
     PermissionDeleted,
     PermissionPut,
+    TopicPermissionDeleted,
+    TopicPermissionPut,
     UserDeleted,
+    UserLimitsPut,
     UserPut,
+    VhostLimitsPut,
     VhostPut,
     encode_change,
     pack_table,
 )
+from holtmq.broker.topology.limits import USER_LIMITS, VHOST_LIMITS, Limits, read_limit
+from holtmq.broker.topology.long_changes import LongChanges
+from holtmq.broker.topology.parameters import Parameter, Parameters
 from holtmq.broker.topology.policies import PolicyBook, alternate_exchange
-from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost, refuse_default
+from holtmq.broker.topology.vhost import QueueExchange, VHost, refuse_default
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
@@ -39,28 +52,54 @@ class Administration:
         self.vhosts: dict[str, VHost] = {}
         self.users = UserStore()
         self.policies = PolicyBook()
+        self.long_changes = LongChanges()
+        self.topic_permissions = TopicPermissions()
+        self.limits = Limits()
+        self.parameters = Parameters()
+        self._together: list[tuple[int, bytes]] | None = None  # records of the change that is open
         # Told when clients must go: why, and whether one of this vhost and user is among them.
         self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
 
     def record(self, change: AnyChange) -> None:
         """Write one change down."""
-        self.journal.append(Kind.CHANGE, encode_change(change))
+        record = (int(Kind.CHANGE), encode_change(change))
+        if self._together is not None:
+            self._together.append(record)
+        else:
+            self.journal.append(*record)
+
+    @contextmanager
+    def one_record(self) -> Iterator[None]:
+        """What changes meanwhile is written as one record: after a crash all of it is there or nothing."""
+        assert self._together is None
+        self._together = []
+        try:
+            yield
+        finally:
+            records, self._together = self._together, None
+            if records:
+                self.journal.append_batch(records)
 
     # -- vhosts and users --------------------------------------------------------------------------
 
-    def put_vhost(self, name: str) -> None:
-        """Create a vhost with its predeclared exchanges."""
-        if name not in self.vhosts:
-            self.add_vhost(name)
-            self.record(VhostPut(name))
+    def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
+        """Create a vhost with its predeclared exchanges, or give it another description."""
+        known = self.users.vhost(name)
+        wanted = Vhost(name, description, tuple(tags))
+        if known == wanted or (known is not None and not description and not wanted.tags):
+            return
+        self.add_vhost(name, description, wanted.tags)
+        self.record(VhostPut(name, description, list(wanted.tags)))
 
-    def add_vhost(self, name: str) -> VHost:
+    def add_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> VHost:
         """State only."""
+        self.users.put_vhost(Vhost(name, description, tuple(tags)))
+        if name in self.vhosts:
+            return self.vhosts[name]
         vhost = self.vhosts[name] = VHost(name)
         vhost.alternate_by_policy = lambda exchange: alternate_exchange(
             None, self.policies.for_exchange(name, exchange.name)
         )
-        self.users.put_vhost(Vhost(name))
         return vhost
 
     def vhost(self, name: str) -> VHost:
@@ -79,6 +118,8 @@ class Administration:
         """Remove a user with all permissions."""
         if not self.users.delete_user(name):
             raise NotFound(f"no user '{name}'")
+        self.topic_permissions.forget(user=name)
+        self.limits.of_users.pop(name, None)
         self.on_expelled(f"user '{name}' is deleted", lambda _, user: user == name)
         self.record(UserDeleted(name))
 
@@ -96,6 +137,67 @@ class Administration:
         self.vhost(vhost).rules_changed()
         if self.users.clear_permissions(user, vhost):
             self.record(PermissionDeleted(user, vhost))
+
+    def put_topic_permission(self, permission: TopicPermission) -> None:
+        """Say which topics of an exchange a user may write to and read from."""
+        permission.check()
+        if self.users.user(permission.user) is None:
+            raise NotFound(f"no user '{permission.user}'")
+        self.vhost(permission.vhost).rules_changed()  # publishers remember the answer
+        self.topic_permissions.put(permission)
+        self.record(
+            TopicPermissionPut(
+                permission.user, permission.vhost, permission.exchange, permission.write, permission.read
+            )
+        )
+
+    def delete_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> bool:
+        """Open the topics of an exchange, or of all, to a user again; False when there was no permission."""
+        self.vhost(vhost).rules_changed()
+        if not self.topic_permissions.remove(user, vhost, exchange):
+            return False
+        self.record(TopicPermissionDeleted(user, vhost, exchange))
+        return True
+
+    # -- limits and parameters ---------------------------------------------------------------------
+
+    def set_vhost_limits(self, vhost: str, limits: Mapping[str, object]) -> None:
+        """All limits of a vhost, in the place of those it had."""
+        name = self.vhost(vhost).name
+        read = {key: read_limit(key, limits[key], VHOST_LIMITS, f"vhost '{vhost}'") for key in limits}
+        self.limits.replace(self.limits.of_vhosts, name, read)
+        self.record(VhostLimitsPut(name, read))
+
+    def set_user_limits(self, user: str, limits: Mapping[str, object]) -> None:
+        """All limits of a user, in the place of those it had."""
+        if self.users.user(user) is None:
+            raise NotFound(f"no user '{user}'")
+        read = {key: read_limit(key, limits[key], USER_LIMITS, f"user '{user}'") for key in limits}
+        self.limits.replace(self.limits.of_users, user, read)
+        self.record(UserLimitsPut(user, read))
+
+    def put_parameter(self, parameter: Parameter) -> None:
+        """Keep a parameter of a component."""
+        self.vhost(parameter.vhost)
+        self.parameters.put(parameter)
+        self.record(ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value))
+
+    def delete_parameter(self, vhost: str, component: str, name: str) -> None:
+        """Forget a parameter."""
+        if not self.parameters.remove(vhost, component, name):
+            raise NotFound(f"no parameter '{name}' of component '{component}' in vhost '{vhost}'")
+        self.record(ParameterDeleted(vhost, component, name))
+
+    def put_global_parameter(self, name: str, value: bytes) -> None:
+        """Keep a parameter of the whole node."""
+        self.parameters.put_global(name, value)
+        self.record(GlobalParameterPut(name, value))
+
+    def delete_global_parameter(self, name: str) -> None:
+        """Forget a parameter of the whole node."""
+        if not self.parameters.remove_global(name):
+            raise NotFound(f"no global parameter '{name}'")
+        self.record(GlobalParameterDeleted(name))
 
     # -- exchanges ---------------------------------------------------------------------------------
 
@@ -121,11 +223,12 @@ class Administration:
     def delete_exchange(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
         """Delete an exchange and the bindings around it. True if something was journalled."""
         exchange = vhost.exchanges.get(name)
-        removed = vhost.delete_exchange(name, if_unused)
+        removal = vhost.delete_exchange(name, if_unused)
         durable = exchange is not None and exchange.durable
         if durable:
             self.record(ExchangeDeleted(vhost.name, name))
-        self._delete_unused_sources(vhost, removed)
+        self.long_changes.add(removal.steps)
+        self._delete_unused_sources(vhost, removal.sources)
         return durable
 
     def bind(
@@ -183,8 +286,8 @@ class Administration:
             self.delete_exchange(vhost, source)
         return lasting
 
-    def _delete_unused_sources(self, vhost: VHost, removed: Iterable[QueueBinding]) -> None:
-        for name in {binding.source for binding in removed}:
+    def _delete_unused_sources(self, vhost: VHost, names: Iterable[str]) -> None:
+        for name in names:
             exchange = vhost.exchanges.get(name)
             if exchange is not None and exchange.auto_delete and exchange.is_unused:
                 self.delete_exchange(vhost, name)

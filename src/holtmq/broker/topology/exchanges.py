@@ -5,7 +5,9 @@ Must not touch: queues (anything with a ``name`` will do), messages, permissions
 exchanges is ``routing.py``.
 """
 
-from collections.abc import Iterable, Mapping
+import random
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, Union
@@ -36,6 +38,8 @@ class Kind(Enum):
     HEADERS = "headers"
     CONSISTENT_HASH = "x-consistent-hash"
     DELAYED = "x-delayed-message"
+    RANDOM = "x-random"
+    MODULUS_HASH = "x-modulus-hash"
 
 
 # Name, kind, internal: there in every vhost, durable, never deleted.
@@ -48,6 +52,7 @@ PREDECLARED: Final = (
     ("amq.match", Kind.HEADERS, False),
     ("amq.rabbitmq.trace", Kind.TOPIC, True),
 )
+_CHOOSING: Final = (Kind.CONSISTENT_HASH, Kind.RANDOM, Kind.MODULUS_HASH)
 HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 # RabbitMQ compares the first alone; the others change what an exchange does, so a difference is refused too.
 _COMPARED_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", "hash-header", "hash-property")
@@ -96,6 +101,8 @@ class Exchange(Generic[Q]):
     __slots__ = (
         "_bindings",
         "_by_destination",
+        "_detached",
+        "_detached_count",
         "_index",
         "_next_sequence",
         "arguments",
@@ -107,6 +114,7 @@ class Exchange(Generic[Q]):
         "name",
         "needs_headers",
         "needs_properties",
+        "varies",
         "version",
     )
 
@@ -124,9 +132,12 @@ class Exchange(Generic[Q]):
         # Whether a route can be told from the routing key alone; if not, callers must not cache it by key.
         self.needs_headers = self.inner_kind is Kind.HEADERS or (hashed and "hash-header" in arguments)
         self.needs_properties = hashed and "hash-property" in arguments
+        self.varies = self.inner_kind is Kind.RANDOM  # from message to message, whatever it says
         self._index: _Index[Q] = _make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
+        self._detached: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id of a destination that is gone
+        self._detached_count = 0
         self._next_sequence = 0
         self.version = 0  # changes with the bindings
 
@@ -145,7 +156,7 @@ class Exchange(Generic[Q]):
     @property
     def is_unused(self) -> bool:
         """Nothing is bound to it (as the source); an auto-delete exchange goes when this comes true."""
-        return not self._bindings
+        return len(self._bindings) == self._detached_count
 
     @property
     def alternate_name(self) -> str | None:
@@ -159,8 +170,12 @@ class Exchange(Generic[Q]):
         """Add a binding; False when it was there already. Conflict when its kind cannot use it."""
         binding = Binding(self.name, destination, routing_key, dict(arguments or {}), self._next_sequence)
         identity = binding.identity
-        if identity in self._bindings:
-            return False
+        known = self._bindings.get(identity)
+        if known is not None:
+            if id(known.destination) not in self._detached:
+                return False
+            del self._detached[id(known.destination)][identity]
+            self._drop_detached(identity, known)  # of the queue that had this name before
         self._index.add(binding)  # refuses before anything is changed
         self._next_sequence += 1
         self.version += 1
@@ -174,22 +189,73 @@ class Exchange(Generic[Q]):
         """Remove a binding; False when there was none."""
         identity = Binding(self.name, destination, routing_key, arguments or {}).identity
         binding = self._bindings.get(identity)
-        if binding is None:
+        if binding is None or id(binding.destination) in self._detached:
             return False
         self._forget(identity, binding)
         return True
 
-    def unbind_all(self, destination: Union[Q, "Exchange[Q]"]) -> list[Binding[Q]]:
-        """Remove what leads to one destination, which is about to go; proportional to its own bindings."""
+    def detach(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
+        """Cut one destination off, which is about to go: from now on nothing is routed to it.
+
+        What it returns removes its bindings, one with each step, and must be run to its end at some time.
+        """
         key = (isinstance(destination, Exchange), destination.name)
-        removed = dict(self._by_destination.get(key, {}))
-        for identity, binding in removed.items():
-            self._forget(identity, binding)
-        return list(removed.values())
+        gone = self._by_destination.pop(key, {})
+        if not gone:
+            return iter(())
+        self.version += 1
+        if self.inner_kind in _CHOOSING:  # one of all bindings is chosen: none that is gone may be among them
+            for identity, binding in gone.items():
+                self._index.remove(binding)
+                del self._bindings[identity]
+            return iter(())
+        self._detached[id(destination)] = gone
+        self._detached_count += len(gone)
+        return self._dispose(destination)
+
+    def _dispose(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
+        bindings = self._detached[id(destination)]  # the id is its own as long as this holds the destination
+        while bindings:
+            self._drop_detached(*bindings.popitem())
+            yield
+        del self._detached[id(destination)]
+
+    def _drop_detached(self, identity: Identity, binding: Binding[Q]) -> None:
+        if self._bindings.pop(identity, None) is not None:  # else the exchange is being dismantled, too
+            self.version += 1
+            self._index.remove(binding)
+            self._detached_count -= 1
+
+    def dismantle(self) -> Iterator[None]:
+        """Let go of every binding of an exchange that is gone, one with each step."""
+        while self._bindings:
+            _, binding = self._bindings.popitem()
+            self._index.remove(binding)
+            yield
+        while self._by_destination:
+            _, bindings = self._by_destination.popitem()
+            while bindings:
+                bindings.popitem()
+                yield
+
+    def destinations(self) -> list[tuple[bool, str]]:
+        """Where its bindings lead to: whether that is an exchange, and its name."""
+        return list(self._by_destination)
+
+    def is_detached(self, destination: Union[Q, "Exchange[Q]"]) -> bool:
+        """Whether the destination is gone, and its bindings not taken apart yet."""
+        return id(destination) in self._detached
+
+    def leads_to(self, to_exchange: bool, destination: str) -> bool:
+        """Whether any binding leads there."""
+        return (to_exchange, destination) in self._by_destination
 
     def bindings(self) -> Iterable[Binding[Q]]:
         """Every binding, oldest first."""
-        return self._bindings.values()
+        if not self._detached:
+            return self._bindings.values()
+        gone = self._detached
+        return [binding for binding in self._bindings.values() if id(binding.destination) not in gone]
 
     def bindings_to(self, destination: Union[Q, "Exchange[Q]"]) -> list[Binding[Q]]:
         key = (isinstance(destination, Exchange), destination.name)
@@ -205,8 +271,11 @@ class Exchange(Generic[Q]):
         found = self._index.match(routing_key, headers or {}, properties or {})
         # By kind and name, not by the object: a queue type may define equality as it likes.
         once: dict[tuple[bool, str], Q | Exchange[Q]] = {}
+        detached = self._detached
         for binding in found:
             destination = binding.destination
+            if detached and id(destination) in detached:
+                continue
             once.setdefault((isinstance(destination, Exchange), destination.name), destination)
         return list(once.values())
 
@@ -325,6 +394,38 @@ class _HeadersIndex(Generic[Q]):
         return [binding for pattern, binding in self._all.values() if pattern.matches(headers)]
 
 
+class _RandomIndex(Generic[Q]):
+    """Exactly one destination a message, any of them."""
+
+    def __init__(self) -> None:
+        self._all: dict[Identity, Binding[Q]] = {}
+        self._drawn: list[Binding[Q]] | None = None
+
+    def add(self, binding: Binding[Q]) -> None:
+        self._all[binding.identity] = binding
+        self._drawn = None
+
+    def remove(self, binding: Binding[Q]) -> None:
+        del self._all[binding.identity]
+        self._drawn = None
+
+    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
+        if self._drawn is None:
+            self._drawn = sorted(self._all.values(), key=_place)
+        return (self._choice(self._drawn, routing_key),) if self._drawn else ()
+
+    def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
+        return random.choice(bindings)
+
+
+class _ModulusIndex(_RandomIndex[Q]):
+    """Exactly one destination a message: by the hash of its key and the number of bindings."""
+
+    def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
+        # Not by hash(): a restart must send every key where it went before.
+        return bindings[zlib.crc32(routing_key.encode("utf-8", "surrogateescape")) % len(bindings)]
+
+
 class _HashIndex(Generic[Q]):
     """Exactly one destination a message, chosen by the hash of its key, of a header or of a property."""
 
@@ -369,6 +470,10 @@ def _make_index(kind: Kind, arguments: Table) -> _Index[Q]:
             return _HeadersIndex()
         case Kind.CONSISTENT_HASH:
             return _HashIndex(arguments)
+        case Kind.RANDOM:
+            return _RandomIndex()
+        case Kind.MODULUS_HASH:
+            return _ModulusIndex()
         case _:
             return _DirectIndex()
 
@@ -382,6 +487,10 @@ def _delayed_kind(arguments: Table) -> Kind:
             + (f"not '{shown(wanted)}'" if "x-delayed-type" in arguments else "and it is missing")
         )
     return kind
+
+
+def _place(binding: Binding[Q]) -> tuple[bool, str, str]:
+    return binding.identity[:3]
 
 
 def _bound_at(binding: Binding[Q]) -> int:

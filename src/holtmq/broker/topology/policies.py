@@ -26,6 +26,26 @@ ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 # Every queue argument can come from a policy, but for the type: it cannot change under a living queue.
 _QUEUE_KEYS: Final = {key.removeprefix("x-"): rule for key, rule in RULES.items() if key != "x-queue-type"}
 _KEYS: Final = (*_QUEUE_KEYS, ALTERNATE_EXCHANGE)
+# Of RabbitMQ's mirrored queues, federation and sharding, and limits of memory that no queue here needs: such
+# keys are kept and listed, and change nothing.
+WITHOUT_MEANING: Final = frozenset(
+    {
+        "ha-mode",
+        "ha-params",
+        "ha-sync-mode",
+        "ha-sync-batch-size",
+        "ha-promote-on-shutdown",
+        "ha-promote-on-failure",
+        "federation-upstream",
+        "federation-upstream-set",
+        "federation-upstream-pattern",
+        "max-in-memory-length",
+        "max-in-memory-bytes",
+        "shards-per-node",
+        "routing-key",
+        "target-group-size",
+    }
+)
 # Only these may be the operator's.
 _OPERATORS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
 # Limits: the strictest of the queue's own, the policy's and the operator's holds.
@@ -67,6 +87,11 @@ class Policy:
     definition: Mapping[str, object] = field(hash=False)  # as it was given, for listing
     values: Mapping[str, object] = field(hash=False, compare=False)  # by policy key, read
 
+    @property
+    def without_meaning(self) -> list[str]:
+        """Its keys that are kept and change nothing."""
+        return [key for key in self.definition if key in WITHOUT_MEANING]
+
 
 def make_policy(
     vhost: str,
@@ -97,7 +122,11 @@ def make_policy(
         raise Conflict(f"invalid priority {priority!r} for {thing}: expected an integer")
     if not definition:
         raise Conflict(f"invalid definition for {thing}: it is empty, expected at least one key")
-    values = {key: _read(key, value, thing, operator) for key, value in definition.items()}
+    values = {
+        key: _read(key, value, thing, operator)
+        for key, value in definition.items()
+        if key not in WITHOUT_MEANING
+    }
     if target is ApplyTo.EXCHANGES and (stray := next((key for key in values if key in _QUEUE_KEYS), None)):
         raise Conflict(f"invalid key '{stray}' for {thing}: it means nothing to exchanges")
     return Policy(vhost, name, compiled, target, priority, dict(definition), values)

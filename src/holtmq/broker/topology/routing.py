@@ -53,7 +53,7 @@ def route(
     seen = {exchange.name}
     work = [exchange]
     for current in work:  # grows while we walk: breadth first
-        depends = depends or current.needs_headers or current.needs_properties
+        depends = depends or current.needs_headers or current.needs_properties or current.varies
         if current.is_delayed and not delay_served:
             depends = True
             if delay_ms:

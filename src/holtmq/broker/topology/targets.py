@@ -112,6 +112,8 @@ class ExchangeTargets:
         return found
 
     def _of_bindings(self, bindings: list[Binding[WorkQueue]]) -> QueueSet | None:
+        gone = self._exchange.is_detached
+        bindings = [binding for binding in bindings if not gone(binding.destination)]
         bindings.sort(key=lambda binding: binding.sequence)
         once = {(binding.to_exchange, binding.destination.name): binding.destination for binding in bindings}
         return self._of(list(once.values()))

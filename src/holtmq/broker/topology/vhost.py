@@ -4,8 +4,9 @@ Owns: the topology and its rules (reserved names, equivalence, exclusivity, use,
 not touch: the journal and messages; ``broker.py`` writes down what changed here.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
 from holtmq.broker.errors import AccessRefused, Conflict, NotFound, ResourceLocked
 from holtmq.broker.topology.exchanges import (
@@ -29,6 +30,13 @@ _LOCKED: Final = (
     "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on "
     "another connection or the exclusive property value does not match that of the original declaration."
 )
+
+
+class Removal(NamedTuple):
+    """What went with a queue or an exchange."""
+
+    sources: Sequence[str]  # exchanges that led to it, and may be unused now
+    steps: Iterator[None]  # frees its bindings, one with each step: there may be a hundred thousand
 
 
 class VHost:
@@ -131,24 +139,33 @@ class VHost:
         self.rules_changed()
         return True
 
-    def delete_exchange(self, name: str, if_unused: bool = False) -> list[QueueBinding]:
-        """Remove an exchange with all bindings from and to it, which are returned."""
+    def delete_exchange(self, name: str, if_unused: bool = False) -> Removal:
+        """Remove an exchange with all bindings from and to it."""
         refuse_default(name)
         if name.startswith("amq."):
             raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed")
         doomed = self.exchanges.get(name)
         if doomed is None:
-            return []
+            return Removal((), iter(()))
         if if_unused and not doomed.is_unused:
             raise Conflict(f"exchange '{name}' in vhost '{self.name}' in use")
-        removed = [binding for source in self._sources_of(doomed) for binding in source.unbind_all(doomed)]
-        for binding in list(doomed.bindings()):
-            self._forget_source(doomed, binding.destination)
-        removed += doomed.bindings()
+        sources = [source for source in self._sources_of(doomed) if source is not doomed]
+        steps = [source.detach(doomed) for source in sources]
+        self._sources.pop(_key(doomed), None)
         del self.exchanges[name]
         self._targets.pop(name, None)
         self.rules_changed()
-        return removed
+        return Removal([source.name for source in sources], chain(*steps, self._forget_exchange(doomed)))
+
+    def _forget_exchange(self, doomed: QueueExchange) -> Iterator[None]:
+        """In steps. Meanwhile an entry of ``_sources`` too many does no harm: such an exchange is not there,
+        or another one of its name that is asked what it has."""
+        for to_exchange, destination in doomed.destinations():
+            again = self.exchanges.get(doomed.name)
+            if again is None or not again.leads_to(to_exchange, destination):
+                self._sources.get((to_exchange, destination), set()).discard(doomed.name)
+            yield
+        yield from doomed.dismantle()
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -175,9 +192,10 @@ class VHost:
         self.queues[queue.name] = queue
         self.version += 1
 
-    def remove_queue(self, queue: WorkQueue) -> list[QueueBinding]:
-        """A queue goes; so do the bindings to it, which are returned."""
-        removed = [binding for source in self._sources_of(queue) for binding in source.unbind_all(queue)]
+    def remove_queue(self, queue: WorkQueue) -> Removal:
+        """A queue goes; so do the bindings to it."""
+        sources = self._sources_of(queue)
+        steps = [source.detach(queue) for source in sources]
         self._sources.pop((False, queue.name), None)
         del self.queues[queue.name]
         queue.deleted = True
@@ -185,7 +203,7 @@ class VHost:
         self._queue_sets.clear()
         if "" in self._targets:
             self._targets[""].forget_queue(queue.name)
-        return removed
+        return Removal([source.name for source in sources], chain(*steps))
 
     # -- bindings --------------------------------------------------------------------------------
 
@@ -233,6 +251,12 @@ class VHost:
             return False
         wanted = Binding(source, where, routing_key, arguments).identity
         return any(binding.identity == wanted for binding in exchange.bindings_to(where))
+
+    def bindings_to(self, destination: WorkQueue | QueueExchange) -> list[QueueBinding]:
+        """What leads to a queue or an exchange, source by source."""
+        return [
+            binding for source in self._sources_of(destination) for binding in source.bindings_to(destination)
+        ]
 
     def _forget_source(self, source: QueueExchange, destination: WorkQueue | QueueExchange) -> None:
         if not source.bindings_to(destination) or source.name not in self.exchanges:

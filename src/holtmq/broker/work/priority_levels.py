@@ -7,12 +7,13 @@ it takes. Must not touch: files, clocks.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 from holtmq.broker.message import Message
-from holtmq.broker.work.spilling_fifo import RUN, Pager, PositionRun, SpillingFifo
+from holtmq.broker.work.spilling_fifo import RUN, Pager, SpillingFifo
 from holtmq.journal.interface import RecordUnreadable
 
 _SAMPLE: Final = 8
@@ -131,8 +132,8 @@ class Levels:
         fifo = self.fifos.get(self.level_of(message.priority))
         return fifo is not None and fifo.withdraw(message)
 
-    def spill(self, pager: Pager, bytes_held: int) -> None:
-        """Turn what is too much for memory into positions, the least urgent first."""
+    def spill(self, pager: Pager, bytes_held: int, is_short: bool = True) -> None:
+        """Page out what is too much for memory, the least urgent first."""
         if all(fifo.fits_memory(bytes_held) for fifo in self._from_top):
             return
         waiting = len(self)
@@ -140,7 +141,7 @@ class Levels:
             # A level's share by its newest messages, if those are bigger than the queue's are on average.
             newest = [len(message.body) for message in islice(reversed(fifo.inbox), _SAMPLE)]
             mean = max(bytes_held // waiting, sum(newest) // (len(newest) or 1))
-            fifo.spill(pager, mean * len(fifo))
+            fifo.spill(pager, mean * len(fifo), is_short)
 
     def adopt(self, level: int, positions: Iterable[int]) -> None:
         """Append positions known from the journal to a level (recovery)."""
@@ -151,7 +152,7 @@ class Levels:
         for fifo in self._from_top:
             fifo.clear()
 
-    def positions(self) -> Iterator[PositionRun]:
+    def positions(self) -> Iterator[array[int]]:
         """Runs of the positions of every waiting message the journal holds."""
         for fifo in self.fifos.values():
             yield from fifo.positions()

@@ -1,7 +1,7 @@
 """A first-in-first-out run of messages that stays small in memory however deep it gets.
 
-Owns: the head in memory, the middle as journal positions (8 bytes a message), the tail in memory.
-Must not touch: files; a ``Pager`` reads positions back and finds a position for a message.
+Owns: the head in memory, the middle out of it (8 bytes a message), the tail in memory. Must not touch:
+files; a ``Pager`` reads journal positions back, and keeps runs of messages that the journal does not hold.
 """
 
 from __future__ import annotations
@@ -9,62 +9,63 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from itertools import islice
+from typing import Final, Protocol
 
-from holtmq.broker.message import TRANSIENT, Message
+from holtmq.broker.message import Message
+from holtmq.broker.work.paging import SpilledBytes
 from holtmq.journal.interface import RecordUnreadable
 
-HEAD_MAX: Final = 16_384  # messages kept in memory before the rest becomes positions
-HEAD_KEEP: Final = 4_096
-HEAD_MAX_BYTES: Final = 32 * 1024 * 1024
-RUN: Final = 1_024  # messages read back at once, if they are small
-RUN_BYTES: Final = 4 * 1024 * 1024  # bodies read back at once, as far as the last run tells
+# Where the node's memory is short (``memory_budget.py``):
+HEAD_MAX: Final = 4_096  # messages kept in memory before the rest is paged out
+HEAD_KEEP: Final = 1_024
+HEAD_MAX_BYTES: Final = 4 * 1024 * 1024
+RUN: Final = 1_024  # messages paged out and read back at once, if they are small
+RUN_BYTES: Final = 4 * 1024 * 1024  # bodies paged out or read back at once, as far as the last run tells
 _FIRST_RUN: Final = 64  # before anything is known about the size of the bodies
-TAIL_MAX: Final = 256
-TAIL_MAX_BYTES: Final = 8 * 1024 * 1024
+TAIL_MAX: Final = 1_024
+TAIL_MAX_BYTES: Final = 4 * 1024 * 1024
 _CHUNK: Final = 65_536
+_BROWSE_RUN: Final = 64
 
 
 class Pager(Protocol):
     """Where messages go when they leave memory."""
 
     def read(self, positions: Sequence[int]) -> list[Message]:
-        """The messages at these positions, in this order."""
+        """The messages at these positions of the journal, in this order."""
         ...
 
     def unreadable(self) -> list[RecordUnreadable]:
         """Why ``read`` returned fewer than it was asked for; told once."""
         ...
 
-    def store(self, message: Message) -> int:
-        """A position for a message, tagged when it is transient; writes one the journal does not hold."""
+    def spill(self, messages: list[Message]) -> SpilledBytes:
+        """Write messages that are to come back together. OSError where that is not possible."""
+        ...
+
+    def read_back(self, spilled: SpilledBytes) -> list[Message]:
+        """What was spilled together."""
         ...
 
 
-_BROWSE_RUN: Final = 64
+class _SpilledRun:
+    """Messages of which the journal does not hold all, out of memory together."""
 
+    __slots__ = ("positions", "seqs", "spilled", "transient_bytes")
 
-class PositionRun(NamedTuple):
-    """Journal positions of messages that wait one behind the other."""
+    def __init__(self, messages: list[Message], spilled: SpilledBytes) -> None:
+        self.spilled = spilled
+        self.seqs = array("Q", [message.seq for message in messages])
+        self.positions = _positions_of(messages)  # of those that the journal holds
+        self.transient_bytes = sum([len(m.body) for m in messages if not m.persistent])
 
-    positions: array[int]
-    tagged: bool  # whether there may be transient ones among them, which carry the tag
-
-    def plain(self) -> array[int]:
-        """All of them without tags."""
-        if not self.tagged:
-            return self.positions
-        return array("Q", [position & ~TRANSIENT for position in self.positions])
-
-    def persistent(self) -> array[int]:
-        """Those of messages that a restart keeps."""
-        if not self.tagged:
-            return self.positions
-        return array("Q", [position for position in self.positions if position < TRANSIENT])
+    def __len__(self) -> int:
+        return len(self.seqs)
 
 
 class SpillingFifo:
-    """One order of messages: ``ready`` (head), positions, ``inbox`` (tail).
+    """One order of messages: ``ready`` (head), what is paged out, ``inbox`` (tail).
 
     ``inbox`` is ``ready`` itself while nothing is paged, so that a push is one append.
     """
@@ -74,11 +75,10 @@ class SpillingFifo:
         "_paged_count",
         "_paged_from",
         "_run",
-        "_tagged",
         "_withdrawn",
+        "_withdrawn_spilled",
         "aside",
         "inbox",
-        "paged_transient_bytes",
         "ready",
         "unreadable",
     )
@@ -88,17 +88,19 @@ class SpillingFifo:
         self.aside: array[int] = array("Q")  # of messages that cannot be read: kept, and passed over
         self.unreadable: list[RecordUnreadable] = []  # met since the flow last looked
         self.inbox: deque[Message] = self.ready
-        self._paged: deque[array[int]] = deque()
+        self._paged: deque[array[int] | _SpilledRun] = deque()  # positions in the journal, or a spilled run
         self._paged_count = 0
         self._paged_from = 0  # no paged message has a seq below this
         self._run = _FIRST_RUN
         self._withdrawn: set[int] = set()  # positions settled while they were paged
-        self._tagged = False  # some of the paged positions are tagged as transient
-        self.paged_transient_bytes = 0  # bodies behind tagged positions: a restart forgets them
+        self._withdrawn_spilled: set[int] = set()  # seqs settled while they were spilled
 
     def __len__(self) -> int:
-        count = len(self.ready) + self._paged_count - len(self._withdrawn)
-        return count if self.inbox is self.ready else count + len(self.inbox)
+        count = len(self.ready)
+        if self.inbox is self.ready:
+            return count
+        gone = len(self._withdrawn) + len(self._withdrawn_spilled)
+        return count + self._paged_count - gone + len(self.inbox)
 
     @property
     def in_memory(self) -> int:
@@ -170,36 +172,47 @@ class SpillingFifo:
                 if waiting.seq == seq:
                     del held[at]
                     return True
-        if seq < self._paged_from or not message.position:  # without this a deep queue is searched in vain
+        if seq < self._paged_from:  # without this a deep queue is searched in vain
             return False
-        position = message.position
-        tagged = position if message.persistent else position | TRANSIENT
-        if position in self._withdrawn or not any(tagged in chunk for chunk in self._paged):
+        for block in self._paged:
+            if isinstance(block, _SpilledRun):
+                if seq in block.seqs:
+                    return self._withdraw_spilled(message, block)
+            elif message.position and message.position in block and message.position not in self._withdrawn:
+                self._withdrawn.add(message.position)
+                return True
+        return False
+
+    def _withdraw_spilled(self, message: Message, run: _SpilledRun) -> bool:
+        if message.seq in self._withdrawn_spilled:
             return False
-        self._withdrawn.add(position)
-        if tagged & TRANSIENT:
-            self.paged_transient_bytes -= len(message.body)
+        self._withdrawn_spilled.add(message.seq)
+        if not message.persistent:
+            run.transient_bytes -= len(message.body)
+        elif message.position in run.positions:
+            run.positions.remove(message.position)
         return True
 
     def fits_memory(self, bytes_held: int) -> bool:
-        """Whether all of it is in memory and may stay there."""
+        """Whether all of it is in memory and may stay there, even if memory is short."""
         return self.inbox is self.ready and len(self.ready) <= HEAD_MAX and bytes_held <= HEAD_MAX_BYTES
 
-    def spill(self, pager: Pager, bytes_held: int) -> None:
-        """Turn what is too much for memory into positions; ``bytes_held``: bodies of all that waits."""
+    def spill(self, pager: Pager, bytes_held: int, is_short: bool = True) -> None:
+        """Page out what is too much for memory; ``bytes_held``: bodies of all that waits.
+
+        Unless memory ``is_short``, only what arrives behind messages that are paged already.
+        """
         ready, inbox = self.ready, self.inbox
         if inbox is not ready:
             if len(inbox) > TAIL_MAX or sum([len(m.body) for m in inbox]) > TAIL_MAX_BYTES:
-                self._append_positions([self._store(message, pager) for message in inbox])
-                inbox.clear()
-            if len(ready) > HEAD_MAX:  # a burst of returned messages
+                self._page_out_tail(pager)
+            if is_short and len(ready) > HEAD_MAX:  # a burst of returned messages
                 self._page_out_head(pager, HEAD_KEEP)
-        elif len(ready) > HEAD_MAX or (bytes_held > HEAD_MAX_BYTES and len(ready) > 1):
+        elif is_short and (len(ready) > HEAD_MAX or (bytes_held > HEAD_MAX_BYTES and len(ready) > 1)):
             keep = HEAD_KEEP
             if bytes_held > HEAD_MAX_BYTES:
                 keep = max(1, min(keep, len(ready) * HEAD_MAX_BYTES // (4 * bytes_held)))
-            if keep < len(ready):
-                self._page_out_head(pager, keep)
+            if keep < len(ready) and self._page_out_head(pager, keep):
                 self.inbox = deque()
 
     def adopt(self, positions: Iterable[int]) -> None:
@@ -217,41 +230,42 @@ class SpillingFifo:
         self._paged_count = 0
         self._paged_from = 0
         self._withdrawn.clear()
-        self._tagged = False
-        self.paged_transient_bytes = 0
+        self._withdrawn_spilled.clear()
 
-    def positions(self) -> Iterator[PositionRun]:
-        """Every message the journal holds: those set aside, the head, what is paged, the tail."""
+    def positions(self) -> Iterator[array[int]]:
+        """Of every message the journal holds: those set aside, the head, what is paged, the tail."""
         if self.aside:
-            yield PositionRun(self.aside[:], tagged=False)
+            yield self.aside[:]
         yield _positions_of(self.ready)
-        for chunk in self._paged:
-            if self._withdrawn:
-                kept = array("Q", [p for p in chunk if p & ~TRANSIENT not in self._withdrawn])
-                yield PositionRun(kept, self._tagged)
+        for block in self._paged:
+            if isinstance(block, _SpilledRun):
+                yield block.positions
+            elif self._withdrawn:
+                yield array("Q", [position for position in block if position not in self._withdrawn])
             else:
-                yield PositionRun(chunk[:], self._tagged)
+                yield block[:]
         if self.inbox is not self.ready:
             yield _positions_of(self.inbox)
-
-    def browse(self, pager: Pager) -> Iterator[Message]:
-        """Every waiting message in order, left in place and not kept in memory."""
-        yield from list(self.ready)
-        for chunk in list(self._paged):
-            for start in range(0, len(chunk), _BROWSE_RUN):
-                run = chunk[start : start + _BROWSE_RUN]
-                if self._withdrawn:
-                    run = array("Q", [p for p in run if p & ~TRANSIENT not in self._withdrawn])
-                yield from pager.read(run)
-        if self.inbox is not self.ready:
-            yield from list(self.inbox)
 
     def transient_bytes(self) -> int:
         """Bodies that a restart forgets."""
         held = sum([len(m.body) for m in self.ready if not m.persistent])
         if self.inbox is not self.ready:
             held += sum([len(m.body) for m in self.inbox if not m.persistent])
-        return held + self.paged_transient_bytes
+        return held + sum([block.transient_bytes for block in self._paged if isinstance(block, _SpilledRun)])
+
+    def browse(self, pager: Pager) -> Iterator[Message]:
+        """Every waiting message in order, left in place and not kept in memory."""
+        yield from list(self.ready)
+        for block in list(self._paged):
+            if isinstance(block, _SpilledRun):
+                yield from self._live(pager.read_back(block.spilled))
+                continue
+            for start in range(0, len(block), _BROWSE_RUN):
+                run = block[start : start + _BROWSE_RUN]
+                yield from pager.read([position for position in run if position not in self._withdrawn])
+        if self.inbox is not self.ready:
+            yield from list(self.inbox)
 
     def drain(self, pager: Pager) -> Iterator[list[Message]]:
         """Take everything, run by run."""
@@ -267,63 +281,82 @@ class SpillingFifo:
 
     def _page_in_run(self, pager: Pager) -> None:
         ready = self.ready
-        chunk = self._paged[0]
-        run = chunk[: self._run]
-        wanted = run
-        if self._withdrawn:
-            wanted = array("Q", [p for p in run if p & ~TRANSIENT not in self._withdrawn])
-        messages = pager.read(wanted)  # first: if this fails, the positions must still be here
-        if len(messages) < len(wanted):
-            self._set_aside(wanted, pager.unreadable())
-        if len(run) == len(chunk):
+        block = self._paged[0]
+        # What is read comes first: if this fails, the messages must still be here.
+        if isinstance(block, _SpilledRun):
+            messages = self._live(pager.read_back(block.spilled))
             self._paged.popleft()
+            self._paged_count -= len(block)
+            self._withdrawn_spilled.difference_update(block.seqs)
+            last = block.seqs[-1]
         else:
-            self._paged[0] = chunk[len(run) :]
-        self._paged_count -= len(run)
-        if len(wanted) < len(run):
-            self._withdrawn.difference_update(p & ~TRANSIENT for p in run)
-        if messages:
-            self._paged_from = messages[-1].seq + 1
-            size = sum([len(message.body) for message in messages])
-            self._run = max(1, min(RUN, RUN_BYTES * len(messages) // (size + 1)))
-            if self.paged_transient_bytes:
-                self.paged_transient_bytes -= sum(len(m.body) for m in messages if not m.persistent)
+            run = block[: self._run]
+            wanted = run
+            if self._withdrawn:
+                wanted = array("Q", [position for position in run if position not in self._withdrawn])
+            messages = pager.read(wanted)
+            if len(messages) < len(wanted):
+                self._set_aside(pager.unreadable())
+            if len(run) == len(block):
+                self._paged.popleft()
+            else:
+                self._paged[0] = block[len(run) :]
+            self._paged_count -= len(run)
+            if len(wanted) < len(run):
+                self._withdrawn.difference_update(run)
+            if messages:
+                size = sum([len(message.body) for message in messages])
+                self._run = max(1, min(RUN, RUN_BYTES * len(messages) // (size + 1)))
+            last = messages[-1].seq if messages else 0
+        self._paged_from = max(self._paged_from, last + 1)
         ready.extend(messages)
         if not self._paged_count and self.inbox is not ready:
             ready.extend(self.inbox)
             self.inbox = ready
 
-    def _set_aside(self, wanted: array[int], errors: list[RecordUnreadable]) -> None:
-        persistent = set(wanted)  # a transient one's carries the tag
-        self.aside.extend(e.position for e in errors if not e.dropped and e.position in persistent)
+    def _live(self, messages: list[Message]) -> list[Message]:
+        withdrawn = self._withdrawn_spilled
+        return [m for m in messages if m.seq not in withdrawn] if withdrawn else messages
+
+    def _set_aside(self, errors: list[RecordUnreadable]) -> None:
+        """Messages of the journal that cannot be read: kept, told, and passed over."""
+        self.aside.extend(error.position for error in errors if not error.dropped)
         self.unreadable += errors
 
-    def _page_out_head(self, pager: Pager, keep: int) -> None:
+    def _page_out_head(self, pager: Pager, keep: int) -> bool:
+        """All but the first so many leave; whether they could."""
         ready = self.ready
-        leaving = [ready.pop() for _ in range(len(ready) - keep)]
-        leaving.reverse()
-        # Written in their order, so that reading them back is one sweep.
-        positions = array("Q", [self._store(message, pager) for message in leaving])
-        for start in reversed(range(0, len(positions), _CHUNK)):
-            self._paged.appendleft(positions[start : start + _CHUNK])
-        self._paged_count += len(positions)
+        leaving = list(islice(ready, keep, None))
+        blocks = _blocks(leaving, pager)
+        if blocks is None:
+            return False
+        for _ in range(len(leaving)):
+            ready.pop()
+        self._paged.extendleft(reversed(blocks))
+        self._paged_count += len(leaving)
         self._paged_from = leaving[0].seq
+        return True
 
-    def _store(self, message: Message, pager: Pager) -> int:
-        position = pager.store(message)
-        if position & TRANSIENT:
-            self._tagged = True
-            self.paged_transient_bytes += len(message.body)
-        return position
+    def _page_out_tail(self, pager: Pager) -> None:
+        inbox = self.inbox
+        blocks = _blocks(list(inbox), pager)
+        if blocks is None:
+            return
+        inbox.clear()
+        for block in blocks:
+            if isinstance(block, _SpilledRun):
+                self._paged.append(block)
+                self._paged_count += len(block)
+            else:
+                self._append_positions(block)
 
     def _append_positions(self, positions: Iterable[int]) -> None:
         paged = self._paged
-        before = 0
-        if not paged:
-            paged.append(array("Q"))
-        else:
-            before = len(paged[-1])
-        chunk = paged[-1]
+        last = paged[-1] if paged else None
+        chunk = last if isinstance(last, array) else array("Q")
+        before = len(chunk)
+        if chunk is not last:
+            paged.append(chunk)
         for position in positions:
             if len(chunk) >= _CHUNK:
                 self._paged_count += len(chunk) - before
@@ -335,10 +368,37 @@ class SpillingFifo:
             paged.pop()
 
 
+def _blocks(messages: list[Message], pager: Pager) -> list[array[int] | _SpilledRun] | None:
+    """These messages out of memory; None when there is no room for them elsewhere."""
+    positions = _positions_of(messages)
+    if len(positions) == len(messages):
+        return [positions[start : start + _CHUNK] for start in range(0, len(positions), _CHUNK)]
+    blocks: list[array[int] | _SpilledRun] = []
+    try:
+        for part in _parts(messages):
+            blocks.append(_SpilledRun(part, pager.spill(part)))
+    except OSError:
+        return None
+    return blocks
+
+
+def _parts(messages: list[Message]) -> Iterator[list[Message]]:
+    """Cut into runs."""
+    part: list[Message] = []
+    size = 0
+    for message in messages:
+        if part and (len(part) >= RUN or size + len(message.body) > RUN_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += len(message.body)
+    if part:
+        yield part
+
+
 def _seq(message: Message) -> int:
     return message.seq
 
 
-def _positions_of(messages: Iterable[Message]) -> PositionRun:
-    positions = [m.position if m.persistent else m.position | TRANSIENT for m in messages if m.position]
-    return PositionRun(array("Q", positions), tagged=True)
+def _positions_of(messages: Iterable[Message]) -> array[int]:
+    return array("Q", [message.position for message in messages if message.position and message.persistent])

@@ -13,6 +13,7 @@ from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
+from holtmq.broker.work.memory_budget import MESSAGE_BYTES
 from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 from holtmq.journal.interface import RecordUnreadable
@@ -158,6 +159,19 @@ class WorkQueue:
 
     def __repr__(self) -> str:
         return f"WorkQueue({self.name!r}, {len(self)} waiting, {self.unacked} unacked)"
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """About how much memory its waiting messages take."""
+        held = self.store.in_memory
+        if not held:
+            return 0
+        return held * MESSAGE_BYTES + self.bytes * held // len(self.store)
+
+    @property
+    def is_all_in_memory(self) -> bool:
+        """Whether nothing is paged out."""
+        return self.fifo is not None and self.fifo.inbox is self.fifo.ready
 
     def reconfigure(self, options: QueueOptions) -> None:
         """Follow changed options (a policy came or went)."""

@@ -7,13 +7,14 @@ known to be wrong with a request is refused before its first message is placed.
 from typing import Final
 
 from holtmq.auth.permissions import Action
+from holtmq.auth.rights import Right
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.errors import Conflict
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import make_address
 from holtmq.broker.publish.routes import Route
 from holtmq.http.arrow.ranges import arrow
-from holtmq.http.engine.endpoints import WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import READ_WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
@@ -27,7 +28,6 @@ async def publish(call: Call) -> object:
     broker = call.context.broker
     vhost = broker.vhost(DEFAULT_VHOST)
     name = call.path["exchange"]
-    call.require(Action.WRITE, name)
     exchange = "" if name == DEFAULT_EXCHANGE else name
     vhost.exchange(exchange)  # 404 when there is none
     try:
@@ -79,7 +79,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "POST",
         "/api/v1/exchanges/{exchange}/rows",
-        WRITE,
+        Right(READ_WRITE, (Action.WRITE,), path_name="exchange"),
         "exchanges",
         "Publish rows (Arrow IPC) through an exchange of the default vhost",
         publish,

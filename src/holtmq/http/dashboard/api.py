@@ -69,7 +69,7 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
         "stored": sum(row.ready for row in rows if row.kind == "stream"),
         "unacked": sum(row.unacked or 0 for row in rows),
         "queues": len(rows),
-        "connections": len(context.clients.connections()),
+        "connections": context.clients.counts()[0],
         "consumers": sum(row.consumers for row in rows),
         "memory": {"used": resident_bytes(), "limit": limits.memory_bytes(total_memory())},
         "disk": {

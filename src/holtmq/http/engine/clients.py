@@ -4,6 +4,7 @@ Owns: the rows and what may be asked. Must not touch: AMQP; the two front doors 
 the node hands in whoever answers.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -93,18 +94,25 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clients(Protocol):
-    """Everybody who is connected."""
+    """All clients that are connected, of one vhost if one is named.
 
-    def connections(self) -> list[ConnectionRow]:
+    Rows are made one by one as they are asked for, of those who are there when the first one is.
+    """
+
+    def connections(self, vhost: str | None = None) -> Iterator[ConnectionRow]:
         """Clients that are through the handshake."""
         ...
 
-    def channels(self) -> list[ChannelRow]:
+    def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
         """Their channels."""
         ...
 
-    def consumers(self) -> list[ConsumerRow]:
+    def consumers(self, vhost: str | None = None) -> Iterator[ConsumerRow]:
         """Their consumers."""
+        ...
+
+    def counts(self) -> tuple[int, int]:
+        """How many connections and channels there are."""
         ...
 
     def close(self, name: str, reason: str) -> bool:

@@ -15,14 +15,17 @@ from holtmq.http.engine.exchange import Exchange, Found, Route
 from holtmq.http.engine.router import Router
 from holtmq.http.engine.wire import Query
 from holtmq.http.management import definitions as management_definitions
+from holtmq.http.management import definitions_import as management_definitions_import
 from holtmq.http.management import health as management_health
 from holtmq.http.management import messages as management_messages
+from holtmq.http.management import runtime as management_runtime
 from holtmq.http.management import status as management_status
 from holtmq.http.management import topology as management_topology
 from holtmq.http.management import users as management_users
 from holtmq.http.management.call import Answer, ManagementCall, Row
-from holtmq.http.management.paging import one_page
-from holtmq.http.management.wire import encode, error_answer, ordered, pick
+from holtmq.http.management.listing import View, encoded
+from holtmq.http.management.paging import read_page
+from holtmq.http.management.wire import encode, error_answer
 from holtmq.journal.interface import Journal, JournalFailed
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -31,6 +34,8 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_topology.ROWS,
     *management_messages.ROWS,
     *management_definitions.ROWS,
+    *management_definitions_import.ROWS,
+    *management_runtime.ROWS,
     *management_health.ROWS,
 )
 _PREFIX: Final = b"/api/"
@@ -79,7 +84,7 @@ class ManagementApi:
                 reason = exchange.header(b"x-reason") or ""
                 query = Query(exchange.query)
                 call = ManagementCall(self._context, exchange.identity, exchange.names, query, body, reason)
-                _answer(exchange, await _run(row, call), row, call)
+                await _answer(exchange, await _run(row, call), row, call)
             except Exception as error:
                 exchange.fail(error)
 
@@ -138,17 +143,13 @@ async def _durable(journal: Journal) -> None:
     await done
 
 
-def _answer(exchange: Exchange, result: object, row: Row, call: ManagementCall) -> None:
+async def _answer(exchange: Exchange, result: object, row: Row, call: ManagementCall) -> None:
     if isinstance(result, Answer):
         headers = {"location": result.location} if result.location else {}
         body = b"" if result.body is None else encode(result.body)
         exchange.answer_with(result.status, body, "application/json" if body else "", headers)
         return
     query = call.query
-    columns = query.text("columns")
-    rows = ordered(result, query.text("sort"), query.text("sort_reverse") == "true")
-    if row.paged and query.has("page") and isinstance(rows, list):
-        page = one_page(rows, query)
-        exchange.answer(200, encode({**page, "items": pick(page["items"], columns)}))
-        return
-    exchange.answer(200, encode(pick(rows, columns)))
+    page = read_page(query) if row.paged and query.has("page") else None
+    view = View(query.text("sort"), query.text("sort_reverse") == "true", query.text("columns"), page)
+    exchange.answer(200, await encoded(result, view))

@@ -5,39 +5,55 @@ Must not touch: what is listed, and in which order.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query
 from holtmq.name_patterns import BadPattern, compile_pattern
 
+T = TypeVar("T")
+
 _PAGE_SIZE: Final = 100
 _MOST: Final = 500
 
 
-def one_page(rows: Sequence[object], query: Query) -> dict[str, object]:
-    """The page that was asked for; 400 when there is no such page."""
-    page, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
-    if page < 1 or not 1 <= size <= _MOST:
-        text = f"Invalid pagination parameters: page number {page}, page size {size}"
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list was asked for."""
+
+    number: int
+    size: int
+    wanted: Callable[[object], bool] | None  # by its name; None: every row
+
+    def cut(self, found: Sequence[T]) -> Sequence[T]:
+        """The rows of the page; 400 when there is no such page."""
+        first = (self.number - 1) * self.size
+        if first >= len(found) and self.number > 1:
+            text = f"Page out of range, page: {self.number} page size: {self.size}, len: {len(found)}"
+            raise Refusal(400, text, "page_out_of_range")
+        return found[first : first + self.size]
+
+    def frame(self, total: int, found: int, items: int) -> dict[str, object]:
+        """What the answer says about the whole list."""
+        return {
+            "total_count": total,
+            "filtered_count": found,
+            "item_count": items,
+            "page": self.number,
+            "page_size": self.size,
+            "page_count": -(-found // self.size),
+        }
+
+
+def read_page(query: Query) -> Page:
+    """The page a query asks for; 400 when it makes no sense."""
+    number, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
+    if number < 1 or not 1 <= size <= _MOST:
+        text = f"Invalid pagination parameters: page number {number}, page size {size}"
         raise Refusal(400, text, "invalid_pagination_parameters")
-    is_pattern = query.text("use_regex") == "true"
-    found = _named(rows, query.text("name"), is_pattern)
-    first = (page - 1) * size
-    if first >= len(found) and page > 1:
-        text = f"Page out of range, page: {page} page size: {size}, len: {len(found)}"
-        raise Refusal(400, text, "page_out_of_range")
-    items = found[first : first + size]
-    return {
-        "total_count": len(rows),
-        "filtered_count": len(found),
-        "item_count": len(items),
-        "page": page,
-        "page_size": size,
-        "page_count": -(-len(found) // size),
-        "items": items,
-    }
+    return Page(number, size, _name_filter(query.text("name"), query.text("use_regex") == "true"))
 
 
 def _number(query: Query, name: str, default: int) -> int:
@@ -49,17 +65,17 @@ def _number(query: Query, name: str, default: int) -> int:
     return int(text)
 
 
-def _named(rows: Sequence[object], wanted: str, is_pattern: bool) -> list[object]:
+def _name_filter(wanted: str, is_pattern: bool) -> Callable[[object], bool] | None:
     if not wanted:
-        return list(rows)
+        return None
     if not is_pattern:
-        wanted = wanted.lower()
-        return [row for row in rows if wanted in _name(row).lower()]
+        lowered = wanted.lower()
+        return lambda row: lowered in _name(row).lower()
     try:
         found = compile_pattern(f"(?i:{wanted})").found_in
     except BadPattern as error:
         raise Refusal(400, f"Pagination parameters are invalid: {error}") from None
-    return [row for row in rows if found(_name(row))]
+    return lambda row: found(_name(row))
 
 
 def _name(row: object) -> str:

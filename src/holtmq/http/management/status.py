@@ -3,6 +3,7 @@
 Owns: the overview and the lists of connections, channels and consumers. Must not touch: AMQP.
 """
 
+import logging
 import os
 import resource
 from contextlib import suppress
@@ -10,27 +11,39 @@ from typing import Final
 
 from holtmq import __version__
 from holtmq.broker.topology.exchanges import Kind
-from holtmq.http.engine.clients import ChannelRow, ConnectionRow, ConsumerRow
+from holtmq.http.engine.clients import ConnectionRow
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
-from holtmq.http.management.topology import listed_queues
+from holtmq.http.management.listing import Rows, collected
+from holtmq.http.management.runtime import cluster_name
+from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.operator.system import resident_bytes, total_memory
 
+log = logging.getLogger(__name__)
+
+_FEATURES: Final = (
+    ("quorum_queue", "Support queues of type `quorum`"),
+    ("stream_queue", "Support queues of type `stream`"),
+    ("user_limits", "Configure connection and channel limits for a user"),
+    ("virtual_host_metadata", "Virtual host metadata (description, tags, etc)"),
+    ("implicit_default_bindings", "Default bindings are implicit, instead of being stored"),
+)
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
 
 
 async def overview(call: ManagementCall) -> object:
     broker, config = call.broker, call.context.config
     clients = call.context.clients
+    connected, channel_count = clients.counts()
     queues = [queue for vhost in broker.vhosts.values() for queue in listed_queues(vhost)]
-    ready, unacked = sum(map(len, queues)), sum(queue.unacked for queue in queues)
+    ready, unacked, consumer_count = await queue_totals(queues)
     return {
         "management_version": __version__,
         "product_name": config.amqp.product,
         "product_version": config.amqp.product_version,
         "rabbitmq_version": config.amqp.product_version,
-        "cluster_name": NODE,
+        "cluster_name": cluster_name(broker),
         "node": NODE,
         "rates_mode": "none",
         "exchange_types": _exchange_types(),
@@ -41,9 +54,9 @@ async def overview(call: ManagementCall) -> object:
             "messages_unacknowledged": unacked,
         },
         "object_totals": {
-            "connections": len(clients.connections()),
-            "channels": len(clients.channels()),
-            "consumers": sum(len(queue.consumers) for queue in queues),
+            "connections": connected,
+            "channels": channel_count,
+            "consumers": consumer_count,
             "exchanges": sum(len(vhost.exchanges) for vhost in broker.vhosts.values()),
             "queues": len(queues),
         },
@@ -87,7 +100,7 @@ def _node(call: ManagementCall) -> dict[str, object]:
         "exchange_types": _exchange_types(),
         "fd_used": len(os.listdir("/proc/self/fd")),
         "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "sockets_used": len(context.clients.connections()),
+        "sockets_used": context.clients.counts()[0],
         "mem_used": resident_bytes(),
         "mem_limit": limits.memory_bytes(total_memory()),
         "mem_alarm": "memory" in alarm,
@@ -111,17 +124,16 @@ async def nothing(call: ManagementCall) -> list[object]:
     return []
 
 
-async def connections(call: ManagementCall) -> list[ConnectionRow]:
-    vhost = _vhost(call)
-    return [row for row in call.context.clients.connections() if vhost in (None, row.vhost)]
+async def connections(call: ManagementCall) -> Rows:
+    return Rows(call.context.clients.connections(_vhost(call)))
 
 
 async def connection(call: ManagementCall) -> ConnectionRow:
     name = call.path["connection"]
-    found = next((row for row in call.context.clients.connections() if row.name == name), None)
-    if found is None:
-        raise Refusal(404, f"no connection '{name}'")
-    return found
+    for row in await collected(call.context.clients.connections()):
+        if row.name == name:
+            return row
+    raise Refusal(404, f"no connection '{name}'")
 
 
 async def close_connection(call: ManagementCall) -> Answer:
@@ -131,27 +143,59 @@ async def close_connection(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-async def channels(call: ManagementCall) -> list[ChannelRow]:
-    vhost = _vhost(call)
-    return [row for row in call.context.clients.channels() if vhost in (None, row.vhost)]
+async def channels(call: ManagementCall) -> Rows:
+    return Rows(call.context.clients.channels(_vhost(call)))
 
 
-async def consumers(call: ManagementCall) -> list[ConsumerRow]:
-    vhost = _vhost(call)
-    return [row for row in call.context.clients.consumers() if vhost in (None, row.queue.vhost)]
+async def consumers(call: ManagementCall) -> Rows:
+    return Rows(call.context.clients.consumers(_vhost(call)))
 
 
 def _vhost(call: ManagementCall) -> str | None:
     return call.vhost.name if "vhost" in call.path else None
 
 
+async def feature_flags(call: ManagementCall) -> object:
+    """What RabbitMQ lets a cluster switch on when all its nodes can: one node can all it can."""
+    return [
+        {
+            "name": name,
+            "desc": text,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "stable",
+            "provided_by": "holtmq",
+        }
+        for name, text in _FEATURES
+    ]
+
+
+async def extensions(call: ManagementCall) -> object:
+    """Scripts that plugins add to RabbitMQ's management page: there are none."""
+    return []
+
+
+async def auth(call: ManagementCall) -> object:
+    """How RabbitMQ's management page is to log in: by name and password."""
+    return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
+
+
+async def rebalance(call: ManagementCall) -> Answer:
+    log.info(
+        "rebalance asked for: one node has all queues, so none moves", extra={"user": call.identity.name}
+    )
+    return CHANGED
+
+
 ROWS: Final = (
+    Row("GET", "/api/feature-flags", feature_flags, MONITOR),
+    Row("GET", "/api/extensions", extensions, LOGIN),
+    Row("GET", "/api/auth", auth, LOGIN),
+    Row("POST", "/api/rebalance/queues", rebalance),
     Row("GET", "/api/overview", overview, MONITOR),
     Row("GET", "/api/whoami", whoami, LOGIN),
     Row("GET", "/api/nodes", nodes, MONITOR),
     Row("GET", "/api/nodes/{node}", node, MONITOR),
-    Row("GET", "/api/parameters", nothing, MONITOR),
-    Row("GET", "/api/vhost-limits", nothing, MONITOR),
     Row("GET", "/api/connections", connections, MONITOR, paged=True),
     Row("GET", "/api/connections/{connection}", connection, MONITOR),
     Row("DELETE", "/api/connections/{connection}", close_connection),

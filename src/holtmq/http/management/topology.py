@@ -4,16 +4,21 @@ Owns: their resources. Must not touch: messages; the rules of declaring, which a
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 from urllib.parse import quote
+
+import msgspec
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import BIND, CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.wire import (
     BindingIn,
     ExchangeIn,
@@ -33,6 +38,13 @@ def listed_queues(vhost: VHost) -> list[WorkQueue]:
     """The queues of a vhost, without those that direct replies pass through."""
     hidden = DIRECT_REPLY_TO + "."
     return [vhost.queues[name] for name in sorted(vhost.queues) if not name.startswith(hidden)]
+
+
+async def queue_totals(queues: list[WorkQueue]) -> tuple[int, int, int]:
+    """How many messages are ready and unacked, and how many consumers there are, over these queues."""
+    rows = await collected((len(queue), queue.unacked, len(queue.consumers)) for queue in queues)
+    ready, unacked, consumers = zip(*rows, strict=True) if rows else ((), (), ())
+    return sum(ready), sum(unacked), sum(consumers)
 
 
 def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
@@ -77,7 +89,8 @@ def _vhosts(call: ManagementCall) -> list[VHost]:
 
 
 async def list_queues(call: ManagementCall) -> object:
-    return [queue_row(call, queue) for vhost in _vhosts(call) for queue in listed_queues(vhost)]
+    queues = [queue for vhost in _vhosts(call) for queue in listed_queues(vhost)]
+    return Rows(queue_row(call, queue) for queue in queues)
 
 
 async def show_queue(call: ManagementCall) -> object:
@@ -112,6 +125,19 @@ async def delete_queue(call: ManagementCall) -> Answer:
     return CHANGED
 
 
+class ActionIn(msgspec.Struct):
+    action: str
+
+
+async def queue_action(call: ManagementCall) -> Answer:
+    """Of RabbitMQ's mirrored queues, which there are none of: there is nothing to bring in line."""
+    _queue(call)
+    action = call.json(ActionIn).action
+    if action not in _ACTIONS:
+        raise Refusal(400, f"unknown action '{action}': there are {', '.join(_ACTIONS)}")
+    return CHANGED
+
+
 # -- exchanges ---------------------------------------------------------------------------------------
 
 
@@ -139,11 +165,8 @@ def _exchange(call: ManagementCall) -> QueueExchange:
 
 
 async def list_exchanges(call: ManagementCall) -> object:
-    return [
-        exchange_row(call, vhost, vhost.exchanges[name])
-        for vhost in _vhosts(call)
-        for name in sorted(vhost.exchanges)
-    ]
+    found = [(vhost, vhost.exchanges[name]) for vhost in _vhosts(call) for name in sorted(vhost.exchanges)]
+    return Rows(exchange_row(call, *one) for one in found)
 
 
 async def show_exchange(call: ManagementCall) -> object:
@@ -202,39 +225,49 @@ def _row(vhost: VHost, binding: QueueBinding) -> dict[str, object]:
     return binding_row(vhost.name, binding.source, to, binding.to_exchange, binding.routing_key, arguments)
 
 
-def _all_bindings(vhost: VHost) -> Iterator[dict[str, object]]:
-    for queue in listed_queues(vhost):  # the default exchange leads to every queue by its name
-        yield binding_row(vhost.name, "", queue.name, False, queue.name, {})
-    for name in sorted(vhost.exchanges):
-        for binding in vhost.exchanges[name].bindings():
+def _default_row(vhost: VHost, queue: str) -> dict[str, object]:
+    """The default exchange leads to every queue by its name."""
+    return binding_row(vhost.name, "", queue, False, queue, {})
+
+
+def _all_bindings(vhosts: list[VHost]) -> Iterator[dict[str, object]]:
+    """Rows of all bindings there are when it begins."""
+    queues = [(vhost, queue.name) for vhost in vhosts for queue in listed_queues(vhost)]
+    bindings = [
+        (vhost, list(vhost.exchanges[name].bindings()))
+        for vhost in vhosts
+        for name in sorted(vhost.exchanges)
+    ]
+    for vhost, name in queues:
+        yield _default_row(vhost, name)
+    for vhost, found in bindings:
+        for binding in found:
             yield _row(vhost, binding)
 
 
 async def list_bindings(call: ManagementCall) -> object:
-    return [row for vhost in _vhosts(call) for row in _all_bindings(vhost)]
+    return Rows(_all_bindings(_vhosts(call)))
 
 
 async def list_queue_bindings(call: ManagementCall) -> object:
-    name = _queue(call).name
-    return [
-        row
-        for row in _all_bindings(call.vhost)
-        if row["destination"] == name and row["destination_type"] == "queue"
-    ]
+    queue, vhost = _queue(call), call.vhost
+    found = vhost.bindings_to(queue)
+    return Rows(chain([_default_row(vhost, queue.name)], (_row(vhost, binding) for binding in found)))
 
 
 async def list_from_exchange(call: ManagementCall) -> object:
-    name = _exchange(call).name
-    return [row for row in _all_bindings(call.vhost) if row["source"] == name]
+    exchange, vhost = _exchange(call), call.vhost
+    if exchange.is_default:
+        names = [queue.name for queue in listed_queues(vhost)]
+        return Rows(_default_row(vhost, name) for name in names)
+    found = list(exchange.bindings())
+    return Rows(_row(vhost, binding) for binding in found)
 
 
 async def list_to_exchange(call: ManagementCall) -> object:
-    name = _exchange(call).name
-    return [
-        row
-        for row in _all_bindings(call.vhost)
-        if row["destination"] == name and row["destination_type"] == "exchange"
-    ]
+    vhost = call.vhost
+    found = vhost.bindings_to(_exchange(call))
+    return Rows(_row(vhost, binding) for binding in found)
 
 
 def _ends(call: ManagementCall) -> tuple[str, str, bool]:
@@ -251,34 +284,35 @@ def _ends(call: ManagementCall) -> tuple[str, str, bool]:
     return source, name, to_exchange
 
 
-def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, FieldTable]]:
+async def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, FieldTable]]:
     """Rows between two ends, each with its key and arguments as they are kept."""
     source, name, to_exchange = _ends(call)
     if not source:
         return (
             [(binding_row(call.vhost.name, "", name, False, name, {}), name, {})] if not to_exchange else []
         )
-    found: list[tuple[dict[str, object], str, FieldTable]] = []
-    for binding in call.vhost.exchanges[source].bindings():
-        if binding.destination.name == name and binding.to_exchange == to_exchange:
-            arguments: FieldTable = dict(binding.arguments)  # type: ignore[arg-type]
-            found.append((_row(call.vhost, binding), binding.routing_key, arguments))
-    return found
+    vhost = call.vhost
+    where = vhost.exchanges[name] if to_exchange else vhost.queues[name]
+    bindings = vhost.exchanges[source].bindings_to(where)
+    return await collected(
+        (_row(vhost, binding), binding.routing_key, dict(binding.arguments))  # type: ignore[arg-type]
+        for binding in bindings
+    )
 
 
 async def list_between(call: ManagementCall) -> object:
-    return [row for row, _, _ in _between(call)]
+    return Rows([row for row, _, _ in await _between(call)])
 
 
-def _one(call: ManagementCall) -> tuple[dict[str, object], str, FieldTable]:
-    for found in _between(call):
+async def _one(call: ManagementCall) -> tuple[dict[str, object], str, FieldTable]:
+    for found in await _between(call):
         if found[0]["properties_key"] == call.path["properties"]:
             return found
     raise NotFound(f"no binding '{call.path['properties']}' between these two")
 
 
 async def show_binding(call: ManagementCall) -> object:
-    return _one(call)[0]
+    return (await _one(call))[0]
 
 
 async def post_binding(call: ManagementCall) -> Answer:
@@ -295,13 +329,14 @@ async def post_binding(call: ManagementCall) -> Answer:
 
 async def delete_binding(call: ManagementCall) -> Answer:
     source, name, to_exchange = _ends(call)
-    _, key, arguments = _one(call)
+    _, key, arguments = await _one(call)
     call.require(Action.WRITE, name)
     call.require(Action.READ, source)
     call.broker.unbind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
     return CHANGED
 
 
+_ACTIONS: Final = ("sync", "cancel_sync")
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 _BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
@@ -311,6 +346,7 @@ ROWS: Final = (
     Row("GET", _QUEUE, show_queue, MANAGE),
     Row("PUT", _QUEUE, put_queue, CONFIGURE_QUEUE),
     Row("DELETE", _QUEUE, delete_queue, CONFIGURE_QUEUE),
+    Row("POST", _QUEUE + "/actions", queue_action),
     Row("GET", _QUEUE + "/bindings", list_queue_bindings, MANAGE),
     Row("GET", "/api/exchanges", list_exchanges, MANAGE, paged=True),
     Row("GET", "/api/exchanges/{vhost}", list_exchanges, MANAGE, paged=True),

@@ -7,6 +7,8 @@ import asyncio
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from holtmq.auth import passwords
 from holtmq.auth.permissions import FULL_ACCESS, Permissions
 from holtmq.auth.users import Grant, User
@@ -17,7 +19,7 @@ from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import ADMINISTER, MAKE_POLICY, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, Answer, ManagementCall, Row
-from holtmq.http.management.topology import listed_queues
+from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.management.wire import (
     PermissionIn,
     PolicyIn,
@@ -29,20 +31,26 @@ from holtmq.http.management.wire import (
     tags_of,
 )
 
+
+class UsersIn(msgspec.Struct):
+    users: list[str]
+
+
 ALGORITHM: Final = "argon2id"
 _ARGON2: Final = "$argon2id$"
 
 # -- vhosts ------------------------------------------------------------------------------------------
 
 
-def vhost_row(vhost: VHost) -> dict[str, object]:
-    queues = listed_queues(vhost)
-    ready, unacked = sum(map(len, queues)), sum(queue.unacked for queue in queues)
+async def vhost_row(broker: Broker, vhost: VHost) -> dict[str, object]:
+    ready, unacked, _ = await queue_totals(listed_queues(vhost))
+    known = broker.users.vhost(vhost.name)
+    description, tags = (known.description, list(known.tags)) if known is not None else ("", [])
     return {
         "name": vhost.name,
-        "description": "",
-        "tags": [],
-        "metadata": {"description": "", "tags": []},
+        "description": description,
+        "tags": tags,
+        "metadata": {"description": description, "tags": tags},
         "tracing": False,
         "messages": ready + unacked,
         "messages_ready": ready,
@@ -51,19 +59,21 @@ def vhost_row(vhost: VHost) -> dict[str, object]:
 
 
 async def list_vhosts(call: ManagementCall) -> object:
-    return [vhost_row(call.broker.vhosts[name]) for name in sorted(call.broker.vhosts) if call.sees(name)]
+    found = [call.broker.vhosts[name] for name in sorted(call.broker.vhosts) if call.sees(name)]
+    return [await vhost_row(call.broker, vhost) for vhost in found]
 
 
 async def show_vhost(call: ManagementCall) -> object:
-    return vhost_row(call.vhost)
+    return await vhost_row(call.broker, call.vhost)
 
 
 async def put_vhost(call: ManagementCall) -> Answer:
-    call.json(VhostIn)
+    given = call.json(VhostIn)
     name = checked_name(call.path["vhost"], "vhost")
-    if name in call.broker.vhosts:
+    known = name in call.broker.vhosts
+    call.broker.put_vhost(name, given.description, tags_of(given.tags))
+    if known:
         return CHANGED
-    call.broker.put_vhost(name)
     # As in RabbitMQ: whoever makes a vhost can use it.
     if call.broker.users.user(call.identity.name) is not None:  # a token need not be a user's
         call.broker.set_permissions(call.identity.name, name, FULL_ACCESS)
@@ -78,13 +88,14 @@ async def delete_vhost(call: ManagementCall) -> Answer:
 # -- users -------------------------------------------------------------------------------------------
 
 
-def user_row(user: User) -> dict[str, object]:
+def user_row(broker: Broker, user: User) -> dict[str, object]:
+    algorithm, encoded = passwords.exported_hash(user.password_hash) or (ALGORITHM, user.password_hash)
     return {
         "name": user.name,
-        "password_hash": user.password_hash,
-        "hashing_algorithm": ALGORITHM,
+        "password_hash": encoded,
+        "hashing_algorithm": algorithm if encoded else passwords.DEFAULT_IMPORTED,
         "tags": list(user.tags),
-        "limits": {},
+        "limits": dict(broker.limits.of_users.get(user.name, {})),
     }
 
 
@@ -96,11 +107,26 @@ def user_named(broker: Broker, name: str) -> User:
 
 
 async def list_users(call: ManagementCall) -> object:
-    return [user_row(user) for user in call.broker.users.users()]
+    return [user_row(call.broker, user) for user in call.broker.users.users()]
+
+
+async def list_without_permissions(call: ManagementCall) -> object:
+    granted = {grant.user for grant in call.broker.users.grants()}
+    found = [user for user in call.broker.users.users() if user.name not in granted]
+    return [user_row(call.broker, user) for user in found]
+
+
+async def delete_users(call: ManagementCall) -> Answer:
+    names = call.json(UsersIn).users
+    for name in names:
+        user_named(call.broker, name)  # all of them or none
+    for name in dict.fromkeys(names):
+        call.broker.delete_user(name)
+    return CHANGED
 
 
 async def show_user(call: ManagementCall) -> object:
-    return user_row(user_named(call.broker, call.path["user"]))
+    return user_row(call.broker, user_named(call.broker, call.path["user"]))
 
 
 async def put_user(call: ManagementCall) -> Answer:
@@ -114,14 +140,13 @@ async def put_user(call: ManagementCall) -> Answer:
 async def user_from(name: str, given: UserIn) -> User:
     """The user a body describes; without a password it is one that can come by certificate only."""
     checked_name(name, "user")
-    password_hash = given.password_hash or ""
+    password_hash = given.password_hash or given.argon2_hash or ""
     if password_hash and not password_hash.startswith(_ARGON2):
-        raise Refusal(
-            400,
-            f"user '{name}': the password hash is not {ALGORITHM}"
-            + (f" but {given.hashing_algorithm}" if given.hashing_algorithm not in (None, ALGORITHM) else "")
-            + ": send the password itself",
-        )
+        try:
+            algorithm = given.hashing_algorithm or passwords.DEFAULT_IMPORTED
+            password_hash = passwords.imported_hash(algorithm, password_hash)
+        except ValueError as error:
+            raise Refusal(400, f"user '{name}': {error}; or send the password itself") from None
     if given.password:
         password_hash = await asyncio.to_thread(passwords.hash_password, given.password)
     return User(name, password_hash, tags_of(given.tags))
@@ -257,6 +282,8 @@ ROWS: Final = (
     Row("GET", "/api/vhosts/{vhost}/permissions", list_permissions),
     # Hashes and who may do what are the administrator's alone, reading included.
     Row("GET", "/api/users", list_users),
+    Row("GET", "/api/users/without-permissions", list_without_permissions),
+    Row("POST", "/api/users/bulk-delete", delete_users),
     Row("GET", "/api/users/{user}", show_user),
     Row("PUT", "/api/users/{user}", put_user),
     Row("DELETE", "/api/users/{user}", delete_user),

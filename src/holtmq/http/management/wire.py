@@ -45,6 +45,9 @@ _ERRORS: Final = {
 
 class VhostIn(msgspec.Struct):
     name: str = ""
+    description: str = ""
+    tags: str | list[str] = []
+    default_queue_type: str | None = None
 
 
 class UserIn(msgspec.Struct, kw_only=True):
@@ -53,6 +56,8 @@ class UserIn(msgspec.Struct, kw_only=True):
     password: str | None = None
     password_hash: str | None = None
     hashing_algorithm: str | None = None
+    argon2_hash: str | None = None  # beside an empty ``password_hash``, in definitions of this broker
+    limits: dict[str, object] = {}
 
 
 class PermissionIn(msgspec.Struct, kw_only=True):
@@ -190,53 +195,6 @@ def encode(value: object) -> bytes:
         return msgspec.json.encode(value, enc_hook=plain)
     except UnicodeEncodeError:
         return msgspec.json.encode(plain(msgspec.to_builtins(value, enc_hook=plain)))
-
-
-def ordered(value: object, column: str, reverse: bool) -> object:
-    """The rows in the order of one column, ``a.b`` being a field of a field; those without it come first."""
-    if not column or not isinstance(value, list):
-        return value
-    path = column.split(".")
-
-    def key(row: object) -> tuple[str, object]:
-        for part in path:
-            row = row.get(part) if isinstance(row, dict) else None
-        if row is None:
-            return "", ""
-        if isinstance(row, bool | int | float):
-            return "number", row
-        return "text", str(row)
-
-    rows = msgspec.to_builtins(value, enc_hook=plain)
-    assert isinstance(rows, list)
-    return sorted(rows, key=key, reverse=reverse)
-
-
-def pick(value: object, columns: str) -> object:
-    """Only these columns of each row; ``a.b`` is a field of a field."""
-    if not columns or not isinstance(value, list):
-        return value
-    paths = [column.split(".") for column in columns.split(",") if column]
-    return [
-        _picked(row, paths) for row in msgspec.to_builtins(value, enc_hook=plain) if isinstance(row, dict)
-    ]
-
-
-def _picked(row: dict[str, object], paths: list[list[str]]) -> dict[str, object]:
-    out: dict[str, object] = {}
-    for path in paths:
-        source: object = row
-        for part in path:
-            source = source.get(part) if isinstance(source, dict) else None
-        if source is None:
-            continue
-        target = out
-        for part in path[:-1]:
-            inner = target.setdefault(part, {})
-            assert isinstance(inner, dict)
-            target = inner
-        target[path[-1]] = source
-    return out
 
 
 def error_answer(error: Exception) -> tuple[int, bytes]:

@@ -68,9 +68,7 @@ class Node(Collector):
         build = GaugeMetricFamily("rabbitmq_build_info", "Versions", labels=("rabbitmq_version", "product"))
         build.add_metric((__version__, "HoltMQ"), 1)
         yield from (info, build)
-        yield GaugeMetricFamily(
-            "rabbitmq_connections", "Open connections", value=len(context.clients.connections())
-        )
+        yield GaugeMetricFamily("rabbitmq_connections", "Open connections", value=context.clients.counts()[0])
         yield GaugeMetricFamily("rabbitmq_queues", "Work queues", value=len(context.broker.queues_by_id))
         queues = len(context.service.store.queues)
         yield GaugeMetricFamily("holtmq_partitioned_queues", "Partitioned queues", value=queues)

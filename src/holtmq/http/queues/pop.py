@@ -29,7 +29,9 @@ _AUTOPILOT_BATCH: Final = 200
 _MOST_PARTITIONS: Final = 64
 _DEFAULT_WAIT_MS: Final = 30_000
 _ANSWER_EARLY: Final = 0.05  # seconds: the client's own limit runs from before its request was sent
-_REMEMBERED: Final = 4096
+_REMEMBERED_BYTES: Final = 2 << 20  # of paths that were read, with what they say
+_REMEMBERED_PATH: Final = 1_024  # longer ones are read anew
+_PARAMETERS_BYTES: Final = 600
 
 
 class Parameters(NamedTuple):
@@ -61,16 +63,25 @@ class PopApi:
         self._max_batch = context.config.http.max_batch
         self._max_wait_ms = context.config.http.max_wait_ms
         self._remembered: dict[tuple[bytes, bytes], Parameters] = {}
+        self._remembered_bytes = 0
         self._stopping = False
+
+    def _remember(self, key: tuple[bytes, bytes], asked: Parameters) -> None:
+        size = len(key[0]) + len(key[1])
+        if size > _REMEMBERED_PATH:
+            return
+        self._remembered_bytes += 2 * size + _PARAMETERS_BYTES
+        if self._remembered_bytes > _REMEMBERED_BYTES:
+            self._remembered.clear()
+            self._remembered_bytes = 0
+        self._remembered[key] = asked
 
     def pop(self, exchange: Exchange) -> None:
         key = (exchange.path, exchange.query)
         asked = self._remembered.get(key)
         if asked is None:
             asked = self._read(exchange.path, exchange.query)
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
-            self._remembered[key] = asked
+            self._remember(key, asked)
         sender = exchange.identity
         if asked.queue and asked.queue not in sender.reads:
             sender.require(Action.READ, asked.queue)

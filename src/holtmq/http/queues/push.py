@@ -24,6 +24,7 @@ from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
 from holtmq.http.queues.rendering import buffered_elements, buffered_results, push_elements, push_results
+from holtmq.http.queues.single_pushes import SinglePushes
 from holtmq.http.queues.work import WorkApi
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -149,6 +150,7 @@ class PushApi:
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
         self._check_alarm = context.check_alarm
+        self._single = SinglePushes(context.service, context.journal, context.clock)
 
     def push(self, exchange: Exchange) -> None:
         body = exchange.body
@@ -174,6 +176,10 @@ class PushApi:
             if work:
                 self._push_to_work(exchange, items, work)
                 return
+        if len(items) == 1:
+            self._single.add(exchange, items[0])
+            return
+        self._single.store()  # those came first
         results = self._service.push(items, self._clock())
         if results is None:
             answer = buffered_results(items)

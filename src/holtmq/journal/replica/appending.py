@@ -1,6 +1,6 @@
 """The append: one group commit, one transaction, fenced by the epoch.
 
-Owns: the statement that inserts a row, and what becomes of a commit whose answer was lost.
+Owns: the transaction of a commit, and what becomes of one whose answer was lost.
 Must not touch: the local files, the journal's state.
 """
 
@@ -9,25 +9,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from psycopg import errors, sql
+from psycopg import errors
 
 from holtmq.journal.interface import JournalError
 from holtmq.journal.writer import Stretch
 
-from . import schema
 from .errors import Fenced, Unreachable
+from .row_statement import RowStatement
 from .session import PatientConnection
 from .store import ROW_BYTES, Kind, LogStore, Owner, Part
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.2
-_ENOUGH_STANDBYS: Final = (
-    " AND (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE sync_state IN ('sync', 'quorum')) >= {}"
-)
 
 
 class Appender:
@@ -43,17 +40,22 @@ class Appender:
         self._owner = owner
         self._parts = parts  # base of a segment -> number of its part
         self._min_standbys = min_standbys
+        self._statement = RowStatement(store.id, min_standbys)
         self._short_of_standbys = False
-        self._statements: dict[int, bytes] = {}
         self._wait = threading.Event()  # never set: its wait() is a sleep
 
-    def append(self, stretches: Sequence[Stretch]) -> None:
-        """Return when PostgreSQL has committed all of it. Fenced when another node owns the log."""
+    def append(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
+        """Return when PostgreSQL has committed all of it. Fenced when another node owns the log.
+
+        ``meanwhile`` is called once in any case, while PostgreSQL works if it can be.
+        """
         if stretches[0].start != self.end:
             raise JournalError(f"an append at {stretches[0].start}, but the log ends at {self.end}")
+        local = _Once(meanwhile)
         try:
-            self._insert(stretches)
+            self._insert(stretches, local)
         except (Unreachable, errors.UniqueViolation) as exc:
+            local()
             self._settle(stretches, exc)
         self.end = stretches[-1].end
 
@@ -65,7 +67,7 @@ class Appender:
             try:
                 self.epoch, end = self._store.renew(self._owner)
                 if end == stretches[0].start:
-                    self._insert(stretches)
+                    self._insert(stretches, lambda: None)
                 elif end != stretches[-1].end:
                     raise JournalError(
                         f"PostgreSQL's log ends at {end}, but it had confirmed {self.end}: its server was "
@@ -81,13 +83,13 @@ class Appender:
             raise JournalError(f"stopped while PostgreSQL was out of reach: {reason}") from reason
         self._wait.wait(_RETRY_SECONDS)
 
-    def _insert(self, stretches: Sequence[Stretch]) -> None:
+    def _insert(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
         session = self._store.session
         session.warned = False
         while True:
             try:
                 with session.connection() as connection:
-                    self._insert_once(connection, stretches)
+                    self._insert_once(connection, stretches, meanwhile)
                 break
             except _TooFewStandbys:
                 self._wait_for_standbys()
@@ -99,51 +101,45 @@ class Appender:
             # ``renew`` comes after this one and waits again.
             raise Unreachable("PostgreSQL committed with a warning")
 
-    def _insert_once(self, connection: PatientConnection, stretches: Sequence[Stretch]) -> None:
+    def _insert_once(
+        self, connection: PatientConnection, stretches: Sequence[Stretch], meanwhile: Callable[[], None]
+    ) -> None:
         first = stretches[0]
         if len(stretches) == 1 and first.end - first.start <= ROW_BYTES and first.header.base in self._parts:
             # One statement is one transaction and one round trip.
-            self._row(connection, self._parts[first.header.base], first.start, b"".join(first.parts))
+            part = self._parts[first.header.base]
+            self._row(connection, part, first.start, b"".join(first.parts), meanwhile)
             return
+        meanwhile()
         made: dict[int, int] = {}
         with connection.transaction():
             for stretch in stretches:
                 base = stretch.header.base
-                part = self._parts.get(base) or made.get(base)
-                if part is None:
+                number = self._parts.get(base) or made.get(base)
+                if number is None:
                     self._store.require(connection, self._owner)
                     new = Part(0, Kind.PLAIN, base, stretch.header.encode(), 0)
-                    part = made[base] = self._store.new_part(connection, new, self.epoch, ready=True)
+                    number = made[base] = self._store.new_part(connection, new, self.epoch, ready=True)
                 position = stretch.start
                 for piece in pieces_of(stretch.parts):
-                    self._row(connection, part, position, piece)
+                    self._row(connection, number, position, piece)
                     position += len(piece)
         self._parts |= made
 
-    def _row(self, connection: PatientConnection, part: int, position: int, piece: bytes) -> None:
-        statement = self._statements.get(part)
-        if statement is None:
-            self._statements = {part: self._statement(part)}  # the writer never goes back to a segment
-            statement = self._statements[part]
-        values = (position, self.epoch, piece, self.epoch)
-        if connection.execute(statement, values, binary=True, prepare=True).rowcount == 1:
+    def _row(
+        self,
+        connection: PatientConnection,
+        part: int,
+        position: int,
+        piece: bytes,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        if self._statement.run(connection, part, position, self.epoch, piece, meanwhile):
             return
         now = self._store.state_on(connection)
         if now.epoch != self.epoch:
             raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
         raise _TooFewStandbys
-
-    def _statement(self, part: int) -> bytes:
-        condition: sql.Composable = sql.SQL("")
-        if self._min_standbys:
-            condition = sql.SQL(_ENOUGH_STANDBYS).format(self._min_standbys)
-        return (
-            sql.SQL(
-                "INSERT INTO {} SELECT %s, %s, %s FROM holtmq.log WHERE id = {} AND epoch = %s{} FOR SHARE"
-            )
-            .format(schema.rows_table(part), self._store.id, condition)
-            .as_bytes(None)
-        )
 
     def _wait_for_standbys(self) -> None:
         if not self._short_of_standbys:
@@ -154,6 +150,18 @@ class Appender:
             )
         self._store.beat(self._owner)
         self._pause(_TooFewStandbys("PostgreSQL has too few synchronous standbys"))
+
+
+class _Once:
+    """Calls once, however often it is called."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action: Callable[[], None] | None = action
+
+    def __call__(self) -> None:
+        action, self._action = self._action, None
+        if action is not None:
+            action()
 
 
 class _TooFewStandbys(Exception):

@@ -58,10 +58,11 @@ class ReplicatedWriter(LogWriter):
     def commit(self, groups: Sequence[Group]) -> Commit:
         """Write here, commit there; the mark in the folder follows each full segment."""
         stretches = self.lay_out(groups)
-        done = self.write(stretches, len(groups))
         began = time.perf_counter()
-        self._appender.append(stretches)
+        written: list[Commit] = []
+        self._appender.append(stretches, lambda: written.append(self.write(stretches, len(groups))))
         seconds = time.perf_counter() - began
+        (done,) = written
         now = self._view.answered_at = time.monotonic()
         if self._left_at is not None:
             self._note(self._left_at)

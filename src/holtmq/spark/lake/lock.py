@@ -3,8 +3,8 @@
 Owns: the files below ``_holt/lock``. Must not touch: the table.
 
 The holder is the newest file, named by its epoch. One job only creates it, and rewrites it every few
-seconds as a sign of life. A job that finds a live holder is refused. A holder on this machine whose process
-is gone is replaced at once; another one, when its file has not changed for ``LEASE_SECONDS`` of our own
+seconds as a sign of life. A job that finds a live holder is refused. A holder whose process we could see and
+do not is replaced at once; another one, when its file has not changed for ``LEASE_SECONDS`` of our own
 clock, so clocks need not agree. A holder that was only asleep learns of its successor before it reports a
 commit (``check``), and its successor moves the table's log on first, so that the commit itself fails.
 """
@@ -57,6 +57,7 @@ class WriterLock:
             "id": uuid.uuid4().hex,
             "job": job,
             "host": socket.gethostname(),
+            "place": _place(),
             "pid": os.getpid(),
             "process": _process_start(os.getpid()),
             "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -117,7 +118,7 @@ class WriterLock:
 
     def _wait_for(self, epoch: int, holder: dict[str, object]) -> None:
         """Return once the holder is known to be gone."""
-        if holder["host"] == self._me["host"]:
+        if self._me["place"] and holder.get("place") == self._me["place"]:
             if _process_start(int(str(holder["pid"]))) == holder["process"]:
                 raise self._refusal(holder)
             return
@@ -163,10 +164,18 @@ def _process_start(pid: int) -> str:
     """What tells a process from a later one with the same number; empty when there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-    return "" if fields[0] == "Z" else f"{boot}/{fields[19]}"
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _place() -> str:
+    """Where process numbers mean the same: this start of this machine and this container; empty: nowhere."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _describe(holder: dict[str, object]) -> str:

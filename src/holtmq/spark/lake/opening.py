@@ -50,16 +50,14 @@ def open_table(
             f"the lake {storage.root} is kept as {there}, not as {wanted}: leave the format out, "
             "or use another --lake"
         )
+    if not there and not create and not catalog:
+        raise UnfitTable(f"there is no lake at {storage.root}")
     chosen = there or wanted or ("iceberg" if catalog else "parquet")
     if chosen == "delta":
-        if not there and not create:
-            raise UnfitTable(f"there is no lake at {storage.root}")
         from holtmq.spark.lake.delta import DeltaLakeTable
 
         return DeltaLakeTable(storage, schema, partitioned, create=create)
     if chosen == "iceberg":
-        if not there and not create and not catalog:
-            raise UnfitTable(f"there is no lake at {storage.root}")
         from holtmq.spark.lake.iceberg import IcebergTable
 
         return IcebergTable(storage, schema, partitioned, create=create, catalog=catalog)

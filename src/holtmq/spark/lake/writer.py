@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from holtmq.spark.lake.compaction import Rewrite, rewrite, small_groups
 from holtmq.spark.lake.engines import Engine
-from holtmq.spark.lake.lock import WriterLock
-from holtmq.spark.lake.model import Change, DataFile, Position, Table, UnfitTable
+from holtmq.spark.lake.lock import LockLost, WriterLock
+from holtmq.spark.lake.model import Change, DataFile, LakeMoved, Position, Table, UnfitTable
 from holtmq.spark.lake.opening import KEEP_SECONDS
 from holtmq.spark.lake.storage import Storage
 from holtmq.spark.lake.writing import Layout
@@ -115,12 +115,24 @@ class LakeWriter:
             for path in paths:
                 self._storage.move(f"{token}/{path}", path)
             self._storage.settled(paths)
-        self._lock.check()
         told = {**note, "epoch": str(self._lock.epoch)}
-        self.table.commit(Change(files, remove, positions, told, rearranged))
+        try:
+            self._lock.check()
+            self.table.commit(Change(files, remove, positions, told, rearranged))
+        except (LakeMoved, LockLost):
+            self._take_back(paths)
+            raise
         self._lock.check()
         self._storage.delete(token)  # also what tasks wrote that ran twice
         self._storage.delete(f"{token}.intent")
+
+    def _take_back(self, paths: Sequence[str]) -> None:
+        """Delete files of a batch that does not count: who reads by folders would see their rows twice."""
+        self.table.refresh()
+        counting = {file.path for file in self.table.files()}
+        for path in paths:
+            if path not in counting:
+                self._storage.delete(path)
 
     def _fence(self) -> None:
         self.table.refresh()

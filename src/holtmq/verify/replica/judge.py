@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ from typing import Final
 from uuid import uuid4
 
 from holtmq.verify.amqp_door import AmqpDoor
-from holtmq.verify.door import Door, Gone
+from holtmq.verify.door import Door, Gone, Ports
 from holtmq.verify.http_door import HttpDoor
 from holtmq.verify.record import Findings
 from holtmq.verify.replica.faults import FOR_USERS, Fault, plan
@@ -27,6 +27,7 @@ from holtmq.verify.replica.proxy import Proxy, Weather
 from holtmq.verify.replica.report import ReplicaReport
 
 _OWNER_SECONDS: Final = 60.0
+_TRIES: Final = 4
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _EXAMPLES: Final = 5
 # After these another node owns the log; the others leave the owner what it is.
@@ -289,9 +290,30 @@ class ReplicaJudge:
     async def _compare(self, owner: NodeProcess) -> None:
         most = self._random.choice(_PURGE_ABOVE)
         for door in self._doors:
-            self._findings.add(door.record.compare(await door.read(owner.ports)))
-            await door.finish_reading(owner.ports, most)
+            self._findings.add(door.record.compare(await self._read(door, owner)))
+            await self._again(lambda ports, door=door: door.finish_reading(ports, most))  # type: ignore[misc]
         self._count()
+
+    async def _read(self, door: Door, owner: NodeProcess) -> dict[str, list[bytes]]:
+        """Everything that waits. On a busy machine a node may send its reader away for a moment."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await door.read(owner.ports)
+            except Gone:
+                # What was leased for reading goes back first.
+                await self._again(lambda ports: door.finish_reading(ports, sys.maxsize))
+                owner = await self._owner()
+        return await door.read(owner.ports)
+
+    async def _again(self, step: Callable[[Ports], Awaitable[None]]) -> None:
+        """Do this at whichever node is ready, and once more if that node sends us away."""
+        for _ in range(_TRIES - 1):
+            try:
+                await step((await self._owner()).ports)
+                return
+            except Gone:
+                continue
+        await step((await self._owner()).ports)
 
     # -- the report ------------------------------------------------------------------------------
 

@@ -1,0 +1,256 @@
+"""How long one request holds the broker's loop: the worst of what a client can ask for, in CPU time.
+
+Owns: the requests and the meter. Must not touch: the broker's insides beyond its loop. A loop that is always
+busy with the meter notes how much CPU each of its rounds took; the worst round is the stall, since whoever
+else is connected waits for its end. CPU time, because a busy machine must not look like a slow broker.
+
+    python -m bench.stalls [--scale 1.0] [--only NAME]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+import httpx
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from rich.console import Console
+from rich.table import Table
+
+from holtmq.config import Config, Limits
+from holtmq.node import Node
+from holtmq.testing import TestBroker
+
+GOAL_MS: Final = 50.0
+_PATIENCE: Final = 600.0
+
+
+class Meter:
+    """Notes the CPU time of each round of a loop while it runs."""
+
+    def __init__(self, broker: TestBroker) -> None:
+        self._broker = broker
+        self._running = False
+        self._last = 0.0
+        self.worst = self.total = 0.0  # seconds
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Measure what happens meanwhile."""
+        self._broker.call(self._start)
+        yield
+        self._broker.call(self._stop)
+
+    def _start(self, _: Node) -> None:
+        self._running = True
+        self.worst = self.total = 0.0
+        self._last = time.thread_time()
+        asyncio.get_running_loop().call_soon(self._beat)
+
+    def _stop(self, _: Node) -> None:
+        self._beat()
+        self._running = False
+
+    def _beat(self) -> None:
+        if self._running:
+            now = time.thread_time()
+            spent, self._last = now - self._last, now
+            self.worst = max(self.worst, spent)
+            self.total += spent
+            asyncio.get_running_loop().call_soon(self._beat)
+
+
+@dataclass
+class Site:
+    """A broker with the connections of one request."""
+
+    broker: TestBroker
+    channel: BlockingChannel
+    http: httpx.Client
+
+    def get(self, path: str) -> None:
+        self.http.get(path).raise_for_status()
+
+    def topology(self, work: Callable[[Node], object]) -> None:
+        """Set the stage from inside: a hundred thousand requests would take minutes."""
+        self.broker.call(work)
+
+
+Prepare = Callable[[Site, int], Callable[[], object]]
+
+
+def _bindings(site: Site, count: int, queues: int = 100) -> None:
+    def make(node: Node) -> None:
+        broker = node.broker
+        vhost = broker.vhost("/")
+        broker.declare_exchange(vhost, "many", "topic")
+        for number in range(queues):
+            broker.declare_queue(vhost, f"bound-{number}")
+        for number in range(count):
+            broker.bind(vhost, "many", f"bound-{number % queues}", f"key.{number}")
+
+    site.topology(make)
+
+
+def _queues(site: Site, count: int) -> None:
+    def make(node: Node) -> None:
+        vhost = node.broker.vhost("/")
+        for number in range(count):
+            node.broker.declare_queue(vhost, f"queue-{number}")
+
+    site.topology(make)
+
+
+def _filled(site: Site, queue: str, count: int) -> None:
+    site.channel.queue_declare(queue, durable=True)
+    for _ in range(count):
+        site.channel.basic_publish("", queue, b"x" * 16)
+    site.channel.queue_declare(queue, passive=True)
+
+
+def commit(site: Site, count: int) -> Callable[[], object]:
+    site.channel.queue_declare("q", durable=True)
+    site.channel.tx_select()
+    for _ in range(count):
+        site.channel.basic_publish("", "q", b"x" * 16, pika.BasicProperties(delivery_mode=2))
+    site.channel.queue_declare("q", passive=True)
+    return site.channel.tx_commit
+
+
+def list_bindings(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count)
+    return lambda: site.get("/api/bindings")
+
+
+def sort_bindings(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count)
+    return lambda: site.get("/api/bindings?sort=routing_key&sort_reverse=true&columns=source,routing_key")
+
+
+def export(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count)
+    return lambda: site.get("/api/definitions")
+
+
+def list_queues(site: Site, count: int) -> Callable[[], object]:
+    _queues(site, count)
+    return lambda: site.get("/api/queues")
+
+
+def overview(site: Site, count: int) -> Callable[[], object]:
+    _queues(site, count)
+    return lambda: site.get("/api/overview")
+
+
+def put_policy(site: Site, count: int) -> Callable[[], object]:
+    _queues(site, count)
+    body = {"pattern": "^queue-", "definition": {"max-length": 10}}
+    return lambda: site.http.put("/api/policies/%2F/wide", json=body).raise_for_status()
+
+
+def delete_exchange(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count)
+    return lambda: site.channel.exchange_delete("many")
+
+
+def delete_queue(site: Site, count: int) -> Callable[[], object]:
+    _bindings(site, count, queues=1)
+    return lambda: site.channel.queue_delete("bound-0")
+
+
+def list_consumers(site: Site, count: int) -> Callable[[], object]:
+    site.channel.queue_declare("q")
+    for _ in range(count):
+        site.channel.basic_consume("q", lambda *_: None)
+    return lambda: site.get("/api/consumers")
+
+
+def close_consumers(site: Site, count: int) -> Callable[[], object]:
+    list_consumers(site, count)
+    return site.broker.drop_connections
+
+
+def purge(site: Site, count: int) -> Callable[[], object]:
+    _filled(site, "q", count)
+    return lambda: site.channel.queue_purge("q")
+
+
+def requeue(site: Site, count: int) -> Callable[[], object]:
+    _filled(site, "q", count)
+    got = 0
+
+    def take(*_: object) -> None:
+        nonlocal got
+        got += 1
+
+    site.channel.basic_consume("q", take)
+    while got < count:
+        site.channel.connection.process_data_events(1)
+    return lambda: site.channel.close()
+
+
+REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
+    "tx.commit": (100_000, commit),
+    "list bindings": (100_000, list_bindings),
+    "list bindings, sorted, two columns": (100_000, sort_bindings),
+    "export definitions with bindings": (100_000, export),
+    "list queues": (20_000, list_queues),
+    "overview of queues": (20_000, overview),
+    "policy over queues": (20_000, put_policy),
+    "delete an exchange with bindings": (100_000, delete_exchange),
+    "delete a queue with bindings": (100_000, delete_queue),
+    "list consumers": (10_000, list_consumers),
+    "connection lost with consumers": (10_000, close_consumers),
+    "purge": (100_000, purge),
+    "close a channel with unacked": (100_000, requeue),
+}
+
+
+def measure(name: str, scale: float) -> tuple[int, float, float]:
+    """How many things it was about, the worst stall and all of the CPU, in milliseconds."""
+    size, prepare = REQUESTS[name]
+    count = max(1, int(size * scale))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # as ``holt serve`` does
+    config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0))
+    with (
+        tempfile.TemporaryDirectory(prefix="holt-stalls-") as folder,
+        TestBroker(Path(folder), clock="real", config=config) as broker,
+        httpx.Client(base_url=broker.http_url, auth=("guest", "guest"), timeout=_PATIENCE) as http,
+    ):
+        parameters = pika.URLParameters(broker.amqp_url + "?heartbeat=0")
+        connection = pika.BlockingConnection(parameters)
+        request = prepare(Site(broker, connection.channel(), http), count)
+        meter = Meter(broker)
+        with meter.running():
+            request()
+            broker.call(lambda node: node.broker.flow.turn())
+        with suppress(pika.exceptions.AMQPError):  # it may be gone
+            connection.close()
+    return count, meter.worst * 1000, meter.total * 1000
+
+
+@click.command()
+@click.option("--scale", default=1.0, show_default=True, help="How much of each: 0.1 is a tenth.")
+@click.option("--only", type=click.Choice(list(REQUESTS)), help="One request alone.")
+def main(scale: float, only: str | None) -> None:
+    """The worst stall of each request."""
+    table = Table("request", "of", "worst stall, ms", "all CPU, ms", f"goal: {GOAL_MS:g} ms")
+    for name in [only] if only else REQUESTS:
+        count, worst, total = measure(name, scale)
+        table.add_row(name, f"{count:,}", f"{worst:.0f}", f"{total:.0f}", "yes" if worst <= GOAL_MS else "no")
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Management API: definitions of this broker or of RabbitMQ come in, all of them or none.
+
+Owns: reading the document, the order in which its parts are made, and the report of what has no meaning here.
+Must not touch: how each part is made; it goes through the same checks as one by one. An import adds and
+replaces, and deletes nothing. It is rehearsed on a copy of what it names, so that what would be refused is
+refused before anything has changed; what is accepted is one record of the journal.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.topic_permissions import TopicPermission
+from holtmq.auth.users import User
+from holtmq.broker.broker import Broker
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.topology.vhost import VHost
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.runtime import (
+    VHOST_LIMITS_COMPONENT,
+    ParameterIn,
+    TopicPermissionIn,
+    set_parameter,
+    without_meaning,
+)
+from holtmq.http.management.users import set_policy, user_from
+from holtmq.http.management.wire import (
+    BindingIn,
+    ExchangeIn,
+    PermissionIn,
+    PolicyIn,
+    QueueIn,
+    UserIn,
+    VhostIn,
+    checked_key,
+    checked_name,
+    checked_table,
+    tags_of,
+)
+from holtmq.journal import MemoryJournal
+
+log = logging.getLogger(__name__)
+
+_OTHERS: Final = object()  # owner of an exclusive queue, as far as a rehearsal can tell
+_CLASSIC: Final = (None, "", "undefined", "classic")
+
+
+class DefinitionsIn(msgspec.Struct, kw_only=True):
+    vhosts: list[VhostIn] = []
+    users: list[UserIn] = []
+    permissions: list[PermissionIn] = []
+    topic_permissions: list[TopicPermissionIn] = []
+    parameters: list[ParameterIn] = []
+    global_parameters: list[ParameterIn] = []
+    policies: list[PolicyIn] = []
+    exchanges: list[ExchangeIn] = []
+    queues: list[QueueIn] = []
+    bindings: list[BindingIn] = []
+
+
+async def load_vhost(call: ManagementCall) -> Answer:
+    given, vhost = call.json(DefinitionsIn), call.vhost.name
+    if given.users or given.vhosts or given.permissions or given.topic_permissions:
+        raise Refusal(400, "users, vhosts and permissions are not part of one vhost's definitions")
+    for parts in (given.parameters, given.policies, given.exchanges, given.queues, given.bindings):
+        for part in parts:
+            part.vhost = vhost
+    return await _load(call, given)
+
+
+async def load(call: ManagementCall) -> Answer:
+    return await _load(call, call.json(DefinitionsIn))
+
+
+async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
+    users = [await user_from(user.name, user) for user in given.users]
+    call.refuse_if_failed()  # again: hashing took its time
+    broker = call.broker
+    plan = _Plan(given, users)
+    plan.make(_rehearsal(broker, given))
+    with broker.one_record():
+        plan.make(broker)
+    report = [*without_meaning(broker), *_dropped(given)]
+    for row in report:
+        log.info("kept without meaning", extra={key: row[key] for key in ("vhost", "what", "key", "reason")})
+    return Answer(200, body={"without_meaning": report}) if call.query.flag("report") else CHANGED
+
+
+def _dropped(given: DefinitionsIn) -> list[dict[str, object]]:
+    return [
+        {
+            "vhost": vhost.name,
+            "what": "vhost",
+            "name": vhost.name,
+            "key": "default_queue_type",
+            "reason": f"queues are classic unless they say otherwise, not {vhost.default_queue_type}",
+        }
+        for vhost in given.vhosts
+        if vhost.default_queue_type not in _CLASSIC
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A document with its passwords hashed; to be made on a broker, or on the copy for its rehearsal."""
+
+    given: DefinitionsIn
+    users: list[User]
+
+    def make(self, broker: Broker) -> None:
+        """All of it, in the order in which its parts need each other."""
+        self._users(broker)
+        for policy in self.given.policies:
+            set_policy(broker, policy.vhost, policy.name, policy, operator=False)
+        limits = [p for p in self.given.parameters if p.component == VHOST_LIMITS_COMPONENT]
+        _parameters(broker, [p for p in self.given.parameters if p.component != VHOST_LIMITS_COMPONENT])
+        self._topology(broker)
+        _parameters(broker, limits)  # after the queues: a limit does not refuse what it came with
+        for parameter in self.given.global_parameters:
+            name = checked_name(parameter.name, "parameter")
+            broker.put_global_parameter(name, bytes(parameter.value))
+
+    def _users(self, broker: Broker) -> None:
+        for vhost in self.given.vhosts:
+            broker.put_vhost(checked_name(vhost.name, "vhost"), vhost.description, tags_of(vhost.tags))
+        for user in self.users:
+            broker.put_user(user)
+        for given in self.given.users:
+            if given.limits or given.name in broker.limits.of_users:
+                broker.set_user_limits(given.name, given.limits)
+        for grant in self.given.permissions:
+            rights = Permissions(grant.configure, grant.write, grant.read)
+            broker.set_permissions(grant.user, grant.vhost, rights)
+        for topic in self.given.topic_permissions:
+            permission = TopicPermission(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
+            broker.put_topic_permission(permission)
+
+    def _topology(self, broker: Broker) -> None:
+        for exchange in self.given.exchanges:
+            broker.declare_exchange(
+                broker.vhost(exchange.vhost),
+                checked_name(exchange.name, "exchange"),
+                exchange.type,
+                durable=exchange.durable,
+                auto_delete=exchange.auto_delete,
+                internal=exchange.internal,
+                arguments=checked_table(exchange.arguments, f"arguments of exchange '{exchange.name}'"),
+            )
+        for queue in self.given.queues:
+            broker.declare_queue(
+                broker.vhost(queue.vhost),
+                checked_name(queue.name, "queue"),
+                durable=queue.durable,
+                auto_delete=queue.auto_delete,
+                arguments=checked_table(queue.arguments, f"arguments of queue '{queue.name}'"),
+                any_name=True,
+            )
+        for binding in self.given.bindings:
+            if binding.destination_type not in ("queue", "exchange"):
+                kind = binding.destination_type
+                raise Refusal(400, f"a binding's destination_type is queue or exchange, not '{kind}'")
+            broker.bind(
+                broker.vhost(binding.vhost),
+                binding.source,
+                binding.destination,
+                checked_key(binding.routing_key),
+                checked_table(binding.arguments, "arguments of a binding"),
+                to_exchange=binding.destination_type == "exchange",
+            )
+
+
+def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
+    for parameter in parameters:
+        name = parameter.name
+        set_parameter(broker, parameter.vhost, parameter.component, name, parameter.value)
+
+
+def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
+    """A broker in memory with those of the real one's things that the document speaks of."""
+    stage = Broker(MemoryJournal(), max_priority=broker.max_priority)
+    stage.attach(PartitionedService(stage.journal))
+    for user in broker.users.users():
+        stage.put_user(user)
+    exchanges = {(part.vhost, part.name) for part in given.exchanges}
+    exchanges |= {(part.vhost, part.source) for part in given.bindings}
+    ends = {(part.vhost, part.destination) for part in given.bindings}
+    queues = {(part.vhost, part.name) for part in given.queues} | ends
+    for vhost in broker.vhosts.values():
+        stage.put_vhost(vhost.name)
+        _copy_exchanges(stage, vhost, [name for where, name in exchanges | ends if where == vhost.name])
+        _copy_queues(stage, vhost, [name for where, name in queues if where == vhost.name])
+        limits = broker.limits.of_vhosts.get(vhost.name, {})
+        most = limits.get("max-queues", -1)
+        if most >= 0:  # the rehearsal has fewer queues, and so the fewer left to make
+            absent = len(vhost.queues) - len(stage.vhost(vhost.name).queues)
+            stage.set_vhost_limits(vhost.name, {"max-queues": max(0, most - absent)})
+    return stage
+
+
+def _copy_exchanges(stage: Broker, vhost: VHost, names: Iterable[str]) -> None:
+    for name in names:
+        exchange = vhost.exchanges.get(name)
+        if exchange is not None and not name.startswith("amq.") and name:
+            stage.vhost(vhost.name).declare_exchange(
+                name,
+                exchange.kind.value,
+                exchange.durable,
+                exchange.auto_delete,
+                exchange.internal,
+                exchange.arguments,
+            )
+
+
+def _copy_queues(stage: Broker, vhost: VHost, names: Iterable[str]) -> None:
+    for name in names:
+        queue = vhost.queues.get(name)
+        if queue is not None:
+            stage.declare_queue(
+                stage.vhost(vhost.name),
+                name,
+                durable=queue.durable,
+                exclusive=queue.owner is not None,
+                auto_delete=queue.auto_delete,
+                arguments=queue.arguments,
+                owner=_OTHERS,
+                any_name=True,
+            )
+
+
+ROWS: Final = (
+    Row("POST", "/api/definitions", load),
+    Row("POST", "/api/definitions/{vhost}", load_vhost),
+)

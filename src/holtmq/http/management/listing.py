@@ -1,0 +1,171 @@
+"""Management API: long lists, made, filtered, sorted and written in steps: other requests come in between.
+
+Owns: what the parameters ``sort``, ``columns`` and ``page`` do to a list, and its JSON. Must not touch:
+what a row says. A list is of the objects there were when it began; each row says what holds when it is made.
+A row is kept as bytes only: a hundred thousand of them as objects would occupy the garbage collector.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from holtmq.http.engine.stepwise import Stepwise
+from holtmq.http.management.paging import Page
+from holtmq.http.management.wire import encode, plain
+
+T = TypeVar("T")
+
+_SORTED_AT_ONCE: Final = 2_000  # about 2 ms
+_LOOK_EVERY: Final = 16  # rows between two looks at the clock
+
+SortKey = tuple[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The answer of a handler that lists: rows that are made as they are asked for.
+
+    What the iterable walks over must not change meanwhile: hand it a copy.
+    """
+
+    rows: Iterable[object]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a request wants to see of a list."""
+
+    sort: str = ""
+    reverse: bool = False
+    columns: str = ""
+    page: Page | None = None
+
+
+async def collected(rows: Iterable[T]) -> list[T]:
+    """All rows, made in steps."""
+    stepwise = Stepwise()
+    made: list[T] = []
+    for row in rows:
+        made.append(row)
+        if not len(made) % _LOOK_EVERY:
+            await stepwise.between()
+    return made
+
+
+async def encoded(value: object, view: View | None = None) -> bytes:
+    """An answer as JSON; of an object, each list in it."""
+    view = view or View()
+    match value:
+        case Rows(rows) | list(rows):
+            return await _list(rows, view)
+        case dict() if any(isinstance(item, Rows) for item in value.values()):
+            parts = [b"%b:%b" % (encode(str(key)), await encoded(item)) for key, item in value.items()]
+            return b"{%b}" % b",".join(parts)
+        case dict() if view.columns:
+            return encode(_picked(value, _paths(view.columns)))
+    return encode(value)
+
+
+async def _list(rows: Iterable[object], view: View) -> bytes:
+    if view.page is None and not view.sort:
+        return await _as_they_come(rows, _writer(view))
+    page, total = view.page, 0
+    wanted = page.wanted if page is not None else None
+    written = _writer(view)
+    stepwise = Stepwise()
+    found: list[tuple[SortKey, bytes]] = []
+    path = view.sort.split(".")
+    for row in rows:
+        total += 1
+        if wanted is None or wanted(row):
+            fields = _fields(row) if view.sort else row
+            found.append((_key(fields, path) if view.sort else _UNSORTED, written(fields)))
+        if not total % _LOOK_EVERY:
+            await stepwise.between()
+    if view.sort:
+        found = await _ordered(found, view.reverse)
+    if page is None:
+        return b"[%b]" % b",".join([item for _, item in found])
+    items = [item for _, item in page.cut(found)]
+    frame = encode(page.frame(total, len(found), len(items)))
+    return b'%b,"items":[%b]}' % (frame[:-1], b",".join(items))
+
+
+async def _as_they_come(rows: Iterable[object], written: Callable[[object], bytes]) -> bytes:
+    stepwise = Stepwise()
+    parts: list[bytes] = []
+    left = iter(rows)
+    # Joined part by part: the last join of a hundred thousand pieces would be a stall of its own.
+    while part := [written(row) for row in islice(left, _LOOK_EVERY)]:
+        parts.append(b",".join(part))
+        await stepwise.between()
+    return b"[%b]" % b",".join(parts)
+
+
+_UNSORTED: Final[SortKey] = ("", "")
+
+
+async def _ordered(rows: list[tuple[SortKey, bytes]], reverse: bool) -> list[tuple[SortKey, bytes]]:
+    def key(entry: tuple[SortKey, bytes]) -> SortKey:
+        return entry[0]
+
+    stepwise = Stepwise()
+    runs = []
+    for at in range(0, len(rows), _SORTED_AT_ONCE):
+        # Python's sort is stable and so is the merge: equal rows stay in the order they came in.
+        runs.append(sorted(rows[at : at + _SORTED_AT_ONCE], key=key, reverse=reverse))
+        await stepwise.between()
+    return await collected(merge(*runs, key=key, reverse=reverse))
+
+
+def _writer(view: View) -> Callable[[object], bytes]:
+    if not view.columns:
+        return encode
+    paths = _paths(view.columns)
+
+    def write(row: object) -> bytes:
+        fields = _fields(row)
+        return encode(_picked(fields, paths) if isinstance(fields, dict) else fields)
+
+    return write
+
+
+def _fields(row: object) -> object:
+    return row if isinstance(row, dict) else msgspec.to_builtins(row, enc_hook=plain)
+
+
+def _key(row: object, path: list[str]) -> SortKey:
+    """By one column, ``a.b`` being a field of a field; rows without it come first."""
+    for part in path:
+        row = row.get(part) if isinstance(row, dict) else None
+    if row is None:
+        return _UNSORTED
+    if isinstance(row, bool | int | float):
+        return "number", row
+    return "text", str(row)
+
+
+def _paths(columns: str) -> list[list[str]]:
+    return [column.split(".") for column in columns.split(",") if column]
+
+
+def _picked(row: dict[str, object], paths: list[list[str]]) -> dict[str, object]:
+    """Only these columns; ``a.b`` is a field of a field."""
+    out: dict[str, object] = {}
+    for path in paths:
+        source: object = row
+        for part in path:
+            source = source.get(part) if isinstance(source, dict) else None
+        if source is None:
+            continue
+        target = out
+        for part in path[:-1]:
+            inner = target.setdefault(part, {})
+            assert isinstance(inner, dict)
+            target = inner
+        target[path[-1]] = source
+    return out

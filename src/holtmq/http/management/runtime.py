@@ -1,0 +1,351 @@
+"""Management API: topic permissions, limits of vhosts and users, parameters, and what they mean here.
+
+Owns: their resources. Must not touch: how they are kept and enforced; ``administration.py`` does.
+"""
+
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+import msgspec
+
+from holtmq.auth.topic_permissions import TopicPermission
+from holtmq.broker.broker import Broker
+from holtmq.broker.errors import NotFound
+from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.management.access import LOGIN, MONITOR
+from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
+from holtmq.http.management.users import policy_row, set_policy, user_named
+from holtmq.http.management.wire import PolicyIn, checked_name
+
+T = TypeVar("T")
+
+OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its runtime parameters
+VHOST_LIMITS_COMPONENT: Final = "vhost-limits"
+LIMITS_NAME: Final = "limits"
+# RabbitMQ's plugins whose parameters are kept for the way back, and do nothing here.
+KEPT: Final = {
+    "shovel": "shovels do not run here",
+    "federation-upstream": "there is no federation here",
+    "federation-upstream-set": "there is no federation here",
+}
+
+
+class TopicPermissionIn(msgspec.Struct, kw_only=True):
+    exchange: str
+    write: str
+    read: str
+    user: str = ""
+    vhost: str = ""
+
+
+class LimitIn(msgspec.Struct):
+    value: object
+
+
+class ParameterIn(msgspec.Struct, kw_only=True):
+    value: msgspec.Raw
+    component: str = ""
+    name: str = ""
+    vhost: str = ""
+
+
+# -- topic permissions -------------------------------------------------------------------------------
+
+
+def topic_row(permission: TopicPermission) -> dict[str, object]:
+    return {
+        "user": permission.user,
+        "vhost": permission.vhost,
+        "exchange": permission.exchange,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+async def list_topic_permissions(call: ManagementCall) -> object:
+    user = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
+    vhost = call.vhost.name if "vhost" in call.path else None
+    found = call.broker.topic_permissions.all(user=user, vhost=vhost)
+    if not found and user is not None and vhost is not None:
+        raise NotFound(f"user '{user}' has no topic permissions in vhost '{vhost}'")
+    return [topic_row(permission) for permission in found]
+
+
+async def put_topic_permission(call: ManagementCall) -> Answer:
+    given = call.json(TopicPermissionIn)
+    user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
+    known = bool(call.broker.topic_permissions.all(user=user, vhost=vhost))
+    call.broker.put_topic_permission(TopicPermission(user, vhost, given.exchange, given.write, given.read))
+    return CHANGED if known else CREATED
+
+
+async def delete_topic_permissions(call: ManagementCall) -> Answer:
+    user, vhost = call.path["user"], call.vhost.name
+    if not call.broker.delete_topic_permissions(user, vhost, call.path.get("exchange")):
+        raise NotFound(f"user '{user}' has no such topic permissions in vhost '{vhost}'")
+    return CHANGED
+
+
+# -- limits ------------------------------------------------------------------------------------------
+
+
+async def list_vhost_limits(call: ManagementCall) -> object:
+    only = call.vhost.name if "vhost" in call.path else None
+    found = sorted(call.broker.limits.of_vhosts.items())
+    return [{"vhost": name, "value": dict(limits)} for name, limits in found if only in (None, name)]
+
+
+async def put_vhost_limit(call: ManagementCall) -> Answer:
+    name, limits = call.vhost.name, call.broker.limits.of_vhosts
+    changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
+    call.broker.set_vhost_limits(name, changed)
+    return CHANGED
+
+
+async def delete_vhost_limit(call: ManagementCall) -> Answer:
+    name, limits = call.vhost.name, call.broker.limits.of_vhosts
+    left = {key: value for key, value in limits.get(name, {}).items() if key != call.path["limit"]}
+    call.broker.set_vhost_limits(name, left)
+    return CHANGED
+
+
+async def list_user_limits(call: ManagementCall) -> object:
+    only = user_named(call.broker, call.path["user"]).name if "user" in call.path else None
+    found = sorted(call.broker.limits.of_users.items())
+    return [{"user": name, "value": dict(limits)} for name, limits in found if only in (None, name)]
+
+
+async def put_user_limit(call: ManagementCall) -> Answer:
+    name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
+    changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
+    call.broker.set_user_limits(name, changed)
+    return CHANGED
+
+
+async def delete_user_limit(call: ManagementCall) -> Answer:
+    name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
+    left = {key: value for key, value in limits.get(name, {}).items() if key != call.path["limit"]}
+    call.broker.set_user_limits(name, left)
+    return CHANGED
+
+
+# -- parameters --------------------------------------------------------------------------------------
+
+
+def parameter_rows(broker: Broker, vhosts: list[str]) -> Iterator[dict[str, object]]:
+    """All parameters of these vhosts, those that are kept elsewhere among them."""
+    for vhost in vhosts:
+        for policy in broker.operator_policies.in_vhost(vhost):
+            row = policy_row(policy)
+            value = {key: item for key, item in row.items() if key not in ("vhost", "name")}
+            yield _row(vhost, OPERATOR_POLICY, policy.name, value)
+        if limits := broker.limits.of_vhosts.get(vhost):
+            yield _row(vhost, VHOST_LIMITS_COMPONENT, LIMITS_NAME, dict(limits))
+        for parameter in broker.parameters.all(vhost=vhost):
+            yield _row(vhost, parameter.component, parameter.name, msgspec.Raw(parameter.value))
+
+
+def _row(vhost: str, component: str, name: str, value: object) -> dict[str, object]:
+    return {"vhost": vhost, "component": component, "name": name, "value": value}
+
+
+def set_parameter(broker: Broker, vhost: str, component: str, name: str, value: msgspec.Raw) -> None:
+    """Put a parameter where its component has it; 400 for a component that there is not."""
+    match component:
+        case "operator_policy" | "policy":
+            policy = _decoded(value, PolicyIn, f"{component} '{name}'")
+            set_policy(broker, vhost, name, policy, operator=component == OPERATOR_POLICY)
+        case "vhost-limits":
+            broker.set_vhost_limits(vhost, _decoded(value, dict[str, object], f"limits of vhost '{vhost}'"))
+        case _ if component in KEPT:
+            _decoded(value, dict[str, object], f"{component} '{name}'")
+            broker.put_parameter(Parameter(vhost, component, checked_name(name, "parameter"), bytes(value)))
+        case _:
+            raise Refusal(400, f"component {component} not found; there are {', '.join(COMPONENTS)}")
+
+
+COMPONENTS: Final = (OPERATOR_POLICY, VHOST_LIMITS_COMPONENT, *KEPT)
+
+
+def _decoded(value: msgspec.Raw, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(value, type=kind, strict=False)
+    except msgspec.MsgspecError as error:
+        raise Refusal(400, f"{what}: {error}") from None
+
+
+async def list_parameters(call: ManagementCall) -> object:
+    vhosts = [call.vhost.name] if "vhost" in call.path else sorted(call.broker.vhosts)
+    component = call.path.get("component")
+    rows = parameter_rows(call.broker, vhosts)
+    return [row for row in rows if component in (None, row["component"])]
+
+
+def _parameter(call: ManagementCall) -> dict[str, object]:
+    wanted = call.path["component"], call.path["name"]
+    for row in parameter_rows(call.broker, [call.vhost.name]):
+        if (row["component"], row["name"]) == wanted:
+            return row
+    raise NotFound(f"no parameter '{wanted[1]}' of component '{wanted[0]}' in vhost '{call.path['vhost']}'")
+
+
+async def show_parameter(call: ManagementCall) -> object:
+    return _parameter(call)
+
+
+async def put_parameter(call: ManagementCall) -> Answer:
+    path = call.path
+    wanted = path["component"], path["name"]
+    rows = parameter_rows(call.broker, [call.vhost.name])
+    known = any((row["component"], row["name"]) == wanted for row in rows)
+    set_parameter(call.broker, path["vhost"], path["component"], path["name"], call.json(ParameterIn).value)
+    return CHANGED if known else CREATED
+
+
+async def delete_parameter(call: ManagementCall) -> Answer:
+    _parameter(call)
+    vhost, component, name = call.vhost.name, call.path["component"], call.path["name"]
+    if component == OPERATOR_POLICY:
+        call.broker.delete_policy(vhost, name, operator=True)
+    elif component == VHOST_LIMITS_COMPONENT:
+        call.broker.set_vhost_limits(vhost, {})
+    else:
+        call.broker.delete_parameter(vhost, component, name)
+    return CHANGED
+
+
+# -- global parameters -------------------------------------------------------------------------------
+
+
+def global_rows(broker: Broker) -> list[dict[str, object]]:
+    return [{"name": name, "value": msgspec.Raw(value)} for name, value in broker.parameters.globals()]
+
+
+async def list_global_parameters(call: ManagementCall) -> object:
+    return global_rows(call.broker)
+
+
+async def show_global_parameter(call: ManagementCall) -> object:
+    value = call.broker.parameters.global_value(call.path["name"])
+    if value is None:
+        raise NotFound(f"no global parameter '{call.path['name']}'")
+    return {"name": call.path["name"], "value": msgspec.Raw(value)}
+
+
+async def put_global_parameter(call: ManagementCall) -> Answer:
+    name = checked_name(call.path["name"], "parameter")
+    known = call.broker.parameters.global_value(name) is not None
+    call.broker.put_global_parameter(name, bytes(call.json(ParameterIn).value))
+    return CHANGED if known else CREATED
+
+
+async def delete_global_parameter(call: ManagementCall) -> Answer:
+    call.broker.delete_global_parameter(call.path["name"])
+    return CHANGED
+
+
+def cluster_name(broker: Broker) -> str:
+    """What the operator calls this node, or its own name."""
+    value = broker.parameters.global_value(CLUSTER_NAME)
+    name = msgspec.json.decode(value) if value is not None else NODE
+    return name if isinstance(name, str) else NODE
+
+
+async def show_cluster_name(call: ManagementCall) -> object:
+    return {"name": cluster_name(call.broker)}
+
+
+class ClusterNameIn(msgspec.Struct):
+    name: str
+
+
+async def put_cluster_name(call: ManagementCall) -> Answer:
+    name = checked_name(call.json(ClusterNameIn).name, "cluster")
+    call.broker.put_global_parameter(CLUSTER_NAME, msgspec.json.encode(name))
+    return CHANGED
+
+
+# -- what has no meaning here ------------------------------------------------------------------------
+
+
+def without_meaning(broker: Broker) -> list[dict[str, object]]:
+    """Everything that is kept as it came and changes nothing, each with the reason."""
+    rows: list[dict[str, object]] = []
+    for vhost in sorted(broker.vhosts):
+        for book, what in ((broker.policies, "policy"), (broker.operator_policies, "operator policy")):
+            rows += [
+                {"vhost": vhost, "what": what, "name": policy.name, "key": key, "reason": _key_reason(key)}
+                for policy in book.in_vhost(vhost)
+                for key in policy.without_meaning
+            ]
+        rows += [
+            {
+                "vhost": vhost,
+                "what": parameter.component,
+                "name": parameter.name,
+                "key": None,
+                "reason": KEPT[parameter.component],
+            }
+            for parameter in broker.parameters.all(vhost=vhost)
+        ]
+    rows += [
+        {
+            "vhost": None,
+            "what": "global parameter",
+            "name": name,
+            "key": None,
+            "reason": "no part of this broker reads it",
+        }
+        for name, _ in broker.parameters.globals()
+        if name != CLUSTER_NAME
+    ]
+    return rows
+
+
+def _key_reason(key: str) -> str:
+    if key.startswith("ha-") or key == "target-group-size":
+        return "one node has no mirrors; a replicated journal protects every queue"
+    if key.startswith("federation"):
+        return "there is no federation here"
+    if key.startswith("max-in-memory"):
+        return "every queue keeps a bounded head in memory by itself"
+    return "there is no sharding plugin here; partitioned queues take its place"
+
+
+async def list_without_meaning(call: ManagementCall) -> object:
+    return without_meaning(call.broker)
+
+
+_TOPIC: Final = "/api/topic-permissions"
+_PARAMETERS: Final = "/api/parameters"
+ROWS: Final = (
+    Row("GET", _TOPIC, list_topic_permissions),
+    Row("GET", _TOPIC + "/{vhost}/{user}", list_topic_permissions),
+    Row("PUT", _TOPIC + "/{vhost}/{user}", put_topic_permission),
+    Row("DELETE", _TOPIC + "/{vhost}/{user}", delete_topic_permissions),
+    Row("DELETE", _TOPIC + "/{vhost}/{user}/{exchange}", delete_topic_permissions),
+    Row("GET", "/api/users/{user}/topic-permissions", list_topic_permissions),
+    Row("GET", "/api/vhosts/{vhost}/topic-permissions", list_topic_permissions),
+    Row("GET", "/api/vhost-limits", list_vhost_limits, MONITOR),
+    Row("GET", "/api/vhost-limits/{vhost}", list_vhost_limits, MONITOR),
+    Row("PUT", "/api/vhost-limits/{vhost}/{limit}", put_vhost_limit),
+    Row("DELETE", "/api/vhost-limits/{vhost}/{limit}", delete_vhost_limit),
+    Row("GET", "/api/user-limits", list_user_limits, MONITOR),
+    Row("GET", "/api/user-limits/{user}", list_user_limits, MONITOR),
+    Row("PUT", "/api/user-limits/{user}/{limit}", put_user_limit),
+    Row("DELETE", "/api/user-limits/{user}/{limit}", delete_user_limit),
+    Row("GET", _PARAMETERS, list_parameters, MONITOR),
+    Row("GET", _PARAMETERS + "/{component}", list_parameters, MONITOR),
+    Row("GET", _PARAMETERS + "/{component}/{vhost}", list_parameters, MONITOR),
+    Row("GET", _PARAMETERS + "/{component}/{vhost}/{name}", show_parameter, MONITOR),
+    Row("PUT", _PARAMETERS + "/{component}/{vhost}/{name}", put_parameter),
+    Row("DELETE", _PARAMETERS + "/{component}/{vhost}/{name}", delete_parameter),
+    Row("GET", "/api/global-parameters", list_global_parameters, MONITOR),
+    Row("GET", "/api/global-parameters/{name}", show_global_parameter, MONITOR),
+    Row("PUT", "/api/global-parameters/{name}", put_global_parameter),
+    Row("DELETE", "/api/global-parameters/{name}", delete_global_parameter),
+    Row("GET", "/api/cluster-name", show_cluster_name, LOGIN),
+    Row("PUT", "/api/cluster-name", put_cluster_name),
+    Row("GET", "/api/without-meaning", list_without_meaning, MONITOR),
+)

@@ -1,0 +1,96 @@
+"""The statement that appends one row, as fast as the driver allows.
+
+Owns: its text, its preparation on a connection, and the exchange by libpq's own calls: half the CPU time of
+``connection.execute`` (bench/README.md, "Failover"), and between question and answer there is time for the
+local write. Must not touch: what to do about a refusal.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+import psycopg
+from psycopg import errors, pq, sql
+
+from . import schema
+from .session import PatientConnection
+
+_ENOUGH_STANDBYS: Final = (
+    " AND (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE sync_state IN ('sync', 'quorum')) >= {}"
+)
+_NAME: Final = b"holt_append"
+_BINARY: Final = (1, 1, 1)
+_pack: Final = Struct(">q").pack
+
+
+class RowStatement:
+    """Appends to one part at a time. It is prepared anew for another part or another connection."""
+
+    def __init__(self, log: int, min_standbys: int) -> None:
+        self._log = log
+        self._min_standbys = min_standbys
+        self._prepared: tuple[PatientConnection, int] | None = None
+        self._poll = select.poll()
+
+    def run(
+        self,
+        connection: PatientConnection,
+        part: int,
+        position: int,
+        epoch: int,
+        piece: bytes,
+        meanwhile: Callable[[], None],
+    ) -> bool:
+        """Insert a row if the epoch is right; False when it was not inserted.
+
+        ``meanwhile`` runs after the statement was sent and before its answer is awaited.
+        """
+        if self._prepared is None or self._prepared != (connection, part):
+            self._prepare(connection, part)
+        pgconn = connection.pgconn
+        pgconn.send_query_prepared(_NAME, (_pack(position), _pack(epoch), piece), _BINARY)
+        while pgconn.flush():
+            self._wait(connection, select.POLLIN | select.POLLOUT)
+            pgconn.consume_input()
+        meanwhile()
+        while pgconn.is_busy():
+            self._wait(connection, select.POLLIN)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        while pgconn.get_result() is not None:
+            pass
+        if result is None:
+            raise psycopg.OperationalError("the connection was lost")
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
+        return result.command_tuples == 1
+
+    def _wait(self, connection: PatientConnection, events: int) -> None:
+        self._poll.register(connection.pgconn.socket, events)
+        try:
+            if not self._poll.poll(connection.answer_seconds * 1000):
+                raise psycopg.OperationalError(f"no answer for {connection.answer_seconds:g} s")
+        finally:
+            self._poll.unregister(connection.pgconn.socket)
+
+    def _prepare(self, connection: PatientConnection, part: int) -> None:
+        if self._prepared is not None and self._prepared[0] is connection:
+            connection.execute(b"DEALLOCATE " + _NAME, prepare=False)
+        self._prepared = None
+        result = connection.pgconn.prepare(_NAME, self._text(part))
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
+        self._prepared = (connection, part)
+
+    def _text(self, part: int) -> bytes:
+        condition: sql.Composable = sql.SQL("")
+        if self._min_standbys:
+            condition = sql.SQL(_ENOUGH_STANDBYS).format(self._min_standbys)
+        text = sql.SQL(
+            "INSERT INTO {} SELECT $1::int8, $2::int8, $3::bytea FROM holtmq.log"
+            " WHERE id = {} AND epoch = $2::int8{} FOR SHARE"
+        )
+        return text.format(schema.rows_table(part), self._log, condition).as_bytes(None)

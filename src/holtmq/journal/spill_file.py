@@ -1,0 +1,124 @@
+"""Bytes of transient messages that memory has no room for: files without names, checksums and syncs.
+
+Owns: the files, and giving their space back. A file is gone when all in it was read back, and with the
+process. Must not touch: what the bytes mean. Nothing of it survives a restart, as nothing of it has to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_SEGMENT_BYTES: Final = 64 << 20
+
+
+class SpillFile:
+    """Keeps runs of bytes in a folder."""
+
+    __slots__ = ("_current", "_failing", "_folder")
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._current: _Segment | None = None
+        self._failing = False
+
+    def write(self, data: bytes) -> SpilledRun:
+        """Keep these bytes. OSError when the disk does not take them."""
+        try:
+            run = self._segment().write(data)
+        except OSError as error:
+            if not self._failing:  # once, not for every run: the disk may be full for hours
+                self._failing = True
+                log.warning(
+                    "transient messages stay in memory: they cannot be spilled",
+                    extra={"folder": str(self._folder), "reason": str(error)},
+                )
+            raise
+        self._failing = False
+        return run
+
+    def _segment(self) -> _Segment:
+        current = self._current
+        if current is None or current.written >= _SEGMENT_BYTES:
+            if current is not None:
+                current.seal()
+            current = self._current = _Segment(self._folder)
+        elif not current.live:
+            current.start_over()
+        return current
+
+
+class _Segment:
+    """One file. It is closed, and so gone, when it is sealed and nothing in it is alive."""
+
+    __slots__ = ("_descriptor", "_sealed", "live", "written")
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor, name = tempfile.mkstemp(prefix="spill-", dir=folder)
+        os.unlink(name)  # a crash leaves nothing behind
+        self._sealed = False
+        self.live = 0  # runs that somebody may still read
+        self.written = 0
+
+    def write(self, data: bytes) -> SpilledRun:
+        offset, view = self.written, memoryview(data)
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, view[done:], offset + done)
+        self.written = offset + len(data)
+        self.live += 1
+        return SpilledRun(self, offset, len(data))
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, offset)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                raise OSError(f"the spill file ends {size - len(data)} bytes too early")
+            data += more
+        return data
+
+    def start_over(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+        self.written = 0
+
+    def seal(self) -> None:
+        self._sealed = True
+        if not self.live:
+            self._close()
+
+    def release(self) -> None:
+        self.live -= 1
+        if self._sealed and not self.live:
+            self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self._close()
+
+
+class SpilledRun:
+    """Bytes in a spill file, for as long as this object lives."""
+
+    __slots__ = ("_offset", "_segment", "_size")
+
+    def __init__(self, segment: _Segment, offset: int, size: int) -> None:
+        self._segment = segment
+        self._offset = offset
+        self._size = size
+
+    def read(self) -> bytes:
+        """The bytes, as they were written."""
+        return self._segment.read(self._offset, self._size)
+
+    def __del__(self) -> None:
+        self._segment.release()

@@ -1,0 +1,49 @@
+"""Passwords hashed elsewhere, or by older rules, are hashed anew when their user logs in.
+
+Owns: the runs of argon2 that are under way. Must not touch: logins, which do not wait for it. It stands
+beside the node, the one place that knows logins and the broker.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from holtmq.auth import passwords
+from holtmq.auth.passwords import VerifiedCredentials
+from holtmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class PasswordUpgrades:
+    """Waits for right passwords with outdated hashes."""
+
+    def __init__(self, broker: Broker, verified: VerifiedCredentials) -> None:
+        self._broker = broker
+        self._verified = verified
+        self._running: dict[str, asyncio.Task[None]] = {}
+        verified.on_outdated = self._outdated
+
+    def _outdated(self, name: str, password: str, password_hash: str) -> None:
+        if name not in self._running:
+            task = asyncio.get_running_loop().create_task(
+                self._upgrade(name, password, password_hash), name=f"password-upgrade-{name}"
+            )
+            self._running[name] = task
+            task.add_done_callback(lambda _: self._running.pop(name, None))
+
+    async def _upgrade(self, name: str, password: str, outdated: str) -> None:
+        fresh = await asyncio.to_thread(passwords.hash_password, password)
+        user = self._broker.users.user(name)
+        if user is None or user.password_hash != outdated or self._broker.journal.failed is not None:
+            return  # it was changed meanwhile, or cannot be written: the next login tries again
+        self._broker.put_user(msgspec.structs.replace(user, password_hash=fresh))
+        self._verified.remember(name, password, fresh)
+        log.info("password hashed anew", extra={"user": name})
+
+    async def stop(self) -> None:
+        """Let go of what is under way."""
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)

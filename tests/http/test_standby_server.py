@@ -1,0 +1,69 @@
+"""The HTTP side of a standby, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from holtmq.http.standby import StandbyServer
+
+
+@pytest_asyncio.fixture
+async def port() -> AsyncIterator[int]:
+    server = StandbyServer(lambda: {"status": "standby"}, lambda: "the owner is elsewhere")
+    yield await server.listen(["127.0.0.1"], 0)
+    await server.close()
+
+
+async def talk(port: int, *pieces: bytes) -> bytes:
+    """Send the pieces, one packet each; everything that comes back until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0)
+    answer = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        (b"/health", b"200 OK", b'{"status":"standby"}'),
+        (b"/health?verbose=1", b"200 OK", b'{"status":"standby"}'),
+        (b"/ready", b"503 Service Unavailable", b'"ready":false'),
+        (b"/api/v1/push", b"503 Service Unavailable", b"the owner is elsewhere"),
+    ],
+)
+async def test_only_health_is_answered(port: int, path: bytes, status: bytes, text: bytes) -> None:
+    answer = await talk(port, b"GET " + path + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert text in answer
+
+
+async def test_a_request_may_come_byte_by_byte_and_another_may_follow(port: int) -> None:
+    first = b"POST /api/v1/push HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello"
+    last = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+    answer = await talk(port, *[bytes([byte]) for byte in first + last])
+
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert answer.endswith(b'{"status":"standby"}')
+
+
+async def test_what_is_no_request_is_refused(port: int) -> None:
+    answer = await talk(port, b"\x16\x03\x01 this is TLS\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_head_request_gets_no_body(port: int) -> None:
+    answer = await talk(port, b"HEAD /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.endswith(b"\r\n\r\n")

@@ -1,0 +1,77 @@
+"""What is spilled comes back, and its space is given back when nothing needs it any more."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holtmq.journal import spill_file
+from holtmq.journal.spill_file import SpillFile
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_runs_come_back_as_they_were_written(tmp_path: Path) -> None:
+    spill = SpillFile(tmp_path)
+    runs = {number: spill.write(bytes([number]) * (number * 1000 + 1)) for number in range(50)}
+
+    for number in (49, 0, 17, 17):
+        assert runs[number].read() == bytes([number]) * (number * 1000 + 1)
+
+
+def test_no_file_is_left_to_be_found(tmp_path: Path) -> None:
+    spill = SpillFile(tmp_path)
+    run = spill.write(b"x")
+
+    assert list(tmp_path.iterdir()) == []
+    assert run.read() == b"x"
+
+
+def test_a_full_file_is_closed_when_its_last_run_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill_file, "_SEGMENT_BYTES", 1000)
+    spill = SpillFile(tmp_path)
+    before = descriptors()
+    runs = [spill.write(b"x" * 400) for _ in range(30)]
+    many = descriptors()
+
+    last = runs[-1]
+    runs.clear()
+
+    assert many > before + 5
+    assert descriptors() <= before + 2
+    assert last.read() == b"x" * 400
+
+
+def test_an_empty_file_is_written_from_its_start_again(tmp_path: Path) -> None:
+    spill = SpillFile(tmp_path)
+    for _ in range(100):
+        run = spill.write(b"y" * 1000)
+        assert run.read() == b"y" * 1000
+        del run
+
+    assert spill._current is not None
+    assert spill._current.written <= 2000
+
+
+def test_a_disk_that_takes_nothing_is_an_error_and_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spill = SpillFile(tmp_path)
+    kept = spill.write(b"before")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                spill.write(b"z")
+
+    assert len([entry for entry in caplog.records if "spilled" in entry.message]) == 1
+    assert spill.write(b"after").read() == b"after"
+    assert kept.read() == b"before"
