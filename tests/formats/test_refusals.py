@@ -37,7 +37,7 @@ NOT_UNDERSTOOD = {
     "an unknown kind behind bodies": [BODY, (47, b"from the future")],
     "an unknown kind of work queues": [(29, b"from the future")],
     "an unknown change": [(Kind.CHANGE, _pack(["gadget+", "x"]))],
-    "a change with a field more": [(Kind.CHANGE, _pack(["vhost+", "x", "a new field"]))],
+    "a change with a field more": [(Kind.CHANGE, _pack(["user-", "guest", "a new field"]))],
     "an unknown vhost": [
         (Kind.CHANGE, _pack(["exchange+", "nowhere", "x", "fanout", False, False, b"\0\0\0\0"]))
     ],
