@@ -13,7 +13,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 expect.set_options(timeout=60_000)  # a loaded machine is slow; a right answer ends the wait at once
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # not longer: while it lives an event loop runs in this thread, and other tests need it
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     assert path, "the browser tests need Chromium (Debian: apt-get install chromium)"
