@@ -356,3 +356,17 @@ def test_ranges_do_not_hand_out_what_a_repair_gave_up_inside_a_batch(folder: Pat
 
     assert gone.value.position == inner[3]
     assert gone.value.dropped
+
+
+def test_a_loss_across_the_position_of_a_checkpoint_leaves_a_record_to_start_from(folder: Path) -> None:
+    positions = written(folder, live=1)
+    (mark,) = folder.glob("*.ckpt")
+    file = max(path for path in folder.glob("*.seg") if int(path.stem, 16) < int(mark.stem, 16))
+    following = min((int(path.stem, 16) for path in folder.glob("*.seg") if path > file), default=1 << 62)
+    with file.open("r+b") as opened:
+        opened.truncate(HEADER_SIZE + 50)
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert numbers(folder) == [number for number, at in enumerate(positions) if at >= following]
