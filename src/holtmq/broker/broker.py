@@ -68,8 +68,6 @@ class Broker(Administration):
         self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by their connection
         self.streams: Streams | None = None
 
-    # -- vhosts ----------------------------------------------------------------------------------
-
     def delete_vhost(self, name: str) -> None:
         """Remove a vhost and all that is in it."""
         vhost = self.vhost(name)
@@ -84,8 +82,6 @@ class Broker(Administration):
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
-
-    # -- policies --------------------------------------------------------------------------------
 
     def put_policy(
         self,
@@ -133,8 +129,6 @@ class Broker(Administration):
         queue.reconfigure(replace(options, max_priority=own.max_priority))
         self._schedule_expiry(queue)
         return True
-
-    # -- queues ----------------------------------------------------------------------------------
 
     def declare_queue(
         self,
@@ -323,8 +317,6 @@ class Broker(Administration):
             self._remove_queue(self.vhosts[queue.vhost], queue)
         else:
             self._schedule_expiry(queue)
-
-    # -- consumers -------------------------------------------------------------------------------
 
     def consume(self, queue: WorkQueue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""

@@ -88,8 +88,6 @@ class DamageList:
                 if error.dropped:
                     del self._rows[position]
 
-    # -- the journal's side ------------------------------------------------------------------------
-
     def fold(self, payload: bytes) -> None:
         self._rows.update((row.position, row) for row in _rows.decode(payload))
 

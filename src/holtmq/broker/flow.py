@@ -63,8 +63,6 @@ class Flow(Publishing):
                 self._dead_letter(*letter)
         return super().commit()
 
-    # -- leases end ------------------------------------------------------------------------------
-
     def ack(self, leases: Iterable[Lease]) -> None:
         """Done: the messages are gone. Late acks of revoked leases count if nobody took the message."""
         queue: WorkQueue | None = None
@@ -144,8 +142,6 @@ class Flow(Publishing):
             if queue.limited:
                 self._enforce_limits(queue)
             self.touch(queue)
-
-    # -- the turn --------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Finish what this turn began: hand out, expire, dead-letter, journal, page."""
@@ -236,8 +232,6 @@ class Flow(Publishing):
         finally:
             for timer in due[done:]:  # one timer's trouble must not cost the others their time
                 self.timers.schedule(timer.at, timer.payload)
-
-    # -- dead letters ----------------------------------------------------------------------------
 
     def cast_out(self, queue: WorkQueue) -> None:
         """Messages leave without an ack: to the dead-letter exchange, or for good, each in one record.

@@ -92,8 +92,6 @@ class Publishing:
         self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due
         self._batch: Batch | None = None
 
-    # -- publishing ------------------------------------------------------------------------------
-
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
         """Take a message in. (Plain AMQP publishes go a shorter way, ``amqp/publish_run.py``.)"""
         self.seq = seq = self.seq + 1
@@ -290,8 +288,6 @@ class Publishing:
             queue.dispatch(self.now_ms, self.pager)
             queue.shed_excess(self.pager)
 
-    # -- atomic batches --------------------------------------------------------------------------
-
     @property
     def in_batch(self) -> bool:
         """Between ``begin`` and ``commit``."""
@@ -335,8 +331,6 @@ class Publishing:
         for index, persistent, due_ms in batch.delays:
             self.schedule_delayed(positions[index], persistent, due_ms)
         return bool(records) or together
-
-    # -- delayed messages ------------------------------------------------------------------------
 
     def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
         """Take a persistent message in that goes to its exchange when the time has come."""

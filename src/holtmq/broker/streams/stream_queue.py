@@ -102,8 +102,6 @@ class StreamQueue(WorkQueue):
         self.limited = False
         self._service.stream_limits.put(self.stored_as, Limits(options.max_age, options.max_length_bytes))
 
-    # -- arriving --------------------------------------------------------------------------------
-
     def item_of(self, message: Message) -> PushItem:
         """A published message as the log takes it."""
         return PushItem(self.stored_as, partition_of(message), body_of(message, self._new_id()))
@@ -122,8 +120,6 @@ class StreamQueue(WorkQueue):
         """Whether one more, behind others that are sure to come, would be too many for the log."""
         log = self.log
         return log is not None and not self._service.spool.holds and not has_room(log, on_the_way + 1)
-
-    # -- leaving ---------------------------------------------------------------------------------
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Give every reader what lies before it, every group member what it may claim."""
@@ -147,8 +143,6 @@ class StreamQueue(WorkQueue):
     def purge(self, outstanding: Iterable[Message] = ()) -> int:
         """A log is not purged: its readers stand at offsets."""
         raise Conflict(f"queue '{self.name}' in vhost '{self.vhost}' is a stream: it cannot be purged")
-
-    # -- leases end ------------------------------------------------------------------------------
 
     def settle(self, message: Message) -> None:
         """Acknowledged: a group's cursor moves; a plain reader only gets room."""
@@ -190,8 +184,6 @@ class StreamQueue(WorkQueue):
         if held is not None:
             member, partition, offset = held
             member.verdict(partition, offset, status)
-
-    # -- consumers -------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Start reading where the consumer's arguments say, or join its group."""

@@ -118,8 +118,6 @@ class Streams:
                 at = stored.find("/", at + 1)
         return _DEFAULT_VHOST, stored
 
-    # -- one record for both kinds of queue ------------------------------------------------------
-
     @property
     def pending(self) -> bool:
         """Whether the open batch has something for partitioned queues beside what was published."""
@@ -166,8 +164,6 @@ class Streams:
         log = self._service.store.by_number.get(ack.queue)
         if log is not None:
             self._service.give_back(log, ack.group, ack.partition, ack.lease_id)
-
-    # -- coming and going ------------------------------------------------------------------------
 
     def follow(self) -> None:
         """Recovery is over: give every partitioned queue without one an AMQP name, and listen."""

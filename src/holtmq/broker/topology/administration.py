@@ -80,8 +80,6 @@ class Administration:
             if records:
                 self.journal.append_batch(records)
 
-    # -- vhosts and users --------------------------------------------------------------------------
-
     def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
         """Create a vhost with its predeclared exchanges, or give it another description."""
         known = self.users.vhost(name)
@@ -159,8 +157,6 @@ class Administration:
         self.record(TopicPermissionDeleted(user, vhost, exchange))
         return True
 
-    # -- limits and parameters ---------------------------------------------------------------------
-
     def set_vhost_limits(self, vhost: str, limits: Mapping[str, object]) -> None:
         """All limits of a vhost, in the place of those it had."""
         name = self.vhost(vhost).name
@@ -198,8 +194,6 @@ class Administration:
         if not self.parameters.remove_global(name):
             raise NotFound(f"no global parameter '{name}'")
         self.record(GlobalParameterDeleted(name))
-
-    # -- exchanges ---------------------------------------------------------------------------------
 
     def declare_exchange(
         self,

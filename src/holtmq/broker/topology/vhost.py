@@ -71,8 +71,6 @@ class VHost:
         self.alternate_by_policy: Callable[[QueueExchange], str | None] = _no_alternate
         self._sources: dict[tuple[bool, str], set[str]] = {}  # destination -> exchanges that lead to it
 
-    # -- looking up ------------------------------------------------------------------------------
-
     def exchange(self, name: str) -> QueueExchange:
         """The exchange of this name."""
         found = self.exchanges.get(name)
@@ -120,8 +118,6 @@ class VHost:
         self.rules_version += 1
         self._queue_sets.clear()
 
-    # -- exchanges -------------------------------------------------------------------------------
-
     def declare_exchange(
         self, name: str, kind: str, durable: bool, auto_delete: bool, internal: bool, arguments: Table
     ) -> bool:
@@ -167,8 +163,6 @@ class VHost:
             yield
         yield from doomed.dismantle()
 
-    # -- queues ----------------------------------------------------------------------------------
-
     def check_redeclared(
         self, name: str, received: QueueDeclaration, owner: object | None
     ) -> WorkQueue | None:
@@ -204,8 +198,6 @@ class VHost:
         if "" in self._targets:
             self._targets[""].forget_queue(queue.name)
         return Removal([source.name for source in sources], chain(*steps))
-
-    # -- bindings --------------------------------------------------------------------------------
 
     def destination(
         self, name: str, to_exchange: bool, owner: object | None = None

@@ -181,8 +181,6 @@ class WorkQueue:
         if options.message_ttl_ms is not None:
             self.expiring = True
 
-    # -- arriving --------------------------------------------------------------------------------
-
     def push(self, message: Message) -> None:
         """Append a message. Limits are enforced by the broker after consumers had their chance."""
         self.store.push(message)
@@ -216,8 +214,6 @@ class WorkQueue:
             if message is None:
                 return
             self._leave(message, Reason.MAXLEN)
-
-    # -- leaving ---------------------------------------------------------------------------------
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Hand out what waits to consumers with room, in turn, the highest priority first."""
@@ -300,8 +296,6 @@ class WorkQueue:
             returned = self.returned
             self.returned = {m.seq: returned[m.seq] for m in outstanding if m.seq in returned}
         return count
-
-    # -- coming back and ending ------------------------------------------------------------------
 
     def settle(self, message: Message) -> None:
         """A lease ended for good: forget the message."""
@@ -389,8 +383,6 @@ class WorkQueue:
             self.settled.append(message.position)
             self.settled_bytes += len(message.body)
         return True
-
-    # -- consumers -------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Join; behind all of the same or a higher priority."""
