@@ -232,7 +232,7 @@ class Broker(Administration):
         return self.streams
 
     def remove_queue(self, queue: WorkQueue) -> None:
-        """Delete a queue without a client's request."""
+        """Delete a queue without the checks of ``delete_queue``."""
         self._remove_queue(self.vhosts[queue.vhost], queue)
 
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
@@ -255,7 +255,7 @@ class Broker(Administration):
         queue.held_back.clear()
         self.flow.used.add(queue)  # so that the sampled sums drop it
         if self.journal.failed:
-            return  # an implicit removal (delete_queue refuses earlier): a restart restores the queue
+            return  # nothing more can be journalled: a restart restores the queue if it is durable
         if queue.persisted:
             self.record(QueueDeleted(queue.id))
         if isinstance(queue, StreamQueue):
@@ -356,7 +356,7 @@ class Broker(Administration):
 
     def get(self, queue: WorkQueue) -> Message | None:
         """Take one message; it counts as unacked until its lease ends."""
-        if queue.persisted:  # an ack could not be made durable
+        if queue.persisted:  # after a journal failure its ack could not be made durable
             self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
@@ -388,6 +388,6 @@ class Broker(Administration):
         return Route(vhost, found, routing_key, address)
 
     def _refuse_if_failed(self) -> None:
-        """Raise if the journal has failed. Called before state changes, so that state stays as journalled."""
+        """Raise if the journal has failed. Call before a change, which could not be journalled."""
         if self.journal.failed is not None:
             raise self.journal.failed

@@ -197,7 +197,7 @@ class Flow(Publishing):
                     self.touch(largest)  # it is handled within this turn
 
     def _pass_over(self, queue: WorkQueue) -> None:
-        """Remove messages that the journal could not read from the queue."""
+        """List the queue's unreadable messages as damaged, and continue without them."""
         for error in queue.take_unreadable():
             self.damage.note("queue", queue.vhost, queue.name, error)
             queue.bytes = max(0, queue.bytes - error.size)
@@ -234,7 +234,7 @@ class Flow(Publishing):
                 self.timers.schedule(timer.at, timer.payload)
 
     def cast_out(self, queue: WorkQueue) -> None:
-        """Dead-letter or drop the queue's outcasts; leaving and arriving are in one atomic record.
+        """Dead-letter or drop the queue's outcasts. A removal and its dead letter are in one atomic record.
 
         On an error the rest stay in ``outcasts``. After a journal failure only messages that need no record
         are dead-lettered; a restart restores the others.

@@ -23,7 +23,7 @@ _ENVELOPE_BYTES_MAX: Final = 2_048
 
 
 class StreamPublishes:
-    """Combines the stream publishes of one read into one push, which costs as much as six of its messages.
+    """Combines the stream publishes of one read into one push: a push costs as much as six messages.
 
     No other code may run between the first ``take`` and ``write``. Then the room counted at first is still
     there at the end, and no reader can see that the messages were combined.

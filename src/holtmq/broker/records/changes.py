@@ -38,9 +38,9 @@ class Kind(IntEnum):
     SPOOL_STATE = 39  # checkpoint: the spool
     STREAM = 40  # queries of stream processors and their state
     KEYED = 41  # key-value rows, locks among them
-    TIMED = 42  # messages that wait for their time
-    STAGED = 43  # messages with a delivery time
-    STAGE_COMMITTED = 44  # rows of an external writer's batch, after their bodies; not visible yet
+    TIMED = 42  # messages with a delivery time
+    STAGED = 43  # rows of an external writer's batch, after their bodies; not visible yet
+    STAGE_COMMITTED = 44  # a staged batch became messages
     STAGING_STATE = 45  # checkpoint: what is staged, and which batches were committed
     DELIVERY_STATE = 46  # checkpoint: the newest deliveries of one partitioned queue
 

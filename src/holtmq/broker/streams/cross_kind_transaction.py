@@ -25,7 +25,7 @@ class CrossKindTransactions:
         self._door = door
 
     def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
-        """Commit all of it and fill in the answers of ``part``; or raise the first refusal, changing nothing."""
+        """Commit everything and fill in the answers of ``part``; or change nothing and raise a refusal."""
         flow, streams = self._broker.flow, self._broker.streams
         assert streams is not None, "whoever serves partitioned queues has attached them"
         if self._broker.journal.failed is not None:

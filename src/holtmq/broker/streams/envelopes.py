@@ -40,7 +40,7 @@ def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
     A body that is a bare JSON string, or looks like our base64 form, is encoded as text, so that ``to_body``
     needs no marker. With ``is_json`` the publisher declared JSON, and the result cannot be converted back.
     """
-    # Most bodies that are not JSON differ in the first byte, which is cheaper than a failed decode.
+    # The first byte excludes most bodies that are not JSON, cheaper than a failed decode.
     if body and body[0] in _JSON_STARTS and (is_json or (body[:1] != b'"' and not body.startswith(_BASE64))):
         try:
             _json.decode(body)

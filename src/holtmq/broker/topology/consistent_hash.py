@@ -21,7 +21,7 @@ MAX_WEIGHT = 1_000
 
 
 class HashRing(Generic[T]):
-    """Members on a ring. Rebuilt at the first lookup after a change: changes come in runs, lookups often."""
+    """Members on a ring. Rebuilt at the first lookup after a change, since changes come in runs."""
 
     def __init__(self) -> None:
         self._members: dict[object, tuple[str, int, T]] = {}

@@ -214,7 +214,7 @@ class Exchange(Generic[Q]):
         return self._dispose(destination)
 
     def _dispose(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
-        bindings = self._detached[id(destination)]  # unique while this generator holds the destination
+        bindings = self._detached[id(destination)]  # unique id: this generator holds the destination
         while bindings:
             self._drop_detached(*bindings.popitem())
             yield

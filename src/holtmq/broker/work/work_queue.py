@@ -130,7 +130,7 @@ class WorkQueue:
         self.fifo: SpillingFifo | None = None if top else SpillingFifo()
         self.store: SpillingFifo | Levels = self.fifo if self.fifo is not None else Levels(top)
         self.fifos = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
-        self.consumers: list[Consumer] = []  # by priority, then round-robin
+        self.consumers: list[Consumer] = []  # by priority, then in order of arrival
         self.active: Consumer | None = None  # the single active consumer
         self.exclusive_consumer = False
         self.settled: list[int] = []
