@@ -1,7 +1,7 @@
-"""The broker: commands from the edges, paired with the journal records that make them last.
+"""The broker: commands from the protocol layers, paired with the journal records that make them durable.
 
 Owns: queues, policies, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. Users,
-exchanges and bindings are in ``administration.py``, messages in motion in ``flow.py``, recovery in
+exchanges and bindings are in ``administration.py``, message flow in ``flow.py``, recovery in
 ``recovery.py``.
 """
 
@@ -42,11 +42,11 @@ from holtmq.broker.work.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.tables import FieldTable
 
-_POLICY_STEP: Final = 200  # queues that a policy is applied to at once: about 5 ms
+_POLICY_STEP: Final = 200  # queues per step when a policy is applied: about 5 ms
 
 
 class Broker(Administration):
-    """All state of a node, and every rule that changes it."""
+    """All state of a node, and all rules that change it."""
 
     def __init__(
         self,
@@ -61,17 +61,15 @@ class Broker(Administration):
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
-        self.sessions: set[Ledger] = set()  # whoever holds leases: a checkpoint must see them
+        self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
         self.last_queue_id = 0
-        self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by their connection
+        self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
 
-    # -- vhosts ----------------------------------------------------------------------------------
-
     def delete_vhost(self, name: str) -> None:
-        """Remove a vhost and all that is in it."""
+        """Delete a vhost and everything in it."""
         vhost = self.vhost(name)
         self.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
         for queue in list(vhost.queues.values()):
@@ -84,8 +82,6 @@ class Broker(Administration):
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
-
-    # -- policies --------------------------------------------------------------------------------
 
     def put_policy(
         self,
@@ -105,24 +101,24 @@ class Broker(Administration):
         self.long_changes.add(self.apply_policies(self.vhosts[vhost]), _POLICY_STEP)
 
     def delete_policy(self, vhost: str, name: str, operator: bool = False) -> None:
-        """Remove a policy; its queues go back to their own arguments."""
+        """Delete a policy; its queues return to their own arguments."""
         (self.operator_policies if operator else self.policies).remove(vhost, name)
         self.record(PolicyDeleted(vhost, name, operator))
         self.long_changes.add(self.apply_policies(self.vhost(vhost)), _POLICY_STEP)
 
     def apply_policies(self, vhost: VHost) -> Iterator[WorkQueue]:
-        """Bring every queue of a vhost in line with the policies of now, one with each step."""
-        vhost.rules_changed()  # an exchange may have another alternate
+        """Apply the current policies to every queue of a vhost, one queue per step."""
+        vhost.rules_changed()  # an exchange may have a different alternate exchange now
         for queue in list(vhost.queues.values()):
             if not queue.deleted and self._apply_policy(queue):
                 self.flow.touch(queue)
                 if queue.limited:
                     queue.shed_excess(self.flow.pager)
-                vhost.rules_changed()  # cached routes know which queues have limits
+                vhost.rules_changed()  # cached routes depend on which queues have limits
             yield queue
 
     def _apply_policy(self, queue: WorkQueue) -> bool:
-        """Whether it changes anything."""
+        """Return whether the queue's options changed."""
         own = queue.declared
         policy = self.policies.for_queue(queue.vhost, queue.name, own.queue_type)
         operator = self.operator_policies.for_queue(queue.vhost, queue.name, own.queue_type)
@@ -133,8 +129,6 @@ class Broker(Administration):
         queue.reconfigure(replace(options, max_priority=own.max_priority))
         self._schedule_expiry(queue)
         return True
-
-    # -- queues ----------------------------------------------------------------------------------
 
     def declare_queue(
         self,
@@ -148,9 +142,9 @@ class Broker(Administration):
         owner: object | None = None,
         any_name: bool = False,
     ) -> tuple[WorkQueue, bool]:
-        """The queue of this name, made if need be; and whether something was journalled.
+        """Return the queue of this name, created if needed, and whether something was journalled.
 
-        ``any_name``: also one that this broker or another has made up, with the prefix ``amq.``.
+        ``any_name``: also accept a server-generated name, which begins with ``amq.``.
         """
         arguments = dict(arguments or {})
         if not name:
@@ -193,7 +187,7 @@ class Broker(Administration):
         return queue, queue.persisted
 
     def add_queue(self, vhost: VHost, queue: WorkQueue) -> None:
-        """State only."""
+        """Add a queue to the state, without a journal record."""
         vhost.add_queue(queue)
         self.queues_by_id[queue.id] = queue
         if queue.owner is not None:
@@ -210,7 +204,7 @@ class Broker(Administration):
         if_empty: bool = False,
         owner: object | None = None,
     ) -> tuple[int, bool]:
-        """Delete a queue; how many messages went with it, and whether something was journalled."""
+        """Delete a queue; return how many messages it had and whether something was journalled."""
         if name not in vhost.queues:
             return 0, False
         queue = vhost.queue(name, owner)
@@ -226,10 +220,10 @@ class Broker(Administration):
         return count, queue.persisted
 
     def attach(self, partitioned: PartitionedService) -> Streams:
-        """Give AMQP its face of the partitioned queues; before recovery."""
+        """Connect the partitioned queues, which AMQP sees as streams. Call before recovery."""
         self.streams = self.flow.cross_kind = Streams(self, partitioned)
         self.flow.stream_publishes = self.streams.stream_publishes
-        partitioned.store.damage = self.flow.damage  # one list for all that cannot be read
+        partitioned.store.damage = self.flow.damage  # one list for everything unreadable
         return self.streams
 
     def _streams(self) -> Streams:
@@ -238,11 +232,11 @@ class Broker(Administration):
         return self.streams
 
     def remove_queue(self, queue: WorkQueue) -> None:
-        """A queue goes for a reason of its own."""
+        """Delete a queue without the checks of ``delete_queue``."""
         self._remove_queue(self.vhosts[queue.vhost], queue)
 
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
-        if queue.outcasts:  # rejected in this very turn: they outlive their queue
+        if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
             self.flow.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         removal = vhost.remove_queue(queue)
@@ -259,9 +253,9 @@ class Broker(Administration):
         queue.store.clear()
         self.flow.memory.note(queue, 0)
         queue.held_back.clear()
-        self.flow.used.add(queue)  # so that it leaves the sums
+        self.flow.used.add(queue)  # so that the sampled sums drop it
         if self.journal.failed:
-            return  # nobody asked for this removal in words: a restart will have the queue again
+            return  # nothing more can be journalled: a restart restores the queue if it is durable
         if queue.persisted:
             self.record(QueueDeleted(queue.id))
         if isinstance(queue, StreamQueue):
@@ -269,7 +263,7 @@ class Broker(Administration):
         self._delete_unused_sources(vhost, removal.sources)
 
     def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:
-        """Drop what waits in a queue; how many, and whether something was journalled."""
+        """Delete the ready messages of a queue; return how many and whether something was journalled."""
         queue = vhost.queue(name, owner)
         if queue.persisted:
             self._refuse_if_failed()
@@ -287,7 +281,7 @@ class Broker(Administration):
         return count, True
 
     def outstanding(self, queue: WorkQueue) -> list[Message]:
-        """Messages of a queue that are out of it for now: leased, or held back for a retry."""
+        """Messages of a queue that are not in its store: leased, or held back for a retry."""
         leased = [
             lease.message
             for session in self.sessions
@@ -297,7 +291,7 @@ class Broker(Administration):
         return leased + [message for batch in queue.held_back.values() for message in batch]
 
     def drop_exclusive_queues(self, owner: object) -> None:
-        """A connection is gone, and what was exclusive to it."""
+        """Delete the exclusive queues of a closed connection."""
         for queue in list(self._owned.get(owner, ())):
             self.remove_queue(queue)
 
@@ -305,7 +299,7 @@ class Broker(Administration):
         if queue.options.expires_ms is None:
             return
         due_ms = queue.used_ms + queue.options.expires_ms
-        # One timer at a time: an earlier one looks again when it is due.
+        # One timer at a time: an earlier timer schedules the next when it fires.
         if not queue.expiry_scheduled_ms or due_ms < queue.expiry_scheduled_ms:
             queue.expiry_scheduled_ms = due_ms
             self.flow.at(due_ms, lambda: self._expire_queue(queue, due_ms))
@@ -324,8 +318,6 @@ class Broker(Administration):
         else:
             self._schedule_expiry(queue)
 
-    # -- consumers -------------------------------------------------------------------------------
-
     def consume(self, queue: WorkQueue, consumer: Consumer, exclusive: bool = False) -> None:
         """Add a consumer to a queue."""
         alone = exclusive and (queue.consumers or queue.options.single_active_consumer)
@@ -337,14 +329,14 @@ class Broker(Administration):
         self.flow.touch(queue)
 
     def cancel(self, queue: WorkQueue, consumer: Consumer) -> None:
-        """Remove a consumer; an auto-delete queue goes with its last one."""
+        """Remove a consumer; delete an auto-delete queue after its last one."""
         if queue.deleted:
             return
         queue.remove_consumer(consumer)
         self.after_cancel(queue)
 
     def after_cancel(self, queue: WorkQueue) -> None:
-        """A consumer has left this queue."""
+        """Update a queue after a consumer was removed from it."""
         if queue.deleted:
             return
         queue.used_ms = self.flow.now_ms
@@ -354,7 +346,7 @@ class Broker(Administration):
             self.flow.touch(queue)
 
     def add_reply_queue(self, vhost: VHost, name: str) -> WorkQueue:
-        """A queue for direct replies: in memory, gone with its consumer."""
+        """Create a queue for direct replies: in memory, deleted with its consumer."""
         self.last_queue_id += 1
         queue = WorkQueue(
             name, vhost.name, self.last_queue_id, QueueOptions(), auto_delete=True, now_ms=self.flow.now_ms
@@ -363,12 +355,12 @@ class Broker(Administration):
         return queue
 
     def get(self, queue: WorkQueue) -> Message | None:
-        """Take one message, which counts as unacked until its lease ends."""
-        if queue.persisted:  # its ack could not be kept
+        """Take one message; it counts as unacked until its lease ends."""
+        if queue.persisted:  # after a journal failure its ack could not be made durable
             self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
-        while len(queue) or queue.is_stream:  # an empty stream refuses, too
+        while len(queue) or queue.is_stream:  # take() on a stream raises even if the stream is empty
             taken = queue.take(1, self.flow.now_ms, self.flow.pager)
             self.flow.touch(queue)
             if taken:
@@ -379,7 +371,7 @@ class Broker(Administration):
         return None
 
     def note_rot(self, error: RecordUnreadable) -> None:
-        """A stretch of the log cannot be read: list the messages of work queues that lie in it."""
+        """Part of the log cannot be read: list the work-queue messages stored there as damaged."""
         stretch = range(error.position, error.position + max(error.size, 1))
         for queue in self.queues_by_id.values():
             for run in queue.store.positions():
@@ -389,13 +381,13 @@ class Broker(Administration):
                         self.flow.damage.note("queue", queue.vhost, queue.name, found)
 
     def resolve(self, vhost: VHost, exchange: str, routing_key: str, address: bytes) -> Route:
-        """Where a publish goes; to be cached until the vhost's version changes."""
+        """Return where a publish goes. The result may be cached until the vhost's version changes."""
         found = vhost.exchange(exchange)
         if found.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'")
         return Route(vhost, found, routing_key, address)
 
     def _refuse_if_failed(self) -> None:
-        """Before state changes, so that it does not run ahead of a journal that takes nothing more."""
+        """Raise if the journal has failed. Call before a change, which could not be journalled."""
         if self.journal.failed is not None:
             raise self.journal.failed

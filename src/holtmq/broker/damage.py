@@ -1,9 +1,8 @@
-"""Messages whose bytes the journal cannot read: set aside, listed and counted, while their queues go on.
+"""Messages that the journal cannot read: listed and counted, while their queues continue without them.
 
-Owns: the list, in memory and as a record, so that a restart does not forget it. Must not touch: queues,
-files, logs. What a message was part of (a queue, the spool, a delay) is told by whoever met it.
-
-An entry goes when its message can be read again, or when a repair has given it up.
+Owns: the list, in memory and as a record, so that it survives a restart. Must not touch: queues, files,
+logs. The caller says where the message belonged (a queue, the spool, a delay).
+An entry is removed when its message is readable again, or when a repair has dropped the message.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import msgspec
 from holtmq.broker.records.changes import Kind
 from holtmq.journal.interface import Journal, RecordUnreadable
 
-_AT_ONCE: Final = 10_000  # entries kept; beyond, they are only counted
+_AT_ONCE: Final = 10_000  # entries kept; further ones are only counted
 
 
 class Damaged(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """One message that was set aside."""
+    """One message that could not be read."""
 
     where: str  # "queue", "partitioned queue", "dead letters", "spool" or "delayed"
     vhost: str
     name: str
     position: int  # in the journal
-    size: int  # of the record, 0 when it is not known
+    size: int  # of the record; 0 if unknown
     reason: str
     offset: int | None = None  # in a partitioned queue
 
@@ -37,7 +36,7 @@ _rows: Final = msgspec.msgpack.Decoder(list[Damaged], strict=True)
 
 
 class DamageList:
-    """See the module. ``on_found`` hears of each one once."""
+    """The unreadable messages. ``on_found`` is called once for each."""
 
     __slots__ = ("_journal", "_rows", "dropped", "found", "on_found")
 
@@ -45,7 +44,7 @@ class DamageList:
         self._journal = journal
         self._rows: dict[int, Damaged] = {}
         self.found = 0  # since the start
-        self.dropped = 0  # since the start: messages that a repair had given up
+        self.dropped = 0  # since the start: messages that a repair has dropped
         self.on_found: Callable[[Damaged], None] = lambda _: None
 
     def __len__(self) -> int:
@@ -58,7 +57,7 @@ class DamageList:
     def note(
         self, where: str, vhost: str, name: str, error: RecordUnreadable, offset: int | None = None
     ) -> None:
-        """A message was met that cannot be read."""
+        """Add a message that could not be read."""
         if error.dropped:
             self.dropped += 1
             return
@@ -73,13 +72,13 @@ class DamageList:
                 self._journal.append(Kind.DAMAGED, _encode([row]))
 
     def forget(self, where: str, vhost: str, name: str) -> None:
-        """The queue is gone, or was emptied."""
+        """Remove the entries of a queue that was deleted or purged."""
         gone = where, vhost, name
         kept = {at: row for at, row in self._rows.items() if (row.where, row.vhost, row.name) != gone}
         self._rows = kept
 
     def look_again(self) -> None:
-        """After a start: what was repaired or can be read again is settled."""
+        """After a start: remove entries that a repair has dropped or that can be read again."""
         for position in list(self._rows):
             try:
                 self._journal.read(position)
@@ -88,11 +87,9 @@ class DamageList:
                 if error.dropped:
                     del self._rows[position]
 
-    # -- the journal's side ------------------------------------------------------------------------
-
     def fold(self, payload: bytes) -> None:
         self._rows.update((row.position, row) for row in _rows.decode(payload))
 
     def dump(self) -> tuple[bytes, array[int]]:
-        """A record of all of them, and their positions: the bytes stay for whoever wants to look."""
+        """A record of all entries, and their positions, whose bytes the journal must keep for inspection."""
         return _encode(self.rows), array("Q", sorted(self._rows))

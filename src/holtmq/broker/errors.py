@@ -1,4 +1,4 @@
-"""What can go wrong in the broker, named for what went wrong.
+"""The broker's errors, named for what went wrong.
 
 Owns: the refusals that rules raise. Must not touch: reply codes and HTTP statuses; each edge
 translates once, in one place.
@@ -30,7 +30,7 @@ class ResourceLocked(BrokerError):
 
 
 class LimitReached(BrokerError):
-    """A bound was met: queue full, too many of something."""
+    """A limit was reached: queue full, too many of something."""
 
 
 class JournalUnavailable(BrokerError):

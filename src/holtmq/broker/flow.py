@@ -1,8 +1,8 @@
-"""Messages in motion: what is published, settled, handed out, expired, dead-lettered, turn by turn.
+"""Message flow: publish, settle, deliver, expire and dead-letter, turn by turn.
 
-Owns: the order in which a turn's work is done and which of it is one atomic record. Must not touch:
-topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by whoever calls. How a message gets
-into its queues is in ``publishing.py``.
+Owns: the order of work within a turn, and which changes form one atomic record. Must not touch: topology
+changes (``broker.py``), sockets, clocks: the caller sets ``now_ms``. How a message gets into its queues is
+in ``publishing.py``.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from holtmq.journal.interface import Journal, JournalFailed
 __all__ = ["Flow", "PublishOutcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
-_CAST_OUT_BYTES: Final = 16 << 20  # of bodies, in one record: it has a limit, what a queue sheds has none
+_CAST_OUT_BYTES: Final = 16 << 20  # bodies per record: a record's size is limited, a queue's overflow is not
 _MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
 
 class Flow(Publishing):
-    """The moving half of the broker. Everything happens on one thread, turn by turn."""
+    """The part of the broker that moves messages. Runs on one thread, turn by turn."""
 
     __slots__ = ("dead_lettered", "used")
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost], spill: Spill | None = None) -> None:
         super().__init__(journal, vhosts, spill)
         self.dead_lettered = 0
-        self.used: set[WorkQueue] = set()  # since the figures were last sampled
+        self.used: set[WorkQueue] = set()  # queues used since the last sample of the figures
 
     def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
-        """Write the batch, with what has left these queues; then place its messages. True if journalled."""
+        """Write the batch and what left these queues, then enqueue its messages. True if journalled."""
         for queue in settled:
             outcasts, queue.outcasts = queue.outcasts, []
             self._record_leaving(queue, outcasts)
@@ -58,15 +58,13 @@ class Flow(Publishing):
 
     def _write_batch(self) -> bool:
         assert self._batch is not None
-        for letter in self._batch.passed_on:  # it grows; a letter passes no queue twice, so it ends
+        for letter in self._batch.passed_on:  # grows in the loop; ends, since no letter passes a queue twice
             if letter[2] in letter[0].exchanges:
                 self._dead_letter(*letter)
         return super().commit()
 
-    # -- leases end ------------------------------------------------------------------------------
-
     def ack(self, leases: Iterable[Lease]) -> None:
-        """Done: the messages are gone. Late acks of revoked leases count if nobody took the message."""
+        """Acknowledge messages. An ack of a revoked lease counts if no other consumer took the message."""
         queue: WorkQueue | None = None
         done: list[Message] = []  # of this queue
         for lease in leases:
@@ -82,24 +80,24 @@ class Flow(Publishing):
             self.settle(queue, done)
 
     def settle(self, queue: WorkQueue, messages: list[Message]) -> None:
-        """Done with messages of one queue, whose leases the caller has ended."""
+        """Acknowledge messages of one queue, whose leases the caller has ended."""
         if messages:
             queue.settle_all(messages)
             self.touch(queue)
 
     def reject(self, leases: Iterable[Lease]) -> None:
-        """Refused for good: dead-letter."""
+        """Reject messages: dead-letter or drop them."""
         for lease in leases:
             queue = lease.queue
             if lease.holder is None:
                 if not queue.take_out(lease.message):
                     continue
-                queue.unacked += 1  # so that it leaves like any other lease
+                queue.unacked += 1  # so that it is removed like a leased message
             queue.reject(lease.message)
             self.touch(queue)
 
     def release(self, leases: Iterable[Lease]) -> None:
-        """Back to the queue, at the old place."""
+        """Return messages to their old places in the queue."""
         by_queue: dict[int, list[Lease]] = {}
         for lease in leases:
             by_queue.setdefault(id(lease.queue), []).append(lease)
@@ -145,10 +143,8 @@ class Flow(Publishing):
                 self._enforce_limits(queue)
             self.touch(queue)
 
-    # -- the turn --------------------------------------------------------------------------------
-
     def turn(self) -> None:
-        """Finish what this turn began: hand out, expire, dead-letter, journal, page."""
+        """Complete this turn: deliver, expire, dead-letter, journal, page out."""
         self.write_gathered()
         while self.dirty:
             dirty, self.dirty = self.dirty, []
@@ -161,14 +157,14 @@ class Flow(Publishing):
                     if not queue.deleted:
                         self._turn_queue(queue)
             finally:
-                if done < len(dirty):  # one queue's trouble must not leave the others waiting for ever
+                if done < len(dirty):  # an error in one queue must not stall the others
                     self.dirty += dirty[done:]
                     self.on_dirty()
 
     def _turn_queue(self, queue: WorkQueue) -> None:
         store = queue.store
         takes_acks = not queue.persisted or not (self.journal.failed or self.journal.stalled)
-        if queue.consumers and takes_acks:  # an ack that is not kept would bring the message back for nothing
+        if queue.consumers and takes_acks:  # without a durable ack the message would be redelivered
             queue.dispatch(self.now_ms, self.pager)
         if queue.expiring and len(store):
             self._expire(queue)
@@ -188,7 +184,7 @@ class Flow(Publishing):
         self._bound_memory(queue)
 
     def _bound_memory(self, queue: WorkQueue) -> None:
-        """Keep what waits in all queues together within the node's budget."""
+        """Keep the ready messages of all queues within the node's memory budget."""
         memory, store = self.memory, queue.store
         memory.note(queue, queue.bytes_in_memory)
         is_short = memory.is_exceeded
@@ -198,14 +194,14 @@ class Flow(Publishing):
             if is_short and memory.is_exceeded:
                 largest = memory.largest()
                 if largest is not None and largest is not queue:
-                    self.touch(largest)  # its turn comes in this one
+                    self.touch(largest)  # it is handled within this turn
 
     def _pass_over(self, queue: WorkQueue) -> None:
-        """The journal could not read some messages: the queue goes on without them."""
+        """List the queue's unreadable messages as damaged, and continue without them."""
         for error in queue.take_unreadable():
             self.damage.note("queue", queue.vhost, queue.name, error)
             queue.bytes = max(0, queue.bytes - error.size)
-            if error.dropped and queue.persisted:  # a repair has given it up: it leaves for good
+            if error.dropped and queue.persisted:  # a repair has dropped it: it will not come back
                 queue.settled.append(error.position)
         if not len(queue):
             queue.bytes = 0
@@ -216,7 +212,7 @@ class Flow(Publishing):
         if not deadline:
             queue.expiring = queue.options.message_ttl_ms is not None or len(queue.store) > 0
         elif deadline <= self.now_ms:
-            self.touch(queue)  # more than one turn's worth
+            self.touch(queue)  # more expired messages than one turn handles
         elif not queue.deadline_scheduled_ms or deadline < queue.deadline_scheduled_ms:
             queue.deadline_scheduled_ms = deadline
             self.at(deadline, lambda: self._deadline_reached(queue))
@@ -226,7 +222,7 @@ class Flow(Publishing):
         self.touch(queue)
 
     def tick(self) -> None:
-        """Do what is due at ``now_ms``."""
+        """Run the timers that are due at ``now_ms``."""
         due = self.timers.advance(self.now_ms / 1000)
         done = 0
         try:
@@ -234,16 +230,14 @@ class Flow(Publishing):
                 done += 1
                 timer.payload()
         finally:
-            for timer in due[done:]:  # one timer's trouble must not cost the others their time
+            for timer in due[done:]:  # an error in one timer must not lose the others
                 self.timers.schedule(timer.at, timer.payload)
 
-    # -- dead letters ----------------------------------------------------------------------------
-
     def cast_out(self, queue: WorkQueue) -> None:
-        """Messages leave without an ack: to the dead-letter exchange, or for good, each in one record.
+        """Dead-letter or drop the queue's outcasts. A removal and its dead letter are in one atomic record.
 
-        Those that could not be written are still to go. After a failure of the journal only those go that
-        need no record; a restart brings the others back.
+        On an error the rest stay in ``outcasts``. After a journal failure only messages that need no record
+        are dead-lettered; a restart restores the others.
         """
         leaving, queue.outcasts = queue.outcasts, []
         gone = 0
@@ -255,7 +249,7 @@ class Flow(Publishing):
                     self._cast_out(queue, leaving[gone : gone + count])
                 except JournalFailed:
                     if not failed:
-                        continue  # once more, one by one
+                        continue  # again, one message at a time
                 gone += count
         finally:
             queue.outcasts[:0] = leaving[gone:]
@@ -330,7 +324,7 @@ class Flow(Publishing):
 
 
 def _fit_a_record(outcasts: list[tuple[Reason, Message]], start: int) -> int:
-    """How many from here on: at least one."""
+    """How many outcasts from ``start`` on fit into one record; at least one."""
     size = 0
     for count in range(len(outcasts) - start):
         size += len(outcasts[start + count][1].body)

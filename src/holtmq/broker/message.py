@@ -1,4 +1,4 @@
-"""A message as the broker holds it: the bytes that arrived and the few facts a rule needs.
+"""A message as the broker holds it: the bytes received, and the fields that the rules need.
 
 Owns: the shape of a message and its journal encoding. Must not touch: wire frames, clocks, files.
 ``address`` and ``header`` stay raw: re-encoding a client's table would change its types.
@@ -11,27 +11,27 @@ import msgspec
 
 _HEAD: Final = struct.Struct(">QQQBBHI")  # seq, arrived_ms, expires_ms, priority, flags, queues, header size
 _PERSISTENT: Final = 1
-_MANY: Final = 2  # more queues than the head can count: it says 0, and a u32 before the ids has the number
+_MANY: Final = 2  # too many queues for the u16 count: it is 0, and a u32 count precedes the ids
 _COUNTED_IN_HEAD: Final = 0xFFFF
 _U32: Final = struct.Struct(">I")
 
 
 class Message(msgspec.Struct, gc=False, eq=False, array_like=True):
-    """One published message; shared by every queue it was placed on, so it does not change after that.
+    """One published message. All its queues share it, so it must not change after it is enqueued.
 
-    A msgspec struct: made in C (0.15 µs against 0.5 for a slots class) and invisible to the garbage
-    collector, which is safe since it refers to nothing but bytes and numbers.
+    A msgspec struct: made in C (0.15 µs against 0.5 for a slots class) and not tracked by the garbage
+    collector, which is safe since it refers only to bytes and numbers.
     """
 
-    seq: int  # order of arrival on this node: the key of a message's place in a queue
+    seq: int  # order of arrival on this node; sorts messages within a queue
     address: bytes  # exchange and routing key, each behind its length byte, as published
     header: bytes  # content header: class, weight, body size, property flags and list
     body: bytes
     arrived_ms: int
-    expires_ms: int = 0  # 0: no expiration of its own
+    expires_ms: int = 0  # 0: the message has no expiration of its own
     priority: int = 0
     persistent: bool = False
-    position: int = 0  # where the journal keeps it; 0: nowhere
+    position: int = 0  # in the journal; 0: not journalled
 
     @property
     def exchange(self) -> str:
@@ -55,12 +55,12 @@ def make_address(exchange: str, routing_key: str) -> bytes:
 
 
 def unplaced(message: Message) -> Message:
-    """The same message as one that never got into the queue that casts it out: nothing to settle there."""
+    """A copy for a message that was never enqueued: it has no position, so nothing is settled for it."""
     return msgspec.structs.replace(message, position=0)
 
 
 def encode_message(message: Message, queue_ids: bytes) -> bytes:
-    """A message with the queues it was placed on (``queue_ids``: big-endian u32 each)."""
+    """Encode a message and the ids of its queues (``queue_ids``: big-endian u32 each)."""
     header = message.header
     try:
         return b"".join(
@@ -80,7 +80,7 @@ def encode_message(message: Message, queue_ids: bytes) -> bytes:
                 message.body,
             )
         )
-    except struct.error:  # a comparison before would cost every message 15 ns, a try costs nothing
+    except struct.error:  # checking first would cost 15 ns per message; a try costs nothing
         if len(queue_ids) >> 2 <= _COUNTED_IN_HEAD:
             raise
         return _encode_many(message, queue_ids)
@@ -97,7 +97,7 @@ def _encode_many(message: Message, queue_ids: bytes) -> bytes:
 
 
 def decode_message(payload: bytes, position: int) -> tuple[Message, bytes]:
-    """The message and its queue ids, from what ``encode_message`` wrote."""
+    """Return the message and its queue ids, as written by ``encode_message``."""
     seq, arrived_ms, expires_ms, priority, flags, queues, header_size = _HEAD.unpack_from(payload)
     ids_at = _HEAD.size
     if flags & _MANY:
@@ -123,7 +123,7 @@ def decode_message(payload: bytes, position: int) -> tuple[Message, bytes]:
 
 
 def placed(payload: bytes) -> tuple[int, int, int, tuple[int, ...], int]:
-    """What recovery needs of a journalled message: seq, expiry, priority, queue ids, body size."""
+    """What recovery needs from a journalled message: seq, expiry, priority, queue ids, body size."""
     seq, _, expires_ms, priority, flags, queues, header_size = _HEAD.unpack_from(payload)
     ids_at = _HEAD.size
     if flags & _MANY:

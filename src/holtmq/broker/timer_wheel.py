@@ -1,13 +1,13 @@
-"""Which deadlines have come, for a million timers that are mostly cancelled before theirs.
+"""Timers by deadline, for a million timers of which most are cancelled.
 
-Owns: the order of deadlines. Must not touch: clocks (``now`` comes in) and what a timer is for: it carries a
-payload and never calls anything.
+Owns: the order of deadlines. Must not touch: clocks (``now`` is an argument) and what a timer is for: it
+carries a payload and never calls anything.
 
-Timers lie in one bucket per millisecond, the milliseconds in a heap. A queue's TTL is the same for all its
-messages, so deadlines come in rising order and many to a millisecond: scheduling is an append, cancelling a
-count, and a bucket whose timers are all cancelled is gone at once. Measured with 1,000,000 timers of one TTL,
-200 to a millisecond, 99 % cancelled in order, against one heap of timers with lazy deletion: 1.3 s of CPU
-against 2.4 (firing 0.05 against 1.1), and 4 MB held against 184, since the heap keeps the cancelled ones.
+There is one bucket per millisecond, and a heap of milliseconds. A queue's TTL is the same for all its
+messages, so deadlines arrive in rising order, many per millisecond: scheduling is an append, cancelling
+a decrement, and a bucket is freed when its last timer is cancelled. Measured with 1,000,000 timers of one
+TTL, 200 per millisecond, 99 % cancelled in order, against one heap of timers with lazy deletion: 1.3 s of CPU
+against 2.4 (firing 0.05 against 1.1), and 4 MB held against 184, since the heap keeps cancelled timers.
 """
 
 from heapq import heapify, heappop, heappush
@@ -16,11 +16,11 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 _TICKS_PER_SECOND: Final = 1000
-_SMALL: Final = 8  # below this, sweeping costs more than the dead entries do
+_SMALL: Final = 8  # below this, a sweep costs more than the dead entries
 
 
 class Timer(Generic[T]):
-    """One deadline. Made by ``TimerWheel.schedule``."""
+    """One deadline, created by ``TimerWheel.schedule``."""
 
     __slots__ = ("_bucket", "at", "cancelled", "payload")
 
@@ -35,10 +35,10 @@ class Timer(Generic[T]):
         return self._bucket is not None
 
     def cancel(self) -> bool:
-        """Take it back, in constant time (amortised); False when it was due or cancelled already.
+        """Cancel in constant time (amortised); False when it was already due or cancelled.
 
-        A due timer is still marked, so that whoever works through a list from ``advance`` can skip a timer
-        that the work on an earlier one has made pointless.
+        A due timer is marked too: a caller that works through the list from ``advance`` can skip a timer that
+        an earlier one has made obsolete.
         """
         self.cancelled = True
         bucket = self._bucket
@@ -50,20 +50,20 @@ class Timer(Generic[T]):
 
 
 class TimerWheel(Generic[T]):
-    """Deadlines with payloads. The same deadline falls due in scheduling order."""
+    """Deadlines with payloads. Equal deadlines fall due in scheduling order."""
 
     def __init__(self) -> None:
-        self._buckets: dict[int, _Bucket[T]] = {}  # those with a waiting timer in them
-        self._ticks: list[int] = []  # heap; may name buckets that are gone, until swept
+        self._buckets: dict[int, _Bucket[T]] = {}  # only buckets with a waiting timer
+        self._ticks: list[int] = []  # heap; may name freed buckets until swept
         self._waiting = 0
 
     def __len__(self) -> int:
         return self._waiting
 
     def schedule(self, at: float, payload: T) -> Timer[T]:
-        """Wait until ``at``. A deadline in the past is due at the next ``advance``."""
-        # Truncation never turns the order of two deadlines round, and only timer.at decides what is due: the
-        # tick sorts into buckets, so its rounding can neither fire early nor drift.
+        """Add a timer for ``at``. A deadline in the past is due at the next ``advance``."""
+        # Truncation never reverses two deadlines, and only timer.at decides what is due. The tick only
+        # selects the bucket, so its rounding can neither fire a timer early nor make it drift.
         tick = int(at * _TICKS_PER_SECOND)
         bucket = self._buckets.get(tick)
         if bucket is None:
@@ -75,7 +75,7 @@ class TimerWheel(Generic[T]):
         return timer
 
     def advance(self, now: float) -> list[Timer[T]]:
-        """Every timer with ``at <= now``, earliest first; they wait no more."""
+        """Remove and return every timer with ``at <= now``, earliest first."""
         due: list[Timer[T]] = []
         now_tick = int(now * _TICKS_PER_SECOND)
         ticks = self._ticks
@@ -86,13 +86,13 @@ class TimerWheel(Generic[T]):
                 continue
             bucket.take_due(now, due)
             if bucket.live:
-                break  # only the bucket of this very millisecond can keep some back
+                break  # only the bucket of the current millisecond can have timers left
             del self._buckets[heappop(ticks)]
         self._waiting -= len(due)
         return due
 
     def next_due(self) -> float | None:
-        """The earliest deadline still waiting; None when there is none."""
+        """The earliest waiting deadline, or None."""
         ticks = self._ticks
         while ticks:
             bucket = self._buckets.get(ticks[0])
@@ -107,13 +107,13 @@ class TimerWheel(Generic[T]):
     def _drop_bucket(self, tick: int) -> None:
         del self._buckets[tick]
         if len(self._ticks) > _SMALL + 2 * len(self._buckets):
-            # Without this a day's TTL would keep a day of dead milliseconds: 86 million numbers.
+            # Otherwise a TTL of one day would keep a day of dead milliseconds: 86 million numbers.
             self._ticks = list(self._buckets)
             heapify(self._ticks)
 
 
 class _Bucket(Generic[T]):
-    """The timers of one millisecond, in scheduling order until somebody asks for the earliest."""
+    """The timers of one millisecond, in scheduling order until they are sorted by deadline."""
 
     __slots__ = ("_head", "_sorted", "_timers", "_wheel", "live", "tick")
 
@@ -122,7 +122,7 @@ class _Bucket(Generic[T]):
         self.live = 0
         self._wheel = wheel
         self._timers: list[Timer[T]] = []
-        self._head = 0  # all before it are cancelled
+        self._head = 0  # all timers before it are cancelled
         self._sorted = True
 
     def add(self, timer: Timer[T]) -> None:
@@ -133,11 +133,11 @@ class _Bucket(Generic[T]):
         self.live += 1
 
     def lose_one(self) -> None:
-        """One timer was cancelled. Its entry goes when half are dead, so memory follows what is alive."""
+        """Count a cancelled timer. Dead entries are removed when they are over half, which bounds memory."""
         self.live -= 1
         self._wheel._forget_one()
         if not self.live:
-            self._timers.clear()  # breaks the cycle timer list -> timer, so memory goes without the collector
+            self._timers.clear()  # breaks the cycle between list and timer: no garbage collection needed
             self._wheel._drop_bucket(self.tick)
         elif len(self._timers) > _SMALL and self.live * 2 < len(self._timers):
             self._timers = [timer for timer in self._timers if not timer.cancelled]
@@ -166,8 +166,8 @@ class _Bucket(Generic[T]):
 
     def _sort(self) -> None:
         if not self._sorted:
-            # Stable, and later arrivals are always behind: equal deadlines keep their scheduling order. The
-            # part before the head is dead, but it may now be mixed with the living.
+            # The sort is stable and new timers are appended, so equal deadlines keep their scheduling order.
+            # Cancelled timers before the head may get mixed with waiting ones, so the head starts over.
             self._timers.sort(key=_deadline)
             self._head = 0
             self._sorted = True

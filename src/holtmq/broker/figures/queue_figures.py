@@ -1,7 +1,7 @@
-"""What happened to the messages of one work queue, counted by the batch.
+"""Counters of one work queue's messages, updated per batch.
 
-Owns: the counters, and how many messages came in, which nothing counts: all that ever came is still there or
-has left in one of the counted ways. Must not touch: clocks, rules.
+Owns: the counters. The number of published messages is not counted but derived: each is still in the queue
+or has left in one of the counted ways. Must not touch: clocks, rules.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Totals(NamedTuple):
-    """Since the node started."""
+    """Totals since the node started."""
 
     published: int
     delivered: int
@@ -21,25 +21,25 @@ class Totals(NamedTuple):
 
 
 class QueueFigures:
-    """Counters that only go up; ``ring`` is there once the queue has been used."""
+    """Counters that only go up; ``ring`` is set once the queue has been used."""
 
     __slots__ = ("acked", "delivered", "dropped", "purged", "returned", "ring", "there_before")
 
     def __init__(self) -> None:
-        self.delivered = 0  # handed to a consumer or a single get, again or not
+        self.delivered = 0  # to a consumer or by basic.get, redeliveries included
         self.acked = 0
-        self.returned = 0  # came back without a verdict
-        self.dropped = 0  # rejected, expired, too many, or returned too often: dead-lettered or gone
+        self.returned = 0  # without ack or reject
+        self.dropped = 0  # rejected, expired, over a limit, or returned too often: dead-lettered or deleted
         self.purged = 0
-        self.there_before = 0  # recovered from the journal: they did not come in now
+        self.there_before = 0  # recovered from the journal, not published since the start
         self.ring: Ring | None = None
 
     def recovered(self, queue: "WorkQueue") -> None:
-        """What the queue holds now was there before this node started."""
+        """Note that the queue's present messages were recovered, not published."""
         self.there_before = _present(queue) + self.acked + self.dropped + self.purged
 
     def totals(self, queue: "WorkQueue") -> Totals:
-        """The counters now."""
+        """The current totals."""
         gone = self.acked + self.dropped + self.purged
         return Totals(_present(queue) + gone - self.there_before, self.delivered, self.acked)
 

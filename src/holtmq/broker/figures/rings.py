@@ -1,7 +1,7 @@
-"""How often something happened lately: counts by second for a minute, by minute for some hours.
+"""Recent rates: counts per second for a minute, per minute for three hours.
 
-Owns: the fixed-size rings and the rates derived from them. Must not touch: clocks (the second comes in), what
-is counted. A ring costs the same however busy or long its life is: about 2 KiB for three series.
+Owns: the fixed-size rings and the rates derived from them. Must not touch: clocks (the second is an
+argument), what is counted. A ring always has the same size: about 2 KiB for three series.
 """
 
 from array import array
@@ -10,17 +10,17 @@ from typing import Final
 
 SECONDS: Final = 60
 MINUTES: Final = 180
-RATE_SECONDS: Final = 5  # a rate is the mean over so many complete seconds
+RATE_SECONDS: Final = 5  # a rate is the mean over this many complete seconds
 _MOST: Final = 0xFFFFFFFF
 
 
 class Ring:
-    """Counts of several series that only go up."""
+    """Recent counts of several series that only go up."""
 
     __slots__ = ("_last", "_minute", "_minutes", "_second", "_seconds", "_series")
 
     def __init__(self, totals: Sequence[int], second: int) -> None:
-        """``totals`` are where the series stand now: only what comes on top is counted."""
+        """``totals`` are the current values: only increases from there are counted."""
         self._series = len(totals)
         self._last = list(totals)
         self._second = second
@@ -29,7 +29,7 @@ class Ring:
         self._minutes = array("I", bytes(4 * self._series * MINUTES))
 
     def record(self, second: int, totals: Sequence[int]) -> None:
-        """Count what was added since the last record to ``second``."""
+        """Add the increase since the last call to the count of ``second``."""
         self._advance(second)
         at = self._second % SECONDS * self._series
         minute_at = self._minute % MINUTES * self._series
@@ -41,7 +41,7 @@ class Ring:
             self._last[series] = total
 
     def rates(self, second: int) -> list[float]:
-        """Per second, over the last complete seconds before ``second``."""
+        """Rates per second, over the last complete seconds before ``second``."""
         self._advance(second)
         sums = [0] * self._series
         for back in range(1, RATE_SECONDS + 1):
@@ -51,23 +51,23 @@ class Ring:
         return [total / RATE_SECONDS for total in sums]
 
     def by_second(self, second: int) -> list[list[int]]:
-        """For each series its counts in the last minute, oldest first; the present second is not in it."""
+        """Counts per series for the last minute, oldest first, without the current second."""
         self._advance(second)
         return self._read(self._seconds, SECONDS, self._second)
 
     def by_minute(self, second: int) -> list[list[int]]:
-        """For each series its counts in the last hours, oldest first, the present minute last."""
+        """Counts per series for the last three hours, oldest first, the current minute last."""
         self._advance(second)
         return self._read(self._minutes, MINUTES, self._minute + 1)
 
     def recent_minutes(self, second: int, count: int) -> list[tuple[int, ...]]:
-        """The series of the last ``count`` complete minutes, oldest first."""
+        """The counts of the last ``count`` complete minutes, oldest first."""
         self._advance(second)
         places = [(self._minute - back) % MINUTES * self._series for back in range(count, 0, -1)]
         return [tuple(self._minutes[at : at + self._series]) for at in places]
 
     def is_idle(self, second: int) -> bool:
-        """Whether nothing was counted in all the time that the ring spans."""
+        """Whether nothing was counted in the time that the ring covers."""
         self._advance(second)
         return not any(self._minutes)
 

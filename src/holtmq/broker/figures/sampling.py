@@ -1,7 +1,7 @@
-"""Once a second: the counters of the queues that were used go into their rings, and into the node's sums.
+"""Once a second, adds the counters of the used queues to their rings and to the node's sums.
 
-Owns: which queues have a ring, and the sums over all queues. Must not touch: clocks (the time comes in),
-counting. The cost depends on the queues that were used in that second, not on how many there are.
+Owns: which queues have a ring, and the sums over all queues. Must not touch: clocks (the time is an
+argument), counting. The cost depends on the queues used in that second, not on how many exist.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _NOTHING: Final = Totals(0, 0, 0)
 
 
 class Sampler:
-    """The rings of a node: one for each queue in use, and one over all of them."""
+    """The rings of a node: one per used queue, and one for all queues together."""
 
     def __init__(self, second: int) -> None:
         self.node = Ring(_NOTHING, second)
@@ -29,7 +29,7 @@ class Sampler:
         self._levels: dict[int, tuple[int, int]] = {}
 
     def sample(self, second: int, used: Iterable[WorkQueue], counters: QueueCounters) -> None:
-        """Read the work queues in ``used`` and the partitioned queues that ``counters`` saw used."""
+        """Sample the work queues in ``used``, and the partitioned queues that ``counters`` lists as used."""
         for queue in used:
             if not queue.is_stream:
                 self._sample_work(second, queue)
@@ -71,5 +71,5 @@ class Sampler:
 
 
 def totals_of(tally: QueueTally) -> Totals:
-    """The same three figures of a partitioned queue."""
+    """The totals of a partitioned queue."""
     return Totals(tally.push_messages, tally.pop_messages, tally.ack_success)

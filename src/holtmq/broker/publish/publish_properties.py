@@ -1,7 +1,7 @@
-"""What publishing asks of a message's properties, read once and cached by their bytes.
+"""What publishing needs from a message's properties, parsed once and cached by their bytes.
 
 Owns: the meaning of delivery mode, priority, expiration, CC, BCC, x-delay, reply-to and user id.
-Must not touch: the properties nobody asks about; they pass through raw.
+Must not touch: all other properties; they pass through raw.
 """
 
 from typing import Final
@@ -23,14 +23,14 @@ DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 _PERSISTENT: Final = 2
 _MAX_TTL_MS: Final = 2**32 - 1
 _CACHE_BYTES: Final = 2 << 20
-_CACHED_BYTES_MAX: Final = 2_048  # a header may fill a frame; thousands of those are not worth the memory
-_ENTRY_BYTES: Final = 800  # what traits take, about, with a decoded table
+_CACHED_BYTES_MAX: Final = 2_048  # a header may fill a frame; large ones are not worth the memory
+_ENTRY_BYTES: Final = 800  # approximate size of traits with a decoded table
 _SLOTS: Final = 4_096
-_BASIC_HEADER: Final = b"\x00\x3c\x00\x00"  # the class, and a weight of zero
+_BASIC_HEADER: Final = b"\x00\x3c\x00\x00"  # class 60 and weight 0
 
 
 class Traits:
-    """The rules' view of one set of property bytes."""
+    """The properties that the publish rules use, for one sequence of property bytes."""
 
     __slots__ = (
         "_headers",
@@ -55,30 +55,30 @@ class Traits:
         self.direct_reply = found.reply_to == DIRECT_REPLY_TO
         self._headers: FieldTable | None = None if found.headers_at else {}
         self.extra_keys: list[str] = []
-        self.visible_bytes: bytes | None = None  # property bytes without BCC, when there was one
-        # The table is decoded only when these bytes say that it may hold something of ours.
+        self.visible_bytes: bytes | None = None  # property bytes without BCC, if there was one
+        # Decode the table only if its bytes may contain CC or BCC.
         if found.headers_at and b"CC" in self.property_bytes:
             self.extra_keys = _keys(self.headers, "CC") + _keys(self.headers, "BCC")
             if "BCC" in self.headers:
                 visible = {key: value for key, value in self.headers.items() if key != "BCC"}
                 self.visible_bytes = with_headers(self.property_bytes, visible, drop_expiration=False)
-        # Nothing here can change where a message goes by its key or what is delivered.
+        # Nothing here changes the route by key, or the bytes delivered.
         self.plain = not self.extra_keys and self.user_id is None and not self.direct_reply
 
     @property
     def headers(self) -> FieldTable:
-        """The headers table, decoded when first asked for."""
+        """The headers table, decoded on first use."""
         if self._headers is None:
             self._headers = raw_headers(self.property_bytes)
         return self._headers
 
     @property
     def delay_ms(self) -> int:
-        """What a delayed exchange is asked to wait."""
+        """The delay requested from a delayed exchange."""
         return delay_of(self.headers)
 
     def hash_properties(self) -> dict[str, object]:
-        """The properties a consistent-hash exchange may look at."""
+        """The properties that a consistent-hash exchange can use."""
         properties = decode_properties(self.property_bytes)
         return {
             "message_id": properties.message_id,
@@ -88,9 +88,9 @@ class Traits:
 
 
 class TraitsCache:
-    """Traits by property bytes, for publishers that repeat themselves and cannot go the short way.
+    """Traits by property bytes, for publishes that repeat their properties and cannot take the fast path.
 
-    Nothing is kept at first sight, since most properties hold an id that never comes again.
+    Nothing is cached on first use, since most properties contain an id that never repeats.
     """
 
     __slots__ = ("_bytes", "_seen", "by_bytes")
@@ -101,12 +101,12 @@ class TraitsCache:
         self._seen = [0] * _SLOTS  # the last hash of each slot
 
     def of(self, header: bytes) -> Traits:
-        """Traits of a content header; CodecError or Conflict when it makes no sense."""
+        """Traits of a content header. Raises CodecError or Conflict if it is invalid."""
         property_bytes = header[PROPERTIES_AT:]
         found = self.by_bytes.get(property_bytes)
         if found is not None and header.startswith(_BASIC_HEADER):
             return found
-        body_size(header)  # refuses what is not a basic content header
+        body_size(header)  # raises if it is not a basic content header
         traits = Traits(header)
         hashed = hash(property_bytes)
         slot = hashed % _SLOTS

@@ -1,8 +1,8 @@
-"""Messages arrive: publish, place, delay, and what is journalled as one.
+"""Incoming messages: publish, enqueue, delay, and what is journalled as one record.
 
-Owns: the way of a message into its queues, batches that become one atomic record. Must not touch: how
-messages leave (``flow.py``), topology changes (``broker.py``), sockets, clocks: ``now_ms`` is set by
-whoever calls.
+Owns: how a message gets into its queues; batches that become one atomic record. Must not touch: how
+messages leave (``flow.py``), topology changes (``broker.py``), sockets, clocks: the caller sets
+``now_ms``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from holtmq.wire.property_walker import PropertyWalkers
 
 
 class PublishOutcome(IntEnum):
-    """What became of a publish."""
+    """The result of a publish."""
 
     PLACED = 0  # in memory: confirmed at once
     JOURNALLED = 1  # confirmed when durable
-    UNROUTED = 2  # no queue wanted it
+    UNROUTED = 2  # no queue matched
     REFUSED = 3  # a queue was full
 
 
@@ -51,7 +51,7 @@ _MESSAGE: Final = int(Kind.MESSAGE)
 
 
 class Publishing:
-    """Takes messages in and puts them where they wait: in queues, or in the journal until they are due."""
+    """Accepts messages and puts them into queues, or into the journal until their delay ends."""
 
     __slots__ = (
         "_batch",
@@ -77,9 +77,9 @@ class Publishing:
         self.journal = journal
         self.memory = MemoryBudget()
         self.damage = DamageList(journal)
-        self.cross_kind: CrossKindJournal | None = None  # where there are partitioned queues
+        self.cross_kind: CrossKindJournal | None = None  # if there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
-        self.gathered: list[PushItem] = []  # for streams, taken in this read and not written yet
+        self.gathered: list[PushItem] = []  # stream publishes of this read, not written yet
         self.pager = MessagePager(journal, spill or MemorySpill())
         self.vhosts = vhosts
         self.traits = TraitsCache()
@@ -87,15 +87,13 @@ class Publishing:
         self.timers: TimerWheel[Callable[[], None]] = TimerWheel()
         self.now_ms = 0
         self.seq = 0
-        self.dirty: list[WorkQueue] = []  # queues with something to do in this turn
-        self.on_dirty: Callable[[], None] = _nothing  # told when the first queue becomes dirty
-        self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due
+        self.dirty: list[WorkQueue] = []  # queues with work in this turn
+        self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
+        self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due time
         self._batch: Batch | None = None
 
-    # -- publishing ------------------------------------------------------------------------------
-
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
-        """Take a message in. (Plain AMQP publishes go a shorter way, ``amqp/publish_run.py``.)"""
+        """Publish a message. (Plain AMQP publishes take a faster path, ``amqp/publish_run.py``.)"""
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
         now_ms = self.now_ms
@@ -127,7 +125,7 @@ class Publishing:
             message.position = self.journal.append(_MESSAGE, encode_message(message, route.durable_ids))
             outcome = _JOURNALLED
         queue = route.only_queue
-        if queue is not None:  # place(), for the most common route
+        if queue is not None:  # place(), inlined for the most common route
             fifo = queue.fifo
             if fifo is None:
                 fifo = queue.fifos[traits.priority]
@@ -144,7 +142,7 @@ class Publishing:
         return outcome
 
     def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
-        """``publish`` for whoever calls ``write_gathered`` as soon as anything but a publish follows."""
+        """``publish`` for a caller that calls ``write_gathered`` before it does anything but publish."""
         if (
             route.streams
             and self.stream_publishes is not None
@@ -154,7 +152,7 @@ class Publishing:
         return self.publish(route, traits, header, body)
 
     def write_gathered(self) -> None:
-        """What this read has published to streams becomes true."""
+        """Write what this read has published to streams."""
         if self.gathered and self.stream_publishes is not None:
             self.stream_publishes.write()
 
@@ -176,7 +174,7 @@ class Publishing:
                 self._enforce_limits(queue)
 
     def touch(self, queue: WorkQueue) -> None:
-        """Something changed for this queue: look at it before the turn ends."""
+        """Mark a changed queue, so that it is processed before the turn ends."""
         if not queue.dirty:
             queue.dirty = True
             if not self.dirty:
@@ -184,12 +182,12 @@ class Publishing:
             self.dirty.append(queue)
 
     def _publish_special(self, route: Route, traits: Traits, message: Message) -> PublishOutcome:
-        """Everything that is not a plain message on a plain route."""
+        """Publish anything but a plain message on a plain route."""
         if self.gathered:
-            self.write_gathered()  # those came first
+            self.write_gathered()  # they were published first
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
-        # A transaction's routes may be older than the topology it is committed to.
+        # A transaction's routes may be older than the topology at its commit.
         needs = not route.simple or self._batch is not None
         for key in (route.routing_key, *traits.extra_keys):
             if not needs and key is route.routing_key:
@@ -203,7 +201,7 @@ class Publishing:
             )
             queues.update((queue.name, queue) for queue in result.queues)
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
-        for exchange, delay_ms in delays.items():  # all keys, and BCC with them, are routed when it is due
+        for exchange, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
             self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
@@ -250,7 +248,7 @@ class Publishing:
             return bool(ids) or any(queue.is_stream for queue in queues)
         streams = [(queue, message) for queue in queues if queue.is_stream]
         if streams:
-            # A partitioned queue writes every message down, persistent or not; here with the others' record.
+            # A partitioned queue journals transient messages too; here in one record with the work queues.
             assert self.cross_kind is not None
             records = [(int(Kind.MESSAGE), encode_message(message, ids))] if ids else []
             positions = self.cross_kind.write(records, streams)
@@ -265,7 +263,7 @@ class Publishing:
     def _place_unconfirmed(
         self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
     ) -> bool:
-        """Place what no publisher can be told about; what a full queue refuses may be its dead letter."""
+        """Enqueue a message that has no publisher to refuse to; a full queue may dead-letter it instead."""
         assert self._batch is not None
         if not message.persistent and any(queue.always_persists for queue in queues):
             message.persistent = True
@@ -290,30 +288,28 @@ class Publishing:
             queue.dispatch(self.now_ms, self.pager)
             queue.shed_excess(self.pager)
 
-    # -- atomic batches --------------------------------------------------------------------------
-
     @property
     def in_batch(self) -> bool:
-        """Between ``begin`` and ``commit``."""
+        """Whether a batch is open, between ``begin`` and ``commit``."""
         return self._batch is not None
 
     @property
     def batch_bytes(self) -> int:
-        """About how much the batch has to write so far."""
+        """Approximate size of the batch so far."""
         return 0 if self._batch is None else self._batch.size
 
     def begin(self) -> None:
-        """From here to ``commit`` everything journalled is one record."""
+        """Open a batch: everything journalled until ``commit`` is one record."""
         assert self._batch is None
-        self.write_gathered()  # what came before is not part of it
+        self.write_gathered()  # earlier publishes are not part of the batch
         self._batch = Batch()
 
     def abort(self) -> None:
-        """Give the batch up."""
+        """Discard the batch."""
         self._batch = None
 
     def commit(self) -> bool:
-        """Write the batch, then place its messages. True if something was journalled."""
+        """Write the batch, then enqueue its messages. True if something was journalled."""
         batch = self._batch
         assert batch is not None
         self.abort()
@@ -336,10 +332,8 @@ class Publishing:
             self.schedule_delayed(positions[index], persistent, due_ms)
         return bool(records) or together
 
-    # -- delayed messages ------------------------------------------------------------------------
-
     def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
-        """Take a persistent message in that goes to its exchange when the time has come."""
+        """Accept a persistent message that is routed after a delay."""
         self.seq += 1
         message = Message(self.seq, route.address, header, body, self.now_ms, 0, 0, True)
         self._delay(message, route.vhost.name, route.exchange.name, self.now_ms + delay_ms)
@@ -353,7 +347,7 @@ class Publishing:
         self.schedule_delayed(self.journal.append(kind, payload), message.persistent, due_ms)
 
     def schedule_delayed(self, position: int, persistent: bool, due_ms: int) -> None:
-        """A message in the journal is due at a time (also after a restart)."""
+        """Set a timer for a delayed message in the journal (also after a restart)."""
         self.delayed[position] = (persistent, due_ms)
         self.at(due_ms, lambda: self._delay_ended(position))
 
@@ -366,12 +360,12 @@ class Publishing:
         except RecordUnreadable as error:
             self.damage.note("delayed", "", "", error)
             if not error.dropped:
-                self.delayed[position] = waiting  # without a timer: it stays where it is
+                self.delayed[position] = waiting  # without a timer: it stays in the journal
             elif waiting[0]:
                 self.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
         except BaseException:
             self.abort()
-            self.delayed[position] = waiting  # so that a checkpoint keeps it: a restart tries again
+            self.delayed[position] = waiting  # so that a checkpoint keeps it, and a restart tries again
             raise
 
     def _place_delayed(self, position: int, persistent: bool) -> None:
@@ -401,12 +395,12 @@ class Publishing:
         self.commit()
 
     def at(self, due_ms: int, action: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Run an action at a time."""
         self.timers.schedule(due_ms / 1000, action)
 
 
 def _delay_served(header: bytes, traits: Traits) -> bytes:
-    """Say that the message has waited, as RabbitMQ's plugin does: by a negative x-delay. BCC goes, too."""
+    """Negate x-delay, as RabbitMQ's plugin does, to show that the message has waited; remove BCC."""
     headers = {key: value for key, value in traits.headers.items() if key != "BCC"}
     headers["x-delay"] = -traits.delay_ms
     properties = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)

@@ -1,7 +1,7 @@
-"""What is written as one record, and happens when it is: all of it or nothing.
+"""What is written as one record, all or nothing.
 
-Owns: the records so far, and what waits for their positions. Must not touch: the journal, queues; whoever
-opened the batch writes it and then places its messages.
+Owns: the records so far, and what needs their positions. Must not touch: the journal, queues; the caller
+that opened the batch writes it and then enqueues its messages.
 """
 
 from collections.abc import Sequence
@@ -15,59 +15,59 @@ DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 
 
 class Batch:
-    """Between ``begin`` and ``commit``."""
+    """The changes between ``begin`` and ``commit``."""
 
     __slots__ = ("_bytes", "_on_the_way", "delays", "passed_on", "placements", "records")
 
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes]] = []
-        # A message, its queues, and which record it is (-1: none).
+        # A message, its queues, and the index of its record (-1: none).
         self.placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
-        self.delays: list[tuple[int, bool, int]] = []  # which record, persistent, due
-        self.passed_on: list[DeadLetterOn] = []  # dead letters refused again
-        self._bytes = 0  # of the records
+        self.delays: list[tuple[int, bool, int]] = []  # index of the record, persistent, due time
+        self.passed_on: list[DeadLetterOn] = []  # refused by a full queue, to be dead-lettered from there
+        self._bytes = 0  # size of the records
         self._on_the_way: dict[int, tuple[int, int]] = {}  # queue id -> messages and bytes
 
     def add(self, kind: int, payload: bytes) -> int:
-        """One more record; which one it is."""
+        """Add a record; return its index."""
         records = self.records
         records.append((kind, payload))
         self._bytes += len(payload)
         return len(records) - 1
 
     def on_the_way(self, queue: WorkQueue) -> tuple[int, int]:
-        """How many messages, and bytes of them, are sure to come to a queue that may refuse more."""
+        """Messages and bytes in this batch for a queue that refuses publishers when full."""
         return self._on_the_way.get(queue.id, (0, 0))
 
     def send(self, queue: WorkQueue, size: int) -> None:
-        """One more is sure to come."""
+        """Count one more message for a queue."""
         count, total = self.on_the_way(queue)
         self._on_the_way[queue.id] = count + 1, total + size
 
     @property
     def for_streams(self) -> list[tuple[WorkQueue, Message]]:
-        """What partitioned queues write down themselves, together with the records."""
+        """Messages that partitioned queues write themselves, together with the records."""
         return [
             (queue, message) for message, queues, _ in self.placements for queue in queues if queue.is_stream
         ]
 
     @property
     def size(self) -> int:
-        """About how many bytes it has to write."""
+        """Approximate size in bytes."""
         streams = sum([len(message.body) + len(message.header) for _, message in self.for_streams])
         return streams + self._bytes
 
 
 class CrossKindJournal(Protocol):
-    """Whoever writes one record for work queues and partitioned queues together."""
+    """Writes one record for work queues and partitioned queues together."""
 
     @property
     def pending(self) -> bool:
-        """Whether the batch that ends has something for partitioned queues beside what was published."""
+        """Whether the open batch has more for partitioned queues than what was published."""
         ...
 
     def write(
         self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
     ) -> list[int]:
-        """Write these records and place these messages on streams; where the records are."""
+        """Write these records and put these messages on streams; return the records' positions."""
         ...

@@ -1,6 +1,6 @@
-"""Where a publish goes, worked out once per exchange and key.
+"""Where a publish goes, computed once per exchange and key.
 
-Owns: the resolved route, which publishers may keep until their vhost's version changes. Must not touch:
+Owns: the resolved route, which publishers may cache until their vhost's version changes. Must not touch:
 messages in queues.
 """
 
@@ -14,7 +14,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 
 
 class Route:
-    """An exchange and a routing key, with the queues they lead to as long as ``simple``."""
+    """An exchange and a routing key; if ``simple``, its queues are the same for every message."""
 
     __slots__ = (
         "address",
@@ -33,7 +33,7 @@ class Route:
 
     def __init__(self, vhost: VHost, exchange: Exchange[WorkQueue], routing_key: str, address: bytes) -> None:
         self.vhost = vhost
-        self.version = vhost.version  # beyond it, a transaction that has kept the route asks again
+        self.version = vhost.version  # if it has changed, a transaction that kept the route resolves it again
         self.exchange = exchange
         self.routing_key = routing_key
         self.address = address
@@ -41,15 +41,15 @@ class Route:
         self.queues = result.queues
         self.durable_ids = durable_ids(result.queues)
         self.persists = any(queue.always_persists for queue in result.queues)
-        # One queue without limits: the common case, placed without a loop.
+        # One queue without limits: the common case, enqueued without a loop.
         self.only_queue = (
             result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
         )
-        # Otherwise each message has its own say: headers, a delay, or a queue that may refuse it.
+        # Otherwise the route depends on the message: headers, a delay, or a queue that may refuse it.
         self.simple = not result.depends_on_message and not any(
             q.refuses_when_full or q.is_stream for q in result.queues
         )
-        # Where every message goes to partitioned queues and nowhere else, a read's messages are gathered.
+        # If every message goes only to partitioned queues, the messages of one read are gathered.
         streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))
         gathered = not result.depends_on_message and len(streams) == len(result.queues)
         self.streams = streams if gathered else ()

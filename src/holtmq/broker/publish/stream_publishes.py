@@ -1,7 +1,7 @@
-"""Publishes that lead to streams alone, gathered while a read lasts and pushed as one.
+"""Publishes that go only to streams, gathered during one read and pushed together.
 
-Owns: what was taken and is not written yet, and how much of that there may be. Must not touch: publishes that
-also concern work queues (``publishing.py``), how a push is decided (``PartitionedService``), clocks.
+Owns: the publishes not written yet, and how many there may be. Must not touch: publishes that also go to
+work queues (``publishing.py``), how a push is decided (``PartitionedService``), clocks.
 """
 
 import sys
@@ -17,16 +17,16 @@ from holtmq.broker.publish.routes import Route
 from holtmq.broker.streams.envelopes import Envelope, envelope_of, to_payload
 from holtmq.broker.streams.stream_queue import StreamQueue
 
-_BYTES_MAX: Final = 1 << 20  # a read is smaller; contents that came in pieces may not be
-_ENVELOPES_MAX: Final = 8  # on one route: publishers repeat their properties, or change them every time
+_BYTES_MAX: Final = 1 << 20  # a read is smaller, but bodies received in several frames may exceed it
+_ENVELOPES_MAX: Final = 8  # per route: publishers either repeat their properties or change them every time
 _ENVELOPE_BYTES_MAX: Final = 2_048
 
 
 class StreamPublishes:
-    """A push costs as much as half a dozen of its messages: so what one read published is one push.
+    """Combines the stream publishes of one read into one push: a push costs as much as six messages.
 
-    Between the first ``take`` and ``write`` nobody else may have a turn. Then room that was counted at the
-    first is still there at the end, and no reader can tell that the messages came together.
+    No other code may run between the first ``take`` and ``write``. Then the room counted at first is still
+    there at the end, and no reader can see that the messages were combined.
     """
 
     __slots__ = ("_bytes", "_items", "_new_id", "_now", "_room", "_service")
@@ -38,15 +38,15 @@ class StreamPublishes:
         now: Callable[[], float],
         new_id: Callable[[], str],
     ) -> None:
-        self._items = items  # the flow's own list: whether there are any is asked once a frame
+        self._items = items  # shared with the flow, which checks it once per frame
         self._service = service
         self._now = now
         self._new_id = new_id
-        self._room: dict[int, int] = {}  # by queue id: how many more fit behind those that were taken
+        self._room: dict[int, int] = {}  # by queue id: how many more messages fit
         self._bytes = 0
 
     def take(self, route: Route, traits: Traits, body: bytes) -> bool:
-        """Take a message in, for all streams of its route; if not, it has to go the long way."""
+        """Accept a message for all streams of its route; if False, the caller must use ``publish``."""
         envelope = route.envelopes.get(traits)
         if envelope is None:
             envelope = self._envelope(route, traits)
@@ -76,9 +76,9 @@ class StreamPublishes:
         return True
 
     def write(self) -> None:
-        """Push what was taken, as one record of the journal."""
+        """Push the gathered messages as one journal record."""
         items = self._items[:]
-        self._items.clear()  # whatever comes of it, it is not tried again
+        self._items.clear()  # even if the push fails, it is not tried again
         self._bytes = 0
         if items:
             self._service.push_with(items, self._now(), ())
@@ -86,7 +86,7 @@ class StreamPublishes:
     @staticmethod
     def _envelope(route: Route, traits: Traits) -> Envelope | None:
         if traits.extra_keys or traits.visible_bytes is not None:
-            return None  # more routes than one, or a header that is not kept as it came
+            return None  # several keys to route, or a header that must be rewritten
         envelope = envelope_of(route.exchange.name, route.routing_key, traits)
         if len(traits.property_bytes) <= _ENVELOPE_BYTES_MAX:
             if len(route.envelopes) >= _ENVELOPES_MAX:
@@ -96,9 +96,9 @@ class StreamPublishes:
 
     def _room_of(self, stream: StreamQueue) -> int:
         if stream.deleted:
-            return 0  # the route is older than that
+            return 0  # the route is older than the deletion
         log = stream.log
         if log is not None:
             return room_left(log)
-        # The first message makes the log, with whatever limit is the default.
+        # The first message creates the log with the default limit.
         return 1 if self._service.store.default_config.max_size else sys.maxsize

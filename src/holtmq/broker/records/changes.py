@@ -13,33 +13,33 @@ from holtmq.wire.tables import FieldTable, decode_table, encode_table
 
 
 class Kind(IntEnum):
-    """Record kinds; the numbers are on disk, so they never change their meaning."""
+    """Record kinds. The numbers are on disk, so their meaning never changes."""
 
-    MESSAGE = 16  # a message and the work queues it was placed on
-    SETTLED = 17  # positions that left a work queue for good
-    PAGED = 18  # a transient message that is delayed; a restart forgets it
+    MESSAGE = 16  # a message and its work queues
+    SETTLED = 17  # positions that were removed from a work queue
+    PAGED = 18  # a delayed transient message; a restart drops it
     CHANGE = 19  # one of the structs below
-    DELIVERED = 20  # highest seq a queue has handed out
-    RETURNED = 21  # how often messages came back
-    DELAYED = 22  # a message that waits for its time, and where it goes then
+    DELIVERED = 20  # highest seq that a queue has delivered
+    RETURNED = 21  # how often messages were returned
+    DELAYED = 22  # a delayed message, and where it goes afterwards
     DELAY_ENDED = 23
     QUEUE_STATE = 24  # checkpoint: what one work queue holds
     COUNTERS = 25  # checkpoint: sequence numbers
-    PURGED = 26  # a work queue was emptied but for these positions
-    DELAY_STATE = 27  # checkpoint: what waits for its time
-    DAMAGED = 28  # messages that cannot be read and were set aside
+    PURGED = 26  # a work queue was purged, except these positions
+    DELAY_STATE = 27  # checkpoint: delayed messages
+    DAMAGED = 28  # messages that cannot be read
     PARTITIONED = 32  # events of partitioned queues
     PARTITIONED_BODY = 33  # one message's body; the events it belongs to follow in the same batch
     PARTITIONED_QUEUE = 34  # checkpoint: one partitioned queue
-    PARTITIONED_COUNTERS = 35  # checkpoint: numbers not to be used twice, and the switches
+    PARTITIONED_COUNTERS = 35  # checkpoint: numbers that must not be reused, and the switches
     SWITCHED = 36  # maintenance was turned on or off
-    SPOOLED = 37  # where the bodies before it go once maintenance ends
-    UNSPOOLED = 38  # so many of the spool's oldest have gone there
+    SPOOLED = 37  # where the preceding bodies go when maintenance ends
+    UNSPOOLED = 38  # how many of the oldest spooled messages were pushed to their queues
     SPOOL_STATE = 39  # checkpoint: the spool
     STREAM = 40  # queries of stream processors and their state
     KEYED = 41  # key-value rows, locks among them
-    TIMED = 42  # messages that wait for their time
-    STAGED = 43  # rows of an outside writer's batch, the bodies before it; nobody sees them yet
+    TIMED = 42  # messages with a delivery time
+    STAGED = 43  # rows of an external writer's batch, after their bodies; not visible yet
     STAGE_COMMITTED = 44  # a staged batch became messages
     STAGING_STATE = 45  # checkpoint: what is staged, and which batches were committed
     DELIVERY_STATE = 46  # checkpoint: the newest deliveries of one partitioned queue
@@ -153,18 +153,18 @@ class TopicPermissionPut(Change, tag="topic-permission+", frozen=True):
 class TopicPermissionDeleted(Change, tag="topic-permission-", frozen=True):
     user: str
     vhost: str
-    exchange: str | None  # None: all of them
+    exchange: str | None  # None: all exchanges
 
 
 class VhostLimitsPut(Change, tag="vhost-limits", frozen=True):
-    """All limits of a vhost; none are no entry."""
+    """All limits of a vhost; empty: no limits."""
 
     vhost: str
     limits: dict[str, int]
 
 
 class UserLimitsPut(Change, tag="user-limits", frozen=True):
-    """All limits of a user; none are no entry."""
+    """All limits of a user; empty: no limits."""
 
     user: str
     limits: dict[str, int]
@@ -227,7 +227,7 @@ def encode_change(change: AnyChange) -> bytes:
 
 
 def decode_change(payload: bytes) -> AnyChange:
-    """What ``encode_change`` wrote."""
+    """Decode the payload of a CHANGE record."""
     return _decoder.decode(payload)
 
 
@@ -237,5 +237,5 @@ def pack_table(arguments: FieldTable) -> bytes:
 
 
 def unpack_table(data: bytes) -> FieldTable:
-    """What ``pack_table`` wrote."""
+    """Decode what ``pack_table`` wrote."""
     return decode_table(data)[0]

@@ -1,4 +1,4 @@
-"""A checkpoint: records that stand for all state of now, so that a restart need not read all that led to it.
+"""A checkpoint: records of the whole current state, so that a restart need not read the log before it.
 
 Owns: the records of a checkpoint and which journal positions they refer to. Must not touch: files;
 reading the records back is ``recovery.py``.
@@ -41,7 +41,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 
 
 class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What one work queue holds, in a checkpoint."""
+    """The contents of one work queue, in a checkpoint."""
 
     id: int
     size: int
@@ -52,14 +52,14 @@ class QueueState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Counters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Numbers that must not be used twice."""
+    """Numbers that must not be reused."""
 
     seq: int
     last_queue_id: int
 
 
 class DelayState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Messages that wait for their time, by position."""
+    """Due times of delayed messages, by position."""
 
     due_ms: dict[int, int]
 
@@ -70,7 +70,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 def snapshot(
     broker: Broker, partitioned: PartitionedStore | None = None
 ) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
-    """Records that stand for all state of now, and the positions that it refers to, in any order."""
+    """Records of the whole current state, and the positions that it refers to, in any order."""
     records: list[tuple[int, bytes]] = [
         (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
     ]
@@ -104,14 +104,14 @@ def _outstanding(broker: Broker) -> dict[int, list[Message]]:
     for queue in broker.queues_by_id.values():
         for batch in queue.held_back.values():
             found.setdefault(queue.id, []).extend(batch)
-        if queue.outcasts:  # they could not be written; some (``reject-publish-dlx``) never were in the queue
+        if queue.outcasts:  # not written yet; some (``reject-publish-dlx``) were never in the queue
             outcasts = [message for _, message in queue.outcasts if message.position]
             found.setdefault(queue.id, []).extend(outcasts)
     return found
 
 
 def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[int]]) -> QueueState:
-    """What a restart needs of a queue; the positions of everything it holds go to ``live``."""
+    """What a restart needs of a queue; adds the positions of all its messages to ``live``."""
     store = queue.store
     fifos: dict[int, SpillingFifo] = dict(store.fifos) if isinstance(store, Levels) else {0: store}
     size, expiring = queue.bytes, queue.expiring
@@ -135,7 +135,7 @@ def _queue_state(queue: WorkQueue, outstanding: list[Message], live: list[array[
 
 
 def _with_out(runs: list[array[int]], out: list[int]) -> list[array[int]]:
-    """What is out has its place ahead of what waits or, where some of that came back before it, among it."""
+    """Merge outstanding positions: ahead of the ready ones, or among those that were returned earlier."""
     out.sort()
     merged: list[array[int]] = []
     for run in runs:

@@ -1,7 +1,7 @@
-"""Every kind of record by name, version and byte layout, for docs/journal-format.md.
+"""Every record kind with name, version and byte layout, for docs/journal-format.md.
 
-Owns: the table, read off the structures that encode the records wherever there is one. Must not touch:
-encoding. A layout that changes gets a new version here, and a former version's bytes must still be read.
+Owns: the table, derived from the structures that encode the records where there are any. Must not touch:
+encoding. A changed layout gets a new version here, and older versions must still be readable.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from holtmq.broker.records.changes import Kind
 
 
 class Layout(NamedTuple):
-    """How the payload of one kind lies in the log."""
+    """The payload layout of one record kind."""
 
     version: int
     text: str
 
 
 def _fields(kind: type) -> str:
-    """The fields of a structure, in the order in which they are encoded."""
+    """The fields of a structure, in encoding order."""
     return ", ".join(field.encode_name for field in msgspec.inspect.type_info(kind).fields)  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,6 @@
-"""The records of messages in motion, as bytes.
+"""Encoding of the records about messages: settled, delivered, returned, delayed.
 
-Owns: their layout. Must not touch: state; ``flow.py`` writes them, ``recovery.py`` folds them.
+Owns: their layout. Must not touch: state; ``flow.py`` writes them, ``recovery.py`` reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DELAYED: Final = struct.Struct("<QHH")  # due ms, length of vhost, length of ex
 
 
 def encode_delayed(message: Message, vhost: str, exchange: str, due_ms: int) -> bytes:
-    """A message that waits for its time, and where it goes then."""
+    """Payload of DELAYED: the message, its due time, and the exchange it goes to."""
     where = vhost.encode(), exchange.encode()
     return b"".join((_DELAYED.pack(due_ms, *map(len, where)), *where, encode_message(message, b"")))
 
@@ -30,7 +30,7 @@ def encode_mark(queue_id: int, seq: int) -> bytes:
 
 
 def encode_returned(rows: Iterable[tuple[int, int, int]]) -> bytes:
-    """Payload of RETURNED: (queue id, seq, count) of each."""
+    """Payload of RETURNED: one (queue id, seq, count) per message."""
     return b"".join([_RETURNED.pack(*row) for row in rows])
 
 
@@ -63,5 +63,5 @@ def decode_mark(payload: bytes) -> tuple[int, int]:
 
 
 def decode_returned(payload: bytes) -> Iterable[tuple[int, int, int]]:
-    """(queue id, seq, count) of a RETURNED record."""
+    """The (queue id, seq, count) rows of a RETURNED record."""
     return _RETURNED.iter_unpack(payload)

@@ -1,6 +1,6 @@
-"""State is a fold over the journal: this is the fold.
+"""Recovery: rebuilds the state by folding over the journal's records.
 
-Owns: what each record does to state at start-up. Must not touch: files; the journal hands records in.
+Owns: what each record does to the state at start-up. Must not touch: files; the journal passes records in.
 What a checkpoint consists of is in ``checkpoint.py``.
 """
 
@@ -69,11 +69,11 @@ _delay_decoder = msgspec.msgpack.Decoder(DelayState)
 _PARTITIONED = int(Kind.PARTITIONED)
 _MESSAGE: Final = int(Kind.MESSAGE)
 _KINDS: Final = frozenset(map(int, Kind))
-_TRIM: Final = 4096  # settled positions at the head of a queue that are worth a copy of the rest
+_TRIM: Final = 4096  # settled positions at a queue's head before the rest is copied
 
 
 class _Holding:
-    """A queue while the journal is read: 8 bytes a message, settled ones forgotten as they pass."""
+    """A queue while the journal is read: 8 bytes per message; settled ones are removed as they come."""
 
     __slots__ = (
         "bytes",
@@ -105,7 +105,7 @@ class _Holding:
         for level, packed in state.levels.items():
             positions = array("Q")
             positions.frombytes(packed)
-            level = self._level(level)  # the broker may keep fewer levels than it did
+            level = self._level(level)  # the broker may be configured with fewer levels than before
             if level in self.levels:
                 positions = array("Q", sorted([*self.levels[level], *positions]))
             self.levels[level] = positions
@@ -137,7 +137,7 @@ class _Holding:
                     while gone and head < len(positions) and positions[head] in gone:
                         gone.remove(positions[head])
                         head += 1
-                    if head >= _TRIM and head * 2 >= len(positions):  # a standby folds for days
+                    if head >= _TRIM and head * 2 >= len(positions):  # a standby reads for days
                         del positions[:head]
                         head = 0
                     self.heads[level] = head
@@ -172,21 +172,20 @@ class _Holding:
 
 
 def recover(broker: Broker, recovery: Recovery, partitioned: PartitionedStore | None = None) -> int:
-    """Fold a journal into an empty broker; how many records there were.
+    """Fold a journal into an empty broker; return the number of records.
 
-    Whatever is not understood is a refusal (JournalTooNew) that names the record: to skip it would be to lose
-    what it says. Only behind a stretch that a repair gave up, records may refer to what is gone with it;
-    those are passed over and counted.
+    A record that is not understood raises JournalTooNew, since skipping it would lose data. Only after a part
+    of the log that a repair has dropped may records refer to missing data; those are skipped and counted.
     """
     fold = Fold(broker, partitioned)
     fold.read(recovery)
     return fold.finish()
 
 
-# What decoding and applying a record raise when it is not what this version writes.
+# Raised in decoding or applying a record that this version does not understand.
 _NOT_UNDERSTOOD: Final = (
     LookupError,
-    ValueError,  # msgspec's errors, too
+    ValueError,  # includes msgspec's errors
     TypeError,
     AttributeError,
     AssertionError,
@@ -196,10 +195,10 @@ _NOT_UNDERSTOOD: Final = (
 
 
 class Fold:
-    """The fold in two steps: a standby reads for days, and finishes when it takes over.
+    """The fold in two steps: a standby reads for days, and calls ``finish`` when it takes over.
 
-    ``read`` may run in another thread, as long as that thread alone touches the broker. ``finish`` appends
-    records and therefore belongs to the loop's.
+    ``read`` may run in another thread, if only that thread touches the broker. ``finish`` appends records, so
+    it must run on the event loop's thread.
     """
 
     def __init__(self, broker: Broker, partitioned: PartitionedStore | None = None) -> None:
@@ -207,13 +206,13 @@ class Fold:
         self._partitioned = partitioned
         self._holdings: dict[int, _Holding] = {}
         self._delayed: dict[int, int] = {}
-        self._seq = 0  # highest in use; transient messages leave theirs only in marks and counts
+        self._seq = 0  # highest in use; for transient messages known only from marks and counts
         self._count = 0
-        self._mended = False  # a repair gave up part of the log: what follows may refer to it
+        self._mended = False  # a repair has dropped part of the log: later records may refer to it
         self._at = (0, 0)  # position and kind of the record that was not understood
 
     def read(self, recovery: Recovery) -> None:
-        """Fold every record, to the end."""
+        """Fold every record to the end."""
         records = _all_records(recovery)
         while True:
             try:
@@ -245,7 +244,7 @@ class Fold:
         try:
             for position, kind, payload in records:
                 count += 1
-                if kind == _MESSAGE:  # a restart reads millions of these, so they come first
+                if kind == _MESSAGE:  # first, since a restart reads millions of these
                     placed_seq, expires_ms, priority, queue_ids, body_size = placed(payload)
                     if placed_seq > seq:
                         seq = placed_seq
@@ -253,7 +252,7 @@ class Fold:
                         holding = holdings.get(queue_id)
                         if holding is not None:
                             holding.add(position, priority, expires_ms, body_size)
-                elif kind >= _PARTITIONED:  # a million bodies come this way
+                elif kind >= _PARTITIONED:  # there may be a million bodies
                     if partitioned is not None:
                         partitioned.fold(position, kind, payload)
                 else:
@@ -321,13 +320,13 @@ class Fold:
                 raise ValueError("no such kind")
 
     def finish(self) -> int:
-        """Hand the queues what they hold, and plan what was delayed; how many records there were."""
+        """Fill the queues and schedule delayed messages; return the number of records."""
         broker = self._broker
         broker.flow.seq = self._seq
         for holding in self._holdings.values():
             holding.finish()
             broker.flow.touch(holding.queue)
-            if holding.queue.limited:  # the crash may have come between a message and the one it pushed out
+            if holding.queue.limited:  # the crash may have come between a message and the drop it caused
                 holding.queue.shed_excess(broker.flow.pager)
             holding.queue.figures.recovered(holding.queue)
         for position, due_ms in self._delayed.items():

@@ -1,7 +1,6 @@
-"""A start without consequences: whether a broker understands what is in a journal.
+"""A trial start: checks whether a broker understands the contents of a journal.
 
-Owns: the broker that is thrown away afterwards. Must not touch: files; it reads through a journal that only
-looks.
+Owns: the broker, which is discarded afterwards. Must not touch: files; the journal is read-only.
 """
 
 from holtmq.broker.broker import Broker
@@ -11,7 +10,7 @@ from holtmq.journal.interface import Journal, Recovery
 
 
 def rehearse(journal: Journal, recovery: Recovery) -> tuple[Broker, PartitionedService]:
-    """Fold everything; raises JournalError as a start would."""
+    """Fold all records. Raises JournalError as a start would."""
     broker = Broker(journal)
     service = PartitionedService(journal, Settings())
     broker.attach(service)

@@ -1,7 +1,7 @@
-"""One transaction or push over both kinds of queue: all of it in one journal record, or nothing.
+"""One transaction or push over work queues and partitioned queues: one journal record, all or nothing.
 
-Owns: the order of it: whoever may refuse is asked first, then everything is written together. Must not touch:
-the rules of either kind, wire names, clocks.
+Owns: the order: first every check that may refuse, then one write for everything. Must not touch: the rules
+of either kind of queue, wire names, clocks.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CrossKindTransactions:
-    """See the module."""
+    """Runs transactions that change both kinds of queue."""
 
     def __init__(self, broker: "Broker", service: PartitionedService, door: TimedLeases) -> None:
         self._broker = broker
@@ -25,14 +25,14 @@ class CrossKindTransactions:
         self._door = door
 
     def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
-        """Raises the first refusal, and then nothing has happened; else ``part`` has its answers."""
+        """Commit everything and fill in the answers of ``part``; or change nothing and raise a refusal."""
         flow, streams = self._broker.flow, self._broker.streams
         assert streams is not None, "whoever serves partitioned queues has attached them"
         if self._broker.journal.failed is not None:
             raise self._broker.journal.failed
         self._door.check(pushes, acks)
         check(self._service, part)
-        # From here on nothing is refused, so nothing has to be undone.
+        # Nothing is refused from here on, so nothing has to be undone.
         flow.begin()
         try:
             self._write(part, pushes, acks, streams)

@@ -1,6 +1,6 @@
-"""One message in two worlds: an AMQP body with properties, and a JSON payload with a transaction id.
+"""Converts messages between AMQP (body and properties) and JSON (payload and transaction id).
 
-Owns: the translation both ways, without loss. Must not touch: queues, offsets' meaning, clocks.
+Owns: the conversion both ways, without loss. Must not touch: queues, the meaning of offsets, clocks.
 """
 
 import base64
@@ -30,22 +30,22 @@ _JSON_STARTS: Final = frozenset(b' \t\n\r{["-0123456789tfn')
 _PARTITION: Final = "x-partition"
 _PARTITION_BYTES: Final = _PARTITION.encode()
 _OFFSET: Final = "x-stream-offset"
-_INT: Final = Struct(">cI")  # a header's value: its type, and a number of 31 bits
+_INT: Final = Struct(">cI")  # a header's value: its type, and a 31-bit number
 _json = msgspec.json
 
 
 def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
-    """An AMQP body as JSON: itself when it is JSON, else as a string, else in base64.
+    """An AMQP body as JSON: unchanged if it is JSON, else as a string, else in base64.
 
-    A body that is a bare JSON string, or looks like our base64 form, is taken as text: so the way
-    back needs no mark of its own. With ``is_json`` somebody said what it is, and there is no way back.
+    A body that is a bare JSON string, or looks like our base64 form, is encoded as text, so that ``to_body``
+    needs no marker. With ``is_json`` the publisher declared JSON, and the result cannot be converted back.
     """
-    # Most of what is not JSON shows it by its first byte, without the price of a failed attempt.
+    # The first byte excludes most bodies that are not JSON, cheaper than a failed decode.
     if body and body[0] in _JSON_STARTS and (is_json or (body[:1] != b'"' and not body.startswith(_BASE64))):
         try:
             _json.decode(body)
             return body
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nested too deeply for anybody
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nested too deeply to decode
             pass
     try:
         return _json.encode(body.decode())
@@ -54,7 +54,7 @@ def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
 
 
 def to_body(payload: bytes) -> bytes:
-    """What ``to_payload`` made, undone. A payload that never was an AMQP body is its own body."""
+    """Undo ``to_payload``. A payload that never was an AMQP body is returned unchanged."""
     if payload[:1] == b'"':
         return _json.decode(payload, type=str).encode()
     if payload.startswith(_BASE64):
@@ -66,22 +66,22 @@ def to_body(payload: bytes) -> bytes:
 
 
 class Envelope(NamedTuple):
-    """What equal publishes have in common on their way into partitioned queues."""
+    """What equal publishes to partitioned queues have in common."""
 
     partition: str
     facts: AmqpFacts
 
 
 def envelope_of(exchange: str, routing_key: str, traits: Traits) -> Envelope:
-    """Of a message whose properties are kept as they came."""
-    # The table is decoded only when its bytes say that it may name a partition.
+    """The envelope of a message whose properties are kept unchanged."""
+    # Decode the table only if its bytes may name a partition.
     wanted = traits.headers.get(_PARTITION) if _PARTITION_BYTES in traits.property_bytes else None
     facts = AmqpFacts(exchange, routing_key, traits.property_bytes, traits.priority)
     return Envelope(_partition(wanted, routing_key), facts)
 
 
 def partition_of(message: Message) -> str:
-    """The partition that a published message is for."""
+    """The partition for a published message."""
     return _partition(raw_headers(message.header[PROPERTIES_AT:]).get(_PARTITION), message.routing_key)
 
 
@@ -90,7 +90,7 @@ def _partition(wanted: object, routing_key: str) -> str:
 
 
 def readable(name: str) -> str:
-    """Partitions are listed and journalled as text; of a key that is none, bytes are spelled out."""
+    """Partition names are text: escape the bytes of a routing key that is not valid UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -99,13 +99,13 @@ def readable(name: str) -> str:
 
 
 def body_of(message: Message, transaction_id: str) -> Body:
-    """A published message as a partitioned queue keeps it."""
+    """A published message as a partitioned queue stores it."""
     facts = AmqpFacts(message.exchange, message.routing_key, message.header[PROPERTIES_AT:], message.priority)
     return Body(transaction_id, to_payload(message.body), facts=facts)
 
 
 def message_of(queue: str, partition: str, offset: int, created_us: int, stored: Body) -> Message:
-    """A stored message as an AMQP consumer gets it; header ``x-stream-offset`` says where it is."""
+    """A stored message as an AMQP consumer gets it, with its offset in the header ``x-stream-offset``."""
     extra: FieldTable = {_OFFSET: offset, _PARTITION: partition}
     if stored.facts is None:
         body = stored.payload
@@ -131,10 +131,10 @@ def message_of(queue: str, partition: str, offset: int, created_us: int, stored:
 
 
 class Showing:
-    """Messages of one queue, one after the other, as ``message_of`` makes them.
+    """Converts consecutive messages of one queue as ``message_of`` does.
 
-    Neighbours mostly were published alike. Of such only body and offset differ, and only those are worked
-    out: a tenth of the time.
+    Neighbouring messages mostly have the same properties and differ only in body and offset. Rewriting only
+    those takes a tenth of the time.
     """
 
     __slots__ = ("_address", "_after", "_before", "_facts", "_partition", "_queue")
@@ -143,7 +143,7 @@ class Showing:
         self._queue = queue
         self._facts: AmqpFacts | None = None
         self._partition = ""
-        self._before: bytes | None = None  # property bytes up to the offset; None: not worked out
+        self._before: bytes | None = None  # property bytes up to the offset; None: not known
         self._after = b""
         self._address = b""
 
@@ -161,7 +161,7 @@ class Showing:
         return Message(offset, self._address, header, body, created_us // 1000, 0, facts.priority, True)
 
     def _up_to_offset(self, message: Message) -> bytes | None:
-        """Keep what the next one will have in common with it; None when the offset is written otherwise."""
+        """Remember what the next message will have in common; None if the offset is encoded differently."""
         properties = message.header[PROPERTIES_AT:]
         end = header_end(properties, _OFFSET)
         start = end - _INT.size

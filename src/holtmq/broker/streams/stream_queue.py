@@ -1,7 +1,7 @@
 """A partitioned queue as AMQP sees it: exchanges route into it, consumers read it or join a group.
 
 Owns: what each AMQP consumer has read and holds of a partitioned queue. Must not touch: the journal;
-``PartitionedService`` writes. A work queue in name and place, so that topology needs no second kind.
+``PartitionedService`` writes. It is a subclass of the work queue, so that topology needs only one kind.
 """
 
 import re
@@ -29,19 +29,19 @@ from holtmq.broker.work.work_queue import Consumer, WorkQueue
 
 _READ_AT_ONCE: Final = 256
 _GROUP_PARTITIONS: Final = 64
-_FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease has no clock: it dies with its holder
+_FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease does not expire: it ends with its holder
 _UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 class StreamConsumer(Consumer, Protocol):
-    """A consumer that says where it wants to start."""
+    """A consumer with arguments, which say where to start."""
 
     @property
     def arguments(self) -> Mapping[str, object]: ...
 
 
 class _Store(SpillingFifo):
-    """What looks like the place of waiting messages: nothing ever waits here, the log has it."""
+    """An always empty store with the log's length: the messages are in the log."""
 
     __slots__ = ("_count",)
 
@@ -56,11 +56,11 @@ class _Store(SpillingFifo):
         return self._count()
 
     def spill(self, pager: Pager, bytes_held: int, is_short: bool = True) -> None:
-        """Nothing is held."""
+        """Nothing is in memory."""
 
 
 class StreamQueue(WorkQueue):
-    """See the module."""
+    """A partitioned queue with the interface of a work queue."""
 
     __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "settle_log", "stored_as", "touch")
 
@@ -86,26 +86,24 @@ class StreamQueue(WorkQueue):
         self.store = _Store(self._count)
         self._now = now
         self._new_id = new_id
-        self.settle_log = settle_log  # now, or with the batch that is open; and whether the claim is over
-        self.touch = touch  # have it dispatch, before the turn ends
+        self.settle_log = settle_log  # acks at once or with the open batch; the flag: the claim has ended
+        self.touch = touch  # makes the flow dispatch this queue before the turn ends
         self._readers: dict[StreamConsumer, _Reader | _Member] = {}
-        self._held: dict[int, tuple[_Member, int, int]] = {}  # id of a message -> member, partition, offset
+        self._held: dict[int, tuple[_Member, int, int]] = {}  # id() of a message -> member, partition, offset
 
     @property
     def log(self) -> PartitionedQueue | None:
-        """The queue behind this name; None before its first message."""
+        """The partitioned queue behind this name; None before its first message."""
         return self._service.store.queues.get(self.stored_as)
 
     def reconfigure(self, options: QueueOptions) -> None:
-        """Follow changed options; limits are the business of retention, which looks at them now and then."""
+        """Apply changed options; retention enforces the limits from time to time."""
         super().reconfigure(options)
         self.limited = False
         self._service.stream_limits.put(self.stored_as, Limits(options.max_age, options.max_length_bytes))
 
-    # -- arriving --------------------------------------------------------------------------------
-
     def item_of(self, message: Message) -> PushItem:
-        """A published message as the log takes it."""
+        """A published message as an item to push to the log."""
         return PushItem(self.stored_as, partition_of(message), body_of(message, self._new_id()))
 
     def _count(self) -> int:
@@ -114,19 +112,17 @@ class StreamQueue(WorkQueue):
 
     @property
     def refuses_when_full(self) -> bool:
-        """Whether the log has a limit (``maxSize``); AMQP's own limits are retention's business."""
+        """Whether the log has a limit (``maxSize``); retention enforces AMQP's own limits."""
         log = self.log
         return log is not None and log.config.max_size > 0
 
     def is_full(self, size: int, on_the_way: int = 0, bytes_on_the_way: int = 0) -> bool:
-        """Whether one more, behind others that are sure to come, would be too many for the log."""
+        """Whether the log has no room for one more message behind others already accepted."""
         log = self.log
         return log is not None and not self._service.spool.holds and not has_room(log, on_the_way + 1)
 
-    # -- leaving ---------------------------------------------------------------------------------
-
     def dispatch(self, now_ms: int, pager: Pager) -> None:
-        """Give every reader what lies before it, every group member what it may claim."""
+        """Deliver to every reader from its offset, and to every group member what it can claim."""
         for consumer, reader in list(self._readers.items()):
             while (room := min(consumer.room(), _READ_AT_ONCE)) > 0:
                 messages = reader.next(room)
@@ -136,52 +132,50 @@ class StreamQueue(WorkQueue):
                 consumer.deliver(self, messages)
 
     def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
-        """``basic.get`` has no place to stand in a log."""
+        """Refuse ``basic.get``: it has no offset in the log."""
         raise Conflict(
             f"queue '{self.name}' in vhost '{self.vhost}' is a stream: consume from it, do not get"
         )
 
     def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
-        """Retention is the partitioned queue's own."""
+        """Do nothing: the partitioned queue has its own retention."""
 
     def purge(self, outstanding: Iterable[Message] = ()) -> int:
-        """A log is not purged: its readers stand at offsets."""
+        """Refuse: readers have offsets in the log."""
         raise Conflict(f"queue '{self.name}' in vhost '{self.vhost}' is a stream: it cannot be purged")
 
-    # -- leases end ------------------------------------------------------------------------------
-
     def settle(self, message: Message) -> None:
-        """Acknowledged: a group's cursor moves; a plain reader only gets room."""
+        """Acknowledge: moves a group's cursor; for a plain reader it only frees room."""
         self.unacked -= 1
         self._verdict(message, AckStatus.COMPLETED)
 
     def settle_all(self, messages: list[Message]) -> None:
-        """Handed out to somebody who does not acknowledge."""
+        """Acknowledge messages delivered to a consumer that sends no acks."""
         for message in messages:
             self.settle(message)
 
     def reject(self, message: Message) -> None:
-        """Refused for good: the group's dead letters. To a plain reader it means no more than an ack."""
+        """Move the message to the group's dead letters. For a plain reader the same as an ack."""
         self.unacked -= 1
         self._verdict(message, AckStatus.DEAD_LETTER)
 
     def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
-        """Given back: the group hands the message out again. A plain reader has passed it."""
+        """Return messages to the group for redelivery. A plain reader has moved on."""
         for lease in leases:
             self.unacked -= 1
             self._verdict(lease.message, AckStatus.RETRY)
         return []
 
     def take_out(self, message: Message) -> bool:
-        """Nothing waits here that could be withdrawn."""
+        """Nothing is stored here that could be removed."""
         return False
 
     def withdraw(self, message: Message) -> bool:
-        """A late acknowledgment after a cancel: the lease is over."""
+        """Ignore a late ack after a cancel: the lease has ended."""
         return False
 
     def is_redelivered(self, message: Message) -> bool:
-        """A log does not count who has read it; a group does."""
+        """Only a group counts deliveries; a log does not."""
         held = self._held.get(id(message))
         return held is not None and held[0].redelivers(held[1])
 
@@ -190,8 +184,6 @@ class StreamQueue(WorkQueue):
         if held is not None:
             member, partition, offset = held
             member.verdict(partition, offset, status)
-
-    # -- consumers -------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Start reading where the consumer's arguments say, or join its group."""
@@ -212,7 +204,7 @@ class StreamQueue(WorkQueue):
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Stop reading; a member's claims go back to its group."""
+        """Stop reading; a member returns its claims to the group."""
         self.consumers.remove(consumer)
         reader = self._readers.pop(consumer)  # type: ignore[call-overload]
         if isinstance(reader, _Member):
@@ -221,18 +213,18 @@ class StreamQueue(WorkQueue):
             self.exclusive_consumer = False
 
     def end(self) -> None:
-        """The queue is gone, and its consumers with it, which were told."""
+        """Detach all readers of a deleted queue; the consumers were notified."""
         for reader in self._readers.values():
             if isinstance(reader, _Member):
                 reader.leave()
         self._readers.clear()
 
     def hold(self, member: "_Member", partition: int, message: Message) -> None:
-        """A member has this message until a verdict."""
+        """Remember which member has this message, until it is settled."""
         self._held[id(message)] = (member, partition, message.seq)
 
     def forget(self, member: "_Member") -> None:
-        """A member has left."""
+        """Drop the messages of a member that has left."""
         self._held = {key: held for key, held in self._held.items() if held[0] is not member}
 
     @property
@@ -240,7 +232,7 @@ class StreamQueue(WorkQueue):
         return self._service
 
     def now(self) -> float:
-        """Seconds since the epoch, as the broker has them."""
+        """Seconds since the epoch, from the broker's clock."""
         return self._now()
 
     def _start_offset(self, start: object) -> int:
@@ -265,7 +257,7 @@ class StreamQueue(WorkQueue):
 
 
 class _Reader:
-    """Reads a log from an offset on; nobody else notices."""
+    """Reads a log from an offset on, independently of other consumers."""
 
     def __init__(self, queue: StreamQueue, offset: int) -> None:
         self._queue = queue
@@ -284,7 +276,7 @@ class _Reader:
                 bodies = queue.service.store.bodies([position for _, position, _ in rows])
                 break
             except MessagesSetAside:
-                continue  # the store has set it aside
+                continue  # unreadable messages are set aside; read the rest
         self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
         show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
         return [
@@ -294,7 +286,7 @@ class _Reader:
 
 
 class _Claimed:
-    """One partition in a member's hands: offsets in order, and what was said about some of them."""
+    """One partition claimed by a member: its offsets in order, and the verdicts received so far."""
 
     __slots__ = ("attempt", "lease_id", "transactions", "verdicts", "waiting")
 
@@ -307,7 +299,7 @@ class _Claimed:
 
 
 class _Member:
-    """A consumer in a consumer group: claims partitions, settles them from the front."""
+    """A consumer in a consumer group: claims partitions and settles them in order."""
 
     def __init__(self, queue: StreamQueue, group: str, start: StartRequest, name: str) -> None:
         self._queue = queue
@@ -341,8 +333,8 @@ class _Member:
         )
         log = queue.log
         if popped is None and log is not None:
-            # Whole milliseconds are its clock: a deadline within this one has come in the next. Leases of
-            # members are no deadlines.
+            # The broker's clock has whole milliseconds, so a deadline within this one is due in the next. The
+            # never-ending leases of members are not deadlines.
             queue.service.line.plan_for_member(log, self._group, now + 0.001, now + _FOR_EVER / 2)
         messages: list[Message] = []
         for run in popped.runs if popped is not None else ():
@@ -361,10 +353,10 @@ class _Member:
         return claimed is not None and claimed.attempt > 1
 
     def verdict(self, partition: int, offset: int, status: AckStatus) -> None:
-        """Settle what lies settled at the front: a group's cursor cannot jump over a message in work."""
+        """Settle from the front up to the first offset without a verdict, which the cursor cannot skip."""
         claimed = self._claimed.get(partition)
         if claimed is None or offset not in claimed.transactions:
-            return  # that claim is over: the message is, or will be, with somebody else
+            return  # the claim has ended: another consumer has or will get the message
         claimed.verdicts[offset] = status
         acks: list[AckRequest] = []
         log = self._queue.log
@@ -384,7 +376,7 @@ class _Member:
             self._queue.settle_log(acks, over)
 
     def leave(self) -> None:
-        """Give back every claim, without a mark against it."""
+        """Return every claim, without counting an attempt."""
         log = self._queue.log
         claimed, self._claimed = self._claimed, {}
         self._queue.forget(self)
@@ -395,7 +387,7 @@ class _Member:
 
 
 def stored_name(vhost: str, name: str) -> str:
-    """What a stream is called among partitioned queues: by its own name in the default vhost."""
+    """A stream's name among partitioned queues: unchanged in the default vhost."""
     return name if vhost == "/" else f"{vhost}/{name}"
 
 

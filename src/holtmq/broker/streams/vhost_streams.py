@@ -1,8 +1,8 @@
-"""Partitioned queues among the queues of a vhost: made, found, woken, written and removed together.
+"""Partitioned queues among the queues of a vhost: created, found, notified, written and deleted together.
 
-Owns: the pairing of each partitioned queue with its AMQP name, and the one record of what concerns both kinds
-of queue. Must not touch: what either side does with messages. A partitioned queue made over HTTP shows up in
-the default vhost under its own name.
+Owns: the pairing of each partitioned queue with its AMQP name, and the single record for changes to both
+kinds of queue. Must not touch: what either kind does with messages. A partitioned queue created over HTTP
+appears in the default vhost under its own name.
 """
 
 import secrets
@@ -37,19 +37,19 @@ _ARGUMENTS: Final[dict[str, object]] = {"x-queue-type": "stream"}
 
 
 class Streams:
-    """See the module. ``follow`` begins once recovery is over."""
+    """Connects AMQP names and partitioned queues. Call ``follow`` after recovery."""
 
     def __init__(self, broker: "Broker", service: PartitionedService) -> None:
         self._broker = broker
         self._service = service
         self._by_stored_name: dict[str, StreamQueue] = {}
         self._following = False
-        # Message ids of what AMQP publishes: unique over restarts without a stored counter.
+        # Ids of messages published by AMQP: unique across restarts without a stored counter.
         self._id_prefix = secrets.token_hex(8)
         self._last_id = 0
-        self._settled: list[AckRequest] = []  # by consumers, in the batch that is open
-        self._last_of_claim: list[AckRequest] = []  # those among them after which nothing is held any more
-        self._part: Part | None = None  # of the transaction that the open batch is
+        self._settled: list[AckRequest] = []  # by consumers, in the open batch
+        self._last_of_claim: list[AckRequest] = []  # those of them that end their claim
+        self._part: Part | None = None  # of the transaction in the open batch
         self.stream_publishes = StreamPublishes(broker.flow.gathered, service, self._now, self._new_id)
         heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
 
@@ -63,7 +63,7 @@ class Streams:
     def make(
         self, name: str, vhost: str, queue_id: int, options: QueueOptions, arguments: dict[str, object]
     ) -> StreamQueue:
-        """The AMQP face of a partitioned queue, which need not exist yet."""
+        """Create the AMQP queue for a partitioned queue, which need not exist yet."""
         queue = StreamQueue(
             name,
             vhost,
@@ -80,7 +80,7 @@ class Streams:
         return queue
 
     def delete(self, queue: StreamQueue) -> None:
-        """The name is gone from its vhost: so is the log behind it."""
+        """Delete the log of a queue that was removed from its vhost."""
         self._by_stored_name.pop(queue.stored_as, None)
         self._service.stream_limits.put(queue.stored_as, Limits())
         queue.end()
@@ -99,9 +99,9 @@ class Streams:
             self._service.counters.forget(log.name)
 
     def place_of(self, stored: str) -> tuple[str, str]:
-        """The vhost that a partitioned queue of this name is in, or would be in, and its name there.
+        """The vhost of a partitioned queue with this stored name, and its name there.
 
-        What is stored as ``v/q`` is queue ``q`` of the vhost ``v``, when there is such a vhost.
+        ``v/q`` is queue ``q`` of vhost ``v`` if that vhost exists.
         """
         if "/" not in stored:
             return _DEFAULT_VHOST, stored
@@ -118,28 +118,26 @@ class Streams:
                 at = stored.find("/", at + 1)
         return _DEFAULT_VHOST, stored
 
-    # -- one record for both kinds of queue ------------------------------------------------------
-
     @property
     def pending(self) -> bool:
-        """Whether the open batch has something for partitioned queues beside what was published."""
+        """Whether the open batch has more for partitioned queues than what was published."""
         return self._part is not None or bool(self._settled)
 
     def join(self, part: Part) -> None:
-        """The open batch is a transaction that wants this of partitioned queues; it has been checked."""
+        """Add a transaction's part for partitioned queues, already checked, to the open batch."""
         self._part = part
 
     def abandon(self) -> None:
-        """The open batch is given up."""
+        """Discard what the open batch has for partitioned queues."""
         self._part = None
         self._settled, self._last_of_claim = [], []
 
     def write(
         self, batch: Sequence[tuple[int, bytes]], placed: Sequence[tuple[WorkQueue, Message]]
     ) -> list[int]:
-        """Write the records of work queues, what was placed on streams, and what is pending; all or nothing.
+        """Write the work queues' records, the messages for streams and what is pending, all or nothing.
 
-        Where the former are.
+        Returns the positions of the work queues' records.
         """
         part, self._part = self._part, None
         settled, self._settled = self._settled, []
@@ -162,15 +160,13 @@ class Streams:
                 self._end_claim(acks[-1])
 
     def _end_claim(self, ack: AckRequest) -> None:
-        """Verdicts on messages that were deleted meanwhile, or let go by retention, do not end a lease."""
+        """Return the claim, since acks of messages that were deleted meanwhile do not end a lease."""
         log = self._service.store.by_number.get(ack.queue)
         if log is not None:
             self._service.give_back(log, ack.group, ack.partition, ack.lease_id)
 
-    # -- coming and going ------------------------------------------------------------------------
-
     def follow(self) -> None:
-        """Recovery is over: give every partitioned queue without one an AMQP name, and listen."""
+        """After recovery: give every partitioned queue an AMQP name, and follow their events."""
         self._following = True
         for queue in list(self._service.store.queues.values()):
             self._name(queue)
@@ -194,7 +190,7 @@ class Streams:
         if vhost is None or queue.name in self._by_stored_name or queue.name in vhost.queues:
             return
         if len(queue.name.encode()) <= 255 and not queue.name.startswith("amq."):
-            with suppress(Conflict):  # as many queues as the vhost may have: then it has no name in AMQP
+            with suppress(Conflict):  # the vhost's queue limit is reached: no AMQP name then
                 self._broker.declare_queue(vhost, queue.name, durable=True, arguments=_ARGUMENTS)
 
     def _now(self) -> float:

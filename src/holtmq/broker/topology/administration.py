@@ -1,7 +1,7 @@
 """The part of a broker that holds no messages: vhosts, users and permissions, exchanges and bindings.
 
-Owns: those, each change paired with its journal record. Must not touch: queues beyond their bindings,
-messages, sockets, clocks.
+Owns: these, and the pairing of each change with its journal record. Must not touch: queues beyond their
+bindings, messages, sockets, clocks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +45,7 @@ from holtmq.wire.tables import FieldTable
 
 
 class Administration:
-    """Where messages can go, and who may do what."""
+    """Vhosts, exchanges and bindings, and the permissions of users."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -56,12 +56,12 @@ class Administration:
         self.topic_permissions = TopicPermissions()
         self.limits = Limits()
         self.parameters = Parameters()
-        self._together: list[tuple[int, bytes]] | None = None  # records of the change that is open
-        # Told when clients must go: why, and whether one of this vhost and user is among them.
+        self._together: list[tuple[int, bytes]] | None = None  # records of an open ``one_record``
+        # Called when clients must be disconnected: the reason, and a predicate of vhost and user.
         self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
 
     def record(self, change: AnyChange) -> None:
-        """Write one change down."""
+        """Journal one change."""
         record = (int(Kind.CHANGE), encode_change(change))
         if self._together is not None:
             self._together.append(record)
@@ -70,7 +70,7 @@ class Administration:
 
     @contextmanager
     def one_record(self) -> Iterator[None]:
-        """What changes meanwhile is written as one record: after a crash all of it is there or nothing."""
+        """Journal all changes made meanwhile as one record: a crash keeps all of them or none."""
         assert self._together is None
         self._together = []
         try:
@@ -80,10 +80,8 @@ class Administration:
             if records:
                 self.journal.append_batch(records)
 
-    # -- vhosts and users --------------------------------------------------------------------------
-
     def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
-        """Create a vhost with its predeclared exchanges, or give it another description."""
+        """Create a vhost with its predeclared exchanges, or change its description and tags."""
         known = self.users.vhost(name)
         wanted = Vhost(name, description, tuple(tags))
         if known == wanted or (known is not None and not description and not wanted.tags):
@@ -92,7 +90,7 @@ class Administration:
         self.record(VhostPut(name, description, list(wanted.tags)))
 
     def add_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> VHost:
-        """State only."""
+        """Add a vhost to the state, without a journal record."""
         self.users.put_vhost(Vhost(name, description, tuple(tags)))
         if name in self.vhosts:
             return self.vhosts[name]
@@ -115,7 +113,7 @@ class Administration:
         self.record(UserPut(user.name, user.password_hash, list(user.tags)))
 
     def delete_user(self, name: str) -> None:
-        """Remove a user with all permissions."""
+        """Delete a user with all permissions."""
         if not self.users.delete_user(name):
             raise NotFound(f"no user '{name}'")
         self.topic_permissions.forget(user=name)
@@ -128,22 +126,22 @@ class Administration:
         permissions.check()
         if self.users.user(user) is None:
             raise NotFound(f"no user '{user}'")
-        self.vhost(vhost).rules_changed()  # publishers remember the answer to "may this user write here"
+        self.vhost(vhost).rules_changed()  # publishers cache whether the user may write here
         self.users.set_permissions(Grant(user, vhost, permissions))
         self.record(PermissionPut(user, vhost, permissions.configure, permissions.write, permissions.read))
 
     def clear_permissions(self, user: str, vhost: str) -> None:
-        """Take a user's permissions in a vhost away."""
+        """Remove a user's permissions in a vhost."""
         self.vhost(vhost).rules_changed()
         if self.users.clear_permissions(user, vhost):
             self.record(PermissionDeleted(user, vhost))
 
     def put_topic_permission(self, permission: TopicPermission) -> None:
-        """Say which topics of an exchange a user may write to and read from."""
+        """Set which topics of an exchange a user may write to and read from."""
         permission.check()
         if self.users.user(permission.user) is None:
             raise NotFound(f"no user '{permission.user}'")
-        self.vhost(permission.vhost).rules_changed()  # publishers remember the answer
+        self.vhost(permission.vhost).rules_changed()  # publishers cache the answer
         self.topic_permissions.put(permission)
         self.record(
             TopicPermissionPut(
@@ -152,24 +150,22 @@ class Administration:
         )
 
     def delete_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> bool:
-        """Open the topics of an exchange, or of all, to a user again; False when there was no permission."""
+        """Remove a user's topic permissions for one exchange, or all; False when there were none."""
         self.vhost(vhost).rules_changed()
         if not self.topic_permissions.remove(user, vhost, exchange):
             return False
         self.record(TopicPermissionDeleted(user, vhost, exchange))
         return True
 
-    # -- limits and parameters ---------------------------------------------------------------------
-
     def set_vhost_limits(self, vhost: str, limits: Mapping[str, object]) -> None:
-        """All limits of a vhost, in the place of those it had."""
+        """Replace all limits of a vhost."""
         name = self.vhost(vhost).name
         read = {key: read_limit(key, limits[key], VHOST_LIMITS, f"vhost '{vhost}'") for key in limits}
         self.limits.replace(self.limits.of_vhosts, name, read)
         self.record(VhostLimitsPut(name, read))
 
     def set_user_limits(self, user: str, limits: Mapping[str, object]) -> None:
-        """All limits of a user, in the place of those it had."""
+        """Replace all limits of a user."""
         if self.users.user(user) is None:
             raise NotFound(f"no user '{user}'")
         read = {key: read_limit(key, limits[key], USER_LIMITS, f"user '{user}'") for key in limits}
@@ -177,29 +173,27 @@ class Administration:
         self.record(UserLimitsPut(user, read))
 
     def put_parameter(self, parameter: Parameter) -> None:
-        """Keep a parameter of a component."""
+        """Add or replace a parameter of a component."""
         self.vhost(parameter.vhost)
         self.parameters.put(parameter)
         self.record(ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value))
 
     def delete_parameter(self, vhost: str, component: str, name: str) -> None:
-        """Forget a parameter."""
+        """Delete a parameter."""
         if not self.parameters.remove(vhost, component, name):
             raise NotFound(f"no parameter '{name}' of component '{component}' in vhost '{vhost}'")
         self.record(ParameterDeleted(vhost, component, name))
 
     def put_global_parameter(self, name: str, value: bytes) -> None:
-        """Keep a parameter of the whole node."""
+        """Add or replace a parameter of the node."""
         self.parameters.put_global(name, value)
         self.record(GlobalParameterPut(name, value))
 
     def delete_global_parameter(self, name: str) -> None:
-        """Forget a parameter of the whole node."""
+        """Delete a parameter of the node."""
         if not self.parameters.remove_global(name):
             raise NotFound(f"no global parameter '{name}'")
         self.record(GlobalParameterDeleted(name))
-
-    # -- exchanges ---------------------------------------------------------------------------------
 
     def declare_exchange(
         self,
@@ -212,7 +206,7 @@ class Administration:
         internal: bool = False,
         arguments: FieldTable | None = None,
     ) -> bool:
-        """Create an exchange, or check that the one there is equivalent. True if something was journalled."""
+        """Create an exchange, or check that the existing one is equivalent. True if journalled."""
         refuse_default(name)
         arguments = arguments or {}
         if not vhost.declare_exchange(name, kind, durable, auto_delete, internal, arguments) or not durable:
@@ -221,7 +215,7 @@ class Administration:
         return True
 
     def delete_exchange(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
-        """Delete an exchange and the bindings around it. True if something was journalled."""
+        """Delete an exchange and all bindings from and to it. True if journalled."""
         exchange = vhost.exchanges.get(name)
         removal = vhost.delete_exchange(name, if_unused)
         durable = exchange is not None and exchange.durable
@@ -242,7 +236,7 @@ class Administration:
         to_exchange: bool = False,
         owner: object | None = None,
     ) -> bool:
-        """Bind a queue or exchange. True if something was journalled."""
+        """Bind a queue or exchange. True if journalled."""
         refuse_default(source)
         if to_exchange:
             refuse_default(destination)
@@ -267,7 +261,7 @@ class Administration:
         to_exchange: bool = False,
         owner: object | None = None,
     ) -> bool:
-        """Remove a binding; no error when there is none. True if something was journalled."""
+        """Remove a binding; no error when there is none. True if journalled."""
         refuse_default(source)
         arguments = arguments or {}
         if not vhost.is_bound(source, destination, routing_key, arguments, to_exchange):

@@ -1,7 +1,7 @@
-"""Which of several weighted members a key belongs to, such that few keys move when members change.
+"""Consistent hashing: maps a key to one of several weighted members; few keys move when members change.
 
-Owns: the hash ring and the reading of a weight. Must not touch: exchanges and messages. The ring depends on
-names and weights alone, never on ``hash()``, so that a restart sends every key where it went before.
+Owns: the hash ring and the parsing of a weight. Must not touch: exchanges and messages. The ring depends
+only on names and weights, never on ``hash()``, so that keys map to the same members after a restart.
 """
 
 from bisect import bisect_right
@@ -12,8 +12,8 @@ from holtmq.broker.errors import Conflict
 
 T = TypeVar("T")
 
-# Points per unit of weight. With 64, the busiest of ten equal members carries about a fifth more than its
-# share; the ring of ten members is 640 points, one bisect of ten steps.
+# Points per unit of weight. With 64, the busiest of ten equal members gets about a fifth more than its
+# share; the ring of ten members has 640 points, one bisect of ten steps.
 _POINTS = 64
 _POINTS_PER_DIGEST = 8
 # A ring grows with its weights, so they are bounded: 1,000 is 64,000 points, 4 MB and 0.2 s to build.
@@ -21,7 +21,7 @@ MAX_WEIGHT = 1_000
 
 
 class HashRing(Generic[T]):
-    """Members on a ring. Rebuilt at the first look after a change: changes come in runs, looks in floods."""
+    """Members on a ring. Rebuilt at the first lookup after a change, since changes come in runs."""
 
     def __init__(self) -> None:
         self._members: dict[object, tuple[str, int, T]] = {}
@@ -30,7 +30,7 @@ class HashRing(Generic[T]):
         self._stale = False
 
     def add(self, identity: object, place: str, weight: int, member: T) -> None:
-        """``place`` alone says where the member's points lie: a new weight adds or takes some, moves none."""
+        """``place`` alone sets where the points lie: a new weight adds or removes some, moves none."""
         self._members[identity] = (place, weight, member)
         self._stale = True
 
@@ -39,7 +39,7 @@ class HashRing(Generic[T]):
             self._stale = True
 
     def owner(self, key: str) -> T | None:
-        """The member a key belongs to; None when there is none."""
+        """The member that a key maps to; None when there are no members."""
         if self._stale:
             self._rebuild()
         if not self._points:
@@ -49,7 +49,7 @@ class HashRing(Generic[T]):
 
     def _rebuild(self) -> None:
         members = list(self._members.values())
-        # The place settles a tie, so the order of arrival cannot (it may differ after a restart).
+        # Ties are broken by place, not by order of arrival, which may differ after a restart.
         ring = sorted(
             (point, place, at)
             for at, (place, weight, _) in enumerate(members)

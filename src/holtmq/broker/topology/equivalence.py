@@ -1,6 +1,6 @@
-"""When does a second declaration say the same as the first, and how is a difference worded.
+"""Whether a redeclaration is equivalent to the first declaration, and the text of the error if not.
 
-Owns: the comparison of declared fields and argument tables, and RabbitMQ's sentence about a difference
+Owns: the comparison of declared fields and argument tables, and RabbitMQ's error text for a difference
 (people grep for it). Must not touch: what any single argument means.
 """
 
@@ -12,7 +12,7 @@ _INT32_MAX = 2**31 - 1
 
 
 def field_difference(field: str, thing: str, received: object, current: object) -> str | None:
-    """The sentence for one declared field, or None when both agree. ``thing``: "queue 'q' in vhost '/'"."""
+    """The error text for one declared field, or None if equal. ``thing``: "queue 'q' in vhost '/'"."""
     if same_value(received, current):
         return None
     return _sentence(field, thing, f"'{shown(received)}'", f"'{shown(current)}'")
@@ -21,7 +21,7 @@ def field_difference(field: str, thing: str, received: object, current: object) 
 def argument_difference(
     keys: Iterable[str], thing: str, received: Mapping[str, object], current: Mapping[str, object]
 ) -> str | None:
-    """The sentence for the first of ``keys`` on which two argument tables differ."""
+    """The error text for the first of ``keys`` on which two argument tables differ, or None."""
     for key in keys:
         if key in received and key in current:
             if not same_value(received[key], current[key]):
@@ -32,7 +32,7 @@ def argument_difference(
 
 
 def same_value(left: object, right: object) -> bool:
-    """Equality as RabbitMQ has it: every integer width is one type, but true is not 1 and 1 is not 1.0."""
+    """Equality as in RabbitMQ: every integer width is one type, but true is not 1 and 1 is not 1.0."""
     left_is_text, right_is_text = isinstance(left, str | bytes), isinstance(right, str | bytes)
     if left_is_text and right_is_text:
         return _as_bytes(left) == _as_bytes(right)
@@ -49,12 +49,12 @@ def shown(value: object) -> str:
 
 
 def type_name(value: object) -> str:
-    """The name RabbitMQ gives the field type a value travels as."""
+    """RabbitMQ's name for the field type that encodes this value."""
     match value:
         case bool():
             return "bool"
         case int():
-            # The width on the wire is gone once decoded; clients choose the narrowest of these two.
+            # The width on the wire is lost in decoding; clients choose the narrower of these two.
             return "signedint" if -_INT32_MAX - 1 <= value <= _INT32_MAX else "long"
         case float():
             return "double"

@@ -1,8 +1,8 @@
 """Exchanges and bindings: from a routing key and headers to the destinations of one exchange.
 
-Owns: the kinds of exchange, their binding indexes, what makes two bindings or two declarations the same.
-Must not touch: queues (anything with a ``name`` will do), messages, permissions. The walk over several
-exchanges is ``routing.py``.
+Owns: the exchange types, their binding indexes, what makes two bindings or two declarations the same.
+Must not touch: queues (anything with a ``name`` will do), messages, permissions. Routing across several
+exchanges is in ``routing.py``.
 """
 
 import random
@@ -22,7 +22,7 @@ Table: TypeAlias = Mapping[str, object]
 
 
 class Named(Protocol):
-    """All an exchange needs to know of a queue."""
+    """All that an exchange needs from a queue."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class Kind(Enum):
     MODULUS_HASH = "x-modulus-hash"
 
 
-# Name, kind, internal: there in every vhost, durable, never deleted.
+# Name, kind, internal. They exist in every vhost, are durable and cannot be deleted.
 PREDECLARED: Final = (
     ("", Kind.DIRECT, False),
     ("amq.direct", Kind.DIRECT, False),
@@ -54,7 +54,7 @@ PREDECLARED: Final = (
 )
 _CHOOSING: Final = (Kind.CONSISTENT_HASH, Kind.RANDOM, Kind.MODULUS_HASH)
 HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
-# RabbitMQ compares the first alone; the others change what an exchange does, so a difference is refused too.
+# RabbitMQ compares only the first. The others change how an exchange routes, so a difference is refused too.
 _COMPARED_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", "hash-header", "hash-property")
 
 Identity: TypeAlias = tuple[bool, str, str, object]
@@ -62,13 +62,13 @@ Identity: TypeAlias = tuple[bool, str, str, object]
 
 @dataclass(frozen=True, slots=True)
 class Binding(Generic[Q]):
-    """One arrow from an exchange to a queue or to another exchange."""
+    """One binding from an exchange to a queue or to another exchange."""
 
     source: str
     destination: Union[Q, "Exchange[Q]"]
     routing_key: str
     arguments: Table = field(default_factory=dict, hash=False)
-    sequence: int = field(default=0, compare=False)  # when it was bound, for an order that stays
+    sequence: int = field(default=0, compare=False)  # order of binding
 
     @property
     def to_exchange(self) -> bool:
@@ -76,7 +76,7 @@ class Binding(Generic[Q]):
 
     @property
     def identity(self) -> Identity:
-        """What makes a second bind the same binding: where to, by which key, with which arguments."""
+        """What makes two bindings the same: destination, routing key and arguments."""
         return (
             self.to_exchange,
             self.destination.name,
@@ -86,7 +86,7 @@ class Binding(Generic[Q]):
 
 
 class _Index(Protocol[Q]):
-    """How one kind of exchange finds its bindings."""
+    """How one exchange type finds its bindings."""
 
     def add(self, binding: Binding[Q]) -> None: ...
 
@@ -96,7 +96,7 @@ class _Index(Protocol[Q]):
 
 
 class Exchange(Generic[Q]):
-    """An exchange and its bindings. Made by ``make_exchange``, which refuses what makes no sense."""
+    """An exchange and its bindings. Created by ``make_exchange``, which validates the arguments."""
 
     __slots__ = (
         "_bindings",
@@ -129,17 +129,17 @@ class Exchange(Generic[Q]):
         self.arguments = arguments
         self.inner_kind = _delayed_kind(arguments) if kind is Kind.DELAYED else kind
         hashed = self.inner_kind is Kind.CONSISTENT_HASH
-        # Whether a route can be told from the routing key alone; if not, callers must not cache it by key.
+        # Whether a route depends on more than the routing key; then callers must not cache it by key.
         self.needs_headers = self.inner_kind is Kind.HEADERS or (hashed and "hash-header" in arguments)
         self.needs_properties = hashed and "hash-property" in arguments
-        self.varies = self.inner_kind is Kind.RANDOM  # from message to message, whatever it says
+        self.varies = self.inner_kind is Kind.RANDOM  # for each message, even with equal keys and headers
         self._index: _Index[Q] = _make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
-        self._detached: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id of a destination that is gone
+        self._detached: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id() of a deleted destination
         self._detached_count = 0
         self._next_sequence = 0
-        self.version = 0  # changes with the bindings
+        self.version = 0  # changes with every change of the bindings
 
     def __repr__(self) -> str:
         return f"Exchange({self.name!r}, {self.kind.value})"
@@ -155,19 +155,19 @@ class Exchange(Generic[Q]):
 
     @property
     def is_unused(self) -> bool:
-        """Nothing is bound to it (as the source); an auto-delete exchange goes when this comes true."""
+        """It is the source of no binding; an auto-delete exchange is deleted when this becomes true."""
         return len(self._bindings) == self._detached_count
 
     @property
     def alternate_name(self) -> str | None:
-        """The alternate exchange its own arguments name; a policy may name one where they do not."""
+        """The alternate exchange from its own arguments; without one, a policy may set it."""
         name = self.arguments.get("alternate-exchange")
         return name if isinstance(name, str) else None
 
     def bind(
         self, destination: Union[Q, "Exchange[Q]"], routing_key: str, arguments: Table | None = None
     ) -> bool:
-        """Add a binding; False when it was there already. Conflict when its kind cannot use it."""
+        """Add a binding; False when it exists. Conflict when this exchange type cannot use it."""
         binding = Binding(self.name, destination, routing_key, dict(arguments or {}), self._next_sequence)
         identity = binding.identity
         known = self._bindings.get(identity)
@@ -175,8 +175,8 @@ class Exchange(Generic[Q]):
             if id(known.destination) not in self._detached:
                 return False
             del self._detached[id(known.destination)][identity]
-            self._drop_detached(identity, known)  # of the queue that had this name before
-        self._index.add(binding)  # refuses before anything is changed
+            self._drop_detached(identity, known)  # of a deleted queue with the same name
+        self._index.add(binding)  # raises before anything is changed
         self._next_sequence += 1
         self.version += 1
         self._bindings[identity] = binding
@@ -195,16 +195,16 @@ class Exchange(Generic[Q]):
         return True
 
     def detach(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
-        """Cut one destination off, which is about to go: from now on nothing is routed to it.
+        """Stop routing to a destination that is being deleted.
 
-        What it returns removes its bindings, one with each step, and must be run to its end at some time.
+        The returned iterator removes its bindings, one per step; the caller must run it to the end.
         """
         key = (isinstance(destination, Exchange), destination.name)
         gone = self._by_destination.pop(key, {})
         if not gone:
             return iter(())
         self.version += 1
-        if self.inner_kind in _CHOOSING:  # one of all bindings is chosen: none that is gone may be among them
+        if self.inner_kind in _CHOOSING:  # these choose one of all bindings, so deleted ones must go at once
             for identity, binding in gone.items():
                 self._index.remove(binding)
                 del self._bindings[identity]
@@ -214,20 +214,20 @@ class Exchange(Generic[Q]):
         return self._dispose(destination)
 
     def _dispose(self, destination: Union[Q, "Exchange[Q]"]) -> Iterator[None]:
-        bindings = self._detached[id(destination)]  # the id is its own as long as this holds the destination
+        bindings = self._detached[id(destination)]  # unique id: this generator holds the destination
         while bindings:
             self._drop_detached(*bindings.popitem())
             yield
         del self._detached[id(destination)]
 
     def _drop_detached(self, identity: Identity, binding: Binding[Q]) -> None:
-        if self._bindings.pop(identity, None) is not None:  # else the exchange is being dismantled, too
+        if self._bindings.pop(identity, None) is not None:  # else ``dismantle`` has removed it
             self.version += 1
             self._index.remove(binding)
             self._detached_count -= 1
 
     def dismantle(self) -> Iterator[None]:
-        """Let go of every binding of an exchange that is gone, one with each step."""
+        """Remove all bindings of a deleted exchange, one per step."""
         while self._bindings:
             _, binding = self._bindings.popitem()
             self._index.remove(binding)
@@ -239,15 +239,15 @@ class Exchange(Generic[Q]):
                 yield
 
     def destinations(self) -> list[tuple[bool, str]]:
-        """Where its bindings lead to: whether that is an exchange, and its name."""
+        """The destinations of its bindings: whether each is an exchange, and its name."""
         return list(self._by_destination)
 
     def is_detached(self, destination: Union[Q, "Exchange[Q]"]) -> bool:
-        """Whether the destination is gone, and its bindings not taken apart yet."""
+        """Whether the destination is deleted and its bindings are not all removed yet."""
         return id(destination) in self._detached
 
     def leads_to(self, to_exchange: bool, destination: str) -> bool:
-        """Whether any binding leads there."""
+        """Whether any binding has this destination."""
         return (to_exchange, destination) in self._by_destination
 
     def bindings(self) -> Iterable[Binding[Q]]:
@@ -264,12 +264,12 @@ class Exchange(Generic[Q]):
     def route(
         self, routing_key: str, headers: Table | None = None, properties: Table | None = None
     ) -> list[Union[Q, "Exchange[Q]"]]:
-        """The destinations bound for this message, each once, in the order they were first bound.
+        """The destinations for this message, each once, in the order they were first bound.
 
-        The default exchange has no bindings of its own: ``routing.route`` looks its queue up by name.
+        The default exchange has no bindings: ``routing.route`` looks its queue up by name.
         """
         found = self._index.match(routing_key, headers or {}, properties or {})
-        # By kind and name, not by the object: a queue type may define equality as it likes.
+        # By kind and name, not by the object: a queue class may define its own equality.
         once: dict[tuple[bool, str], Q | Exchange[Q]] = {}
         detached = self._detached
         for binding in found:
@@ -302,7 +302,7 @@ def make_exchange(
     internal: bool = False,
     arguments: Table | None = None,
 ) -> Exchange[Q]:
-    """A new exchange, or a Conflict that says what about it cannot be."""
+    """Create an exchange. Raises Conflict for an unknown type or an invalid argument."""
     try:
         known = Kind(kind)
     except ValueError:
@@ -323,7 +323,7 @@ def predeclared_exchanges() -> list[Exchange[Q]]:
 
 
 def equivalence_error(existing: Exchange[Q], requested: Exchange[Q], vhost: str) -> str | None:
-    """RabbitMQ's sentence about the first difference of a redeclaration; None when there is none."""
+    """RabbitMQ's error text for the first difference of a redeclaration, or None."""
     thing = f"exchange '{existing.name}' in vhost '{vhost}'"
     return (
         field_difference("type", thing, requested.kind.value, existing.kind.value)
@@ -376,7 +376,7 @@ class _TopicIndex(Generic[Q]):
         self.trie.remove(binding.routing_key, binding.identity)
 
     def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        # The trie answers by shape; sorted, so that the order says only who was bound first.
+        # The trie returns values in trie order; restore the order of binding.
         return sorted(self.trie.match(routing_key), key=_bound_at)
 
 
@@ -395,7 +395,7 @@ class _HeadersIndex(Generic[Q]):
 
 
 class _RandomIndex(Generic[Q]):
-    """Exactly one destination a message, any of them."""
+    """Chooses one destination per message at random."""
 
     def __init__(self) -> None:
         self._all: dict[Identity, Binding[Q]] = {}
@@ -419,15 +419,15 @@ class _RandomIndex(Generic[Q]):
 
 
 class _ModulusIndex(_RandomIndex[Q]):
-    """Exactly one destination a message: by the hash of its key and the number of bindings."""
+    """Chooses one destination per message by the hash of its key, modulo the number of bindings."""
 
     def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
-        # Not by hash(): a restart must send every key where it went before.
+        # Not by hash(): keys must map to the same bindings after a restart.
         return bindings[zlib.crc32(routing_key.encode("utf-8", "surrogateescape")) % len(bindings)]
 
 
 class _HashIndex(Generic[Q]):
-    """Exactly one destination a message, chosen by the hash of its key, of a header or of a property."""
+    """Chooses one destination per message by the hash of its key, of a header or of a property."""
 
     def __init__(self, arguments: Table) -> None:
         header, hashed_property = arguments.get("hash-header"), arguments.get("hash-property")
@@ -498,7 +498,7 @@ def _bound_at(binding: Binding[Q]) -> int:
 
 
 def _frozen(value: object) -> object:
-    """A hashable twin that keeps types apart: true, 1 and 1.0 are three different arguments."""
+    """A hashable copy that keeps types apart: true, 1 and 1.0 are three different arguments."""
     if isinstance(value, Mapping):
         return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Does a message's header table satisfy the arguments of a headers binding.
+"""Whether a message's headers match the arguments of a headers binding.
 
 Owns: ``x-match`` and its four meanings, and when two header values are equal.
-Must not touch: how headers are decoded, or who is bound.
+Must not touch: how headers are decoded, or what is bound.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Match(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeadersPattern:
-    """What one binding asks for, sorted out once when it is bound."""
+    """The condition of one binding, parsed when it is bound."""
 
     wants_all: bool
     wanted: tuple[tuple[str, object], ...]
@@ -43,7 +43,7 @@ class HeadersPattern:
         wants_all = self.wants_all
         for key, value in self.wanted:
             present = headers.get(key, _ABSENT)
-            # A binding value of void asks only that the header is there.
+            # A void value in the binding only requires that the header is present.
             fits = present is not _ABSENT and (value is None or equal(value, present))
             if fits is not wants_all:
                 return fits
@@ -51,7 +51,7 @@ class HeadersPattern:
 
 
 def equal(left: object, right: object) -> bool:
-    """Numbers by value whatever their width; text and binary by bytes; a boolean is never a number."""
+    """Compares numbers by value at any width, text and binary by bytes; a boolean never equals a number."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, str | bytes) and isinstance(right, str | bytes):

@@ -1,6 +1,6 @@
 """How many connections, channels and queues vhosts and users may have.
 
-Owns: these limits, and the counts of what is open. Must not touch: connections; whoever opens one says so.
+Owns: these limits, and the counts of what is open. Must not touch: connections; the caller reports each.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ USER_LIMITS: Final = ("max-connections", "max-channels")
 
 
 def read_limit(name: str, value: object, known: tuple[str, ...], thing: str) -> int:
-    """One limit's value; a negative one means none. Conflict when name or value make no sense."""
+    """Parse a limit; a negative value means no limit. Raises Conflict for an unknown name or a bad value."""
     if name not in known:
         nearest = get_close_matches(name, known, n=1, cutoff=0)[0]
         raise Conflict(f"unknown limit '{name}' for {thing}: the nearest right one is '{nearest}'")
@@ -25,7 +25,7 @@ def read_limit(name: str, value: object, known: tuple[str, ...], thing: str) -> 
 
 
 class Limits:
-    """Of all vhosts and users."""
+    """The limits of all vhosts and users."""
 
     def __init__(self) -> None:
         self.of_vhosts: dict[str, dict[str, int]] = {}
@@ -35,14 +35,14 @@ class Limits:
         self._user_channels: Counter[str] = Counter()
 
     def replace(self, of: dict[str, dict[str, int]], name: str, limits: Mapping[str, int]) -> None:
-        """What holds for one vhost or user from now on; no limits are no entry."""
+        """Replace the limits of one vhost or user; an empty mapping removes the entry."""
         if limits:
             of[name] = dict(limits)
         else:
             of.pop(name, None)
 
     def check_connection(self, vhost: str, user: str) -> str | None:
-        """Why one more connection is too much; None when it is not."""
+        """Why one more connection is refused, or None."""
         most = _limit(self.of_vhosts, vhost, "max-connections")
         if most is not None and self._vhost_connections[vhost] >= most:
             return (
@@ -54,17 +54,17 @@ class Limits:
         return None
 
     def connected(self, vhost: str, user: str) -> None:
-        """A connection is open."""
+        """Count an opened connection."""
         self._vhost_connections[vhost] += 1
         self._user_connections[user] += 1
 
     def disconnected(self, vhost: str, user: str) -> None:
-        """It is closed."""
+        """Count a closed connection."""
         _less(self._vhost_connections, vhost)
         _less(self._user_connections, user)
 
     def check_channel(self, user: str) -> str | None:
-        """Why one more channel is too much; None when it is not."""
+        """Why one more channel is refused, or None."""
         most = _limit(self.of_users, user, "max-channels")
         if most is not None and self._user_channels[user] >= most:
             return (
@@ -80,7 +80,7 @@ class Limits:
         _less(self._user_channels, user)
 
     def check_queue(self, vhost: str, name: str, queues: int) -> None:
-        """Conflict when one more queue than there are is too much."""
+        """Raise Conflict if the vhost may not have one more queue."""
         most = _limit(self.of_vhosts, vhost, "max-queues")
         if most is not None and queues >= most:
             raise Conflict(

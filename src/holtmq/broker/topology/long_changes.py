@@ -1,7 +1,7 @@
-"""Changes that concern very many things, made in steps, so that everything else has its turn meanwhile.
+"""Changes that affect very many objects, made in steps so that other work can run in between.
 
-Owns: the changes that are under way, and how much of each is done at once. Must not touch: what they change;
-clocks: the broker's timers say when the next step comes.
+Owns: the changes in progress, and how much of each is done at once. Must not touch: what they change;
+clocks: the broker's timers call the next step.
 """
 
 from collections import deque
@@ -9,31 +9,31 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-STEP: Final = 2_000  # simple things (bindings that go) done at once: about 5 ms
+STEP: Final = 2_000  # simple items (such as removed bindings) per step: about 5 ms
 
 
 class LongChanges:
-    """Iterators that do a little with each item, oldest first."""
+    """Iterators that do a little work per item; the oldest runs first."""
 
     __slots__ = ("_planned", "_waiting", "later")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Iterator[object], int]] = deque()
         self._planned = False
-        self.later: Callable[[Callable[[], None]], object] | None = None  # calls back soon, not now
+        self.later: Callable[[Callable[[], None]], object] | None = None  # calls back soon, never at once
 
     def __len__(self) -> int:
-        """How many changes are under way."""
+        """How many changes are in progress."""
         return len(self._waiting)
 
     def add(self, change: Iterator[object], step: int = STEP) -> None:
-        """One more. The first step is done at once: what is short is complete when this returns."""
+        """Add a change and run its first step: a short change is complete when this returns."""
         if _advance(change, step):
             self._waiting.append((change, step))
             self._plan()
 
     def step(self) -> None:
-        """Go on with the oldest."""
+        """Run one step of the oldest change."""
         self._planned = False
         if self._waiting and not _advance(*self._waiting[0]):
             self._waiting.popleft()
@@ -47,5 +47,5 @@ class LongChanges:
 
 
 def _advance(change: Iterator[object], step: int) -> bool:
-    """Whether there may be more to do."""
+    """Run one step; return whether there may be more to do."""
     return sum(1 for _ in islice(change, step)) == step

@@ -1,6 +1,6 @@
-"""Policies: options that operators give to queues and exchanges by the pattern of their names.
+"""Policies: options that operators set on queues and exchanges by a pattern of their names.
 
-Owns: which policy applies, which keys it may hold, and how it is merged with what a queue said itself.
+Owns: which policy applies, which keys it may have, and how it is merged with a queue's own arguments.
 Must not touch: the queues and exchanges it applies to; the caller asks again when a policy changes.
 """
 
@@ -23,11 +23,11 @@ from holtmq.broker.topology.queue_arguments import (
 from holtmq.name_patterns import BadPattern, NamePattern, compile_pattern, compile_stored
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
-# Every queue argument can come from a policy, but for the type: it cannot change under a living queue.
+# A policy can set every queue argument except the type, which cannot change after declaration.
 _QUEUE_KEYS: Final = {key.removeprefix("x-"): rule for key, rule in RULES.items() if key != "x-queue-type"}
 _KEYS: Final = (*_QUEUE_KEYS, ALTERNATE_EXCHANGE)
-# Of RabbitMQ's mirrored queues, federation and sharding, and limits of memory that no queue here needs: such
-# keys are kept and listed, and change nothing.
+# Keys of RabbitMQ's mirrored queues, federation and sharding, and of memory limits that no queue here needs.
+# They are kept and listed, but have no effect.
 WITHOUT_MEANING: Final = frozenset(
     {
         "ha-mode",
@@ -46,9 +46,9 @@ WITHOUT_MEANING: Final = frozenset(
         "target-group-size",
     }
 )
-# Only these may be the operator's.
+# The only keys that an operator policy may have.
 _OPERATORS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
-# Limits: the strictest of the queue's own, the policy's and the operator's holds.
+# Limits: the strictest of queue, policy and operator policy applies.
 _LIMITS: Final = _OPERATORS | {"max-age"}
 
 
@@ -77,19 +77,19 @@ _OF_TYPE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy. Made by ``make_policy``, which reads the definition."""
+    """One policy. Created by ``make_policy``, which validates the definition."""
 
     vhost: str
     name: str
     pattern: NamePattern
     apply_to: ApplyTo
     priority: int
-    definition: Mapping[str, object] = field(hash=False)  # as it was given, for listing
-    values: Mapping[str, object] = field(hash=False, compare=False)  # by policy key, read
+    definition: Mapping[str, object] = field(hash=False)  # as given, for listing
+    values: Mapping[str, object] = field(hash=False, compare=False)  # parsed, by policy key
 
     @property
     def without_meaning(self) -> list[str]:
-        """Its keys that are kept and change nothing."""
+        """Its keys that have no effect."""
         return [key for key in self.definition if key in WITHOUT_MEANING]
 
 
@@ -104,9 +104,9 @@ def make_policy(
     operator: bool = False,
     stored: bool = False,
 ) -> Policy:
-    """A policy, or a Conflict that names what is wrong with it and what would be right.
+    """Create a policy. Raises Conflict with what is wrong and what would be valid.
 
-    The pattern of a ``stored`` one was accepted before, perhaps by an older version.
+    The pattern of a ``stored`` policy was accepted before, perhaps by an older version.
     """
     thing = f"{'operator policy' if operator else 'policy'} '{name}' in vhost '{vhost}'"
     try:
@@ -133,14 +133,14 @@ def make_policy(
 
 
 class PolicyBook:
-    """The policies of all vhosts; a second book holds the operator's."""
+    """The policies of all vhosts; operator policies are in a second book."""
 
     def __init__(self) -> None:
         self._by_vhost: dict[str, dict[str, Policy]] = {}
         self._ranked: dict[str, list[Policy]] = {}
 
     def put(self, policy: Policy) -> Policy | None:
-        """Add or replace; what it replaced."""
+        """Add or replace a policy; return the replaced one, or None."""
         named = self._by_vhost.setdefault(policy.vhost, {})
         replaced = named.get(policy.name)
         named[policy.name] = policy
@@ -160,11 +160,11 @@ class PolicyBook:
         self._ranked.pop(vhost, None)
 
     def in_vhost(self, vhost: str) -> list[Policy]:
-        """Strongest first."""
+        """The policies of a vhost, highest priority first."""
         return list(self._ranked.get(vhost, ()))
 
     def for_queue(self, vhost: str, name: str, queue_type: QueueType) -> Policy | None:
-        """The one policy that applies: policies do not add up, the strongest match wins."""
+        """The one policy that applies: policies are not merged, the match with the highest priority wins."""
         for policy in self._ranked.get(vhost, ()):
             if policy.apply_to.covers(queue_type) and policy.pattern.found_in(name):
                 return policy
@@ -183,7 +183,7 @@ class PolicyBook:
 
 
 def effective(options: QueueOptions, policy: Policy | None, operator: Policy | None = None) -> QueueOptions:
-    """What holds for a queue: its own word first, then the policy; of limits the strictest of all three."""
+    """A queue's effective options: its own arguments, then the policy's; of limits the strictest applies."""
     values: dict[str, object] = {}
     for source in (policy, operator):
         for key, value in source.values.items() if source else ():
@@ -202,7 +202,7 @@ def effective(options: QueueOptions, policy: Policy | None, operator: Policy | N
 
 
 def alternate_exchange(own: str | None, policy: Policy | None) -> str | None:
-    """The name of an exchange's alternate: its own argument first, then the policy's."""
+    """The name of an exchange's alternate exchange: its own argument first, then the policy's."""
     if own is not None or policy is None:
         return own
     name = policy.values.get(ALTERNATE_EXCHANGE)
@@ -210,7 +210,7 @@ def alternate_exchange(own: str | None, policy: Policy | None) -> str | None:
 
 
 def stricter(left: object, right: object) -> object:
-    """The lower limit; a negative one (delivery-limit -1) means none at all and yields."""
+    """The lower limit; a negative one (delivery-limit -1) means no limit, so the other applies."""
     assert isinstance(left, int)
     assert isinstance(right, int)
     return max(left, right) if left < 0 or right < 0 else min(left, right)

@@ -1,6 +1,6 @@
-"""What a queue's arguments mean: read once, refused with a reason, compared on redeclaration.
+"""Queue arguments: parsed once, refused with a reason, compared on redeclaration.
 
-Owns: the list of queue arguments, their values and RabbitMQ's sentences about bad ones.
+Owns: the list of queue arguments, their values and RabbitMQ's error texts for bad ones.
 Must not touch: what a queue does with its options; policies (``policies.py`` reuses the rules by key).
 """
 
@@ -13,10 +13,10 @@ from typing import Final, Protocol
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 
-# Ten years. A bound keeps every deadline representable, and nobody waits longer.
+# Ten years: a bound that keeps every deadline representable.
 MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
 MAX_PRIORITY: Final = 255
-QUORUM_DELIVERY_LIMIT: Final = 20  # what RabbitMQ 4 gives a quorum queue that names none
+QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for a quorum queue
 
 
 class QueueType(Enum):
@@ -38,7 +38,7 @@ class QueueMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """A queue's arguments after reading. None means: not said, so a policy or a default decides."""
+    """A queue's parsed arguments. None means not given: a policy or a default decides."""
 
     queue_type: QueueType = QueueType.CLASSIC
     message_ttl_ms: int | None = None
@@ -50,7 +50,7 @@ class QueueOptions:
     dead_letter_routing_key: str | None = None
     max_priority: int | None = None
     single_active_consumer: bool = False
-    delivery_limit: int | None = None  # as said: -1 means without limit; see deliveries_allowed
+    delivery_limit: int | None = None  # as given: -1 means no limit; see deliveries_allowed
     queue_mode: QueueMode | None = None
     retry_delay_ms: int | None = None
     retry_multiplier: float | None = None
@@ -64,7 +64,7 @@ class QueueOptions:
     queue_master_locator: str | None = None
     queue_version: int | None = None
     dead_letter_strategy: str | None = None
-    # Everything as declared, unknown arguments too: for listing, redeclaration and the journal.
+    # All arguments as declared, also unknown ones: for listing, redeclaration and the journal.
     arguments: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     @property
@@ -73,14 +73,14 @@ class QueueOptions:
 
     @property
     def deliveries_allowed(self) -> int | None:
-        """How often a message may come back before it is dead-lettered; None for ever."""
+        """How often a message may be returned before it is dead-lettered; None: no limit."""
         if self.delivery_limit is None:
             return QUORUM_DELIVERY_LIMIT if self.queue_type is QueueType.QUORUM else None
         return None if self.delivery_limit < 0 else self.delivery_limit
 
 
 class BadValue(Exception):
-    """Why one value cannot be; the caller adds which argument of which queue."""
+    """Why a value is invalid; the caller adds the argument and the queue."""
 
 
 class _Read(Protocol):
@@ -89,7 +89,7 @@ class _Read(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRule:
-    """One argument: the option it sets and how its value is read (BadValue when it cannot be)."""
+    """One argument: the option it sets, and how to parse its value (raises BadValue)."""
 
     option: str
     read: _Read
@@ -147,7 +147,7 @@ def _read_choice(*choices: str) -> _Read:
 
 
 def _read_multiplier(value: object) -> float:
-    # not (value >= 1) also refuses a NaN, which would compare false either way.
+    # ``not 1 <= value`` also refuses NaN, for which every comparison is false.
     if not isinstance(value, int | float) or isinstance(value, bool) or not 1 <= value <= 1000:
         raise BadValue(f"{_described(value)} is not a number from 1 to 1000")
     return float(value)
@@ -208,7 +208,7 @@ RULES: Final[Mapping[str, ArgumentRule]] = {
 _STREAM_ONLY: Final = frozenset(
     {"x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
 )
-# What a queue type cannot honour is refused: accepted in silence it would be a promise nobody keeps.
+# Arguments that a queue type cannot honour are refused, not ignored: the client would rely on them.
 REFUSED: Final[Mapping[QueueType, frozenset[str]]] = {
     QueueType.CLASSIC: _STREAM_ONLY,
     QueueType.QUORUM: _STREAM_ONLY | {"x-max-priority"},
@@ -240,13 +240,13 @@ def parse_queue_arguments(
     exclusive: bool = False,
     auto_delete: bool = False,
 ) -> QueueOptions:
-    """The options of a queue, or a Conflict that names argument, value, queue and vhost."""
+    """Parse a queue's options. Raises Conflict with the argument, its value, the queue and the vhost."""
     thing = queue_text(name, vhost)
     options: dict[str, object] = {}
     for key, value in arguments.items():
         rule = RULES.get(key)
         if rule is None:
-            continue  # kept, as RabbitMQ does: clients attach notes of their own
+            continue  # kept, as in RabbitMQ: clients add arguments of their own
         try:
             options[rule.option] = rule.read(value)
         except BadValue as bad:
@@ -262,7 +262,7 @@ def parse_queue_arguments(
 
 
 def with_values(options: QueueOptions, values: Mapping[str, object]) -> QueueOptions:
-    """A copy with options set by name. Each value was read by its rule, which mypy cannot follow by name."""
+    """A copy with these options set. Each value was parsed by its rule, which mypy cannot check by name."""
     change: Callable[..., QueueOptions] = replace
     return change(options, **values)
 
@@ -285,7 +285,7 @@ def _check_type(options: QueueOptions, thing: str, durable: bool, exclusive: boo
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:
-    """What a ``queue.declare`` says beside the name."""
+    """The fields of a ``queue.declare`` except the name."""
 
     durable: bool
     exclusive: bool
@@ -296,19 +296,19 @@ class QueueDeclaration:
 def equivalence_error(
     name: str, vhost: str, current: QueueDeclaration, received: QueueDeclaration
 ) -> str | None:
-    """RabbitMQ's sentence about the first difference of a redeclaration; None when there is none."""
+    """RabbitMQ's error text for the first difference of a redeclaration, or None."""
     thing = queue_text(name, vhost)
     return (
         field_difference("durable", thing, received.durable, current.durable)
         or field_difference("exclusive", thing, received.exclusive, current.exclusive)
         or field_difference("auto_delete", thing, received.auto_delete, current.auto_delete)
-        # Arguments we do not know cannot differ in meaning; RabbitMQ compares only its own, too.
+        # Unknown arguments are not compared, as in RabbitMQ: they have no effect.
         or argument_difference(RULES, thing, _comparable(received), _comparable(current))
     )
 
 
 def _comparable(declaration: QueueDeclaration) -> Mapping[str, object]:
-    # Saying "classic" and saying nothing is the same queue.
+    # "classic" is the default type, so naming it makes no difference.
     if declaration.arguments.get("x-queue-type") != QueueType.CLASSIC.value:
         return declaration.arguments
     return {key: value for key, value in declaration.arguments.items() if key != "x-queue-type"}

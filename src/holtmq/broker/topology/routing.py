@@ -1,4 +1,4 @@
-"""From the exchange a message was published to, to the queues it ends in.
+"""Routing: from the exchange a message was published to, to its queues.
 
 Owns: the walk over exchange-to-exchange bindings and alternate exchanges, and where a delay interrupts it.
 Must not touch: what happens to the message in those queues; ``CC`` and ``BCC`` (the caller routes each key).
@@ -11,12 +11,12 @@ from typing import Generic
 from holtmq.broker.topology.exchanges import Exchange, Q, Table
 
 _NO_TABLE: Mapping[str, object] = {}
-_MAX_DELAY_MS = 2**32 - 1  # the delayed-message plugin's bound, so that a schedule can be held
+_MAX_DELAY_MS = 2**32 - 1  # the limit of RabbitMQ's delayed-message plugin
 
 
 @dataclass(frozen=True, slots=True)
 class Delay(Generic[Q]):
-    """The message must wait; then the caller routes it from ``exchange`` on, with ``delay_served``."""
+    """The message must wait; then the caller routes it from ``exchange`` with ``delay_served``."""
 
     exchange: Exchange[Q]
     delay_ms: int
@@ -25,8 +25,8 @@ class Delay(Generic[Q]):
 @dataclass(frozen=True, slots=True)
 class RouteResult(Generic[Q]):
     queues: tuple[Q, ...]
-    # True when headers or properties had a say, given or not. Then the route must not be cached by key, and
-    # a caller that passed None (to save decoding them) must ask again with them.
+    # True when the route can depend on headers or properties, or varies per message. Then it must not be
+    # cached by key, and a caller that passed None (to save decoding them) must route again with them.
     depends_on_message: bool
     delays: tuple[Delay[Q], ...] = ()
 
@@ -40,10 +40,10 @@ def route(
     properties: Table | None = None,
     delay_served: bool = False,
 ) -> RouteResult[Q]:
-    """Every queue the message reaches, each once, nearest exchange first.
+    """Every queue that the message reaches, each once, nearest exchange first.
 
-    As in RabbitMQ the alternate exchange is asked when the exchange itself has no match; a match that is an
-    exchange which then leads nowhere counts as one. Each exchange is visited once, so cycles end.
+    As in RabbitMQ, the alternate exchange is used when the exchange itself has no match. A bound exchange
+    counts as a match even if it leads to no queue. Each exchange is visited once, so cycles end.
     """
     headers = _NO_TABLE if headers is None else headers
     delay_ms = 0 if delay_served else delay_of(headers)
@@ -52,7 +52,7 @@ def route(
     depends = False
     seen = {exchange.name}
     work = [exchange]
-    for current in work:  # grows while we walk: breadth first
+    for current in work:  # grows in the loop: breadth first
         depends = depends or current.needs_headers or current.needs_properties or current.varies
         if current.is_delayed and not delay_served:
             depends = True
@@ -76,7 +76,7 @@ def route(
 
 
 def delay_of(headers: Table) -> int:
-    """The milliseconds a delayed exchange holds a message; anything but a positive integer means none."""
+    """How many milliseconds a delayed exchange holds a message; 0 unless x-delay is a positive integer."""
     delay = headers.get("x-delay")
     if not isinstance(delay, int) or isinstance(delay, bool) or delay <= 0:
         return 0

@@ -1,9 +1,8 @@
-"""Where the routing keys of one exchange lead, as far as the key alone decides and the way is short.
+"""Fast routing by key: the queues of an exchange's routing keys, when the key alone decides.
 
 Owns: one ``QueueSet`` for each set of queues, shared by all keys that lead to it, and the lookup from a
-key's bytes. Must not touch: messages. Exchanges behind exchanges, alternate exchanges that have a say,
-headers, hashes, delays, queues with limits and streams are left to the general way (``routing.py``): then
-the answer is None.
+key's bytes. Must not touch: messages. Exchanges bound to exchanges, alternate exchanges that apply, headers,
+hashes, delays, queues with limits and streams are left to ``routing.py``: then the answer is None.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _SHORT_WAY: Final = (Kind.DIRECT, Kind.FANOUT, Kind.TOPIC)
 
 
 def durable_ids(queues: Iterable[WorkQueue]) -> bytes:
-    """The journal's names of those queues that survive a restart."""
+    """The journal ids of the persisted work queues among these."""
     ids = [queue.id for queue in queues if queue.persisted and not queue.is_stream]
     return struct.pack(f">{len(ids)}I", *ids)
 
 
 class QueueSet:
-    """The queues that a message is placed on, none of them with limits."""
+    """The queues that a message is enqueued on, none of them with limits."""
 
     __slots__ = ("durable_ids", "fifo", "persists", "queue", "queues")
 
@@ -46,7 +45,7 @@ NO_QUEUES: Final = QueueSet(())
 
 
 class ExchangeTargets:
-    """The lookup of one exchange. ``token`` is another object after every change of what it would answer."""
+    """The lookup of one exchange. ``token`` is replaced whenever the results may have changed."""
 
     __slots__ = ("_automaton", "_by_key", "_exchange", "_fanout", "_seen", "_vhost", "token")
 
@@ -54,13 +53,13 @@ class ExchangeTargets:
         self._vhost = vhost
         self._exchange = exchange
         self._seen = (-1, -1)
-        self._by_key: dict[bytes, QueueSet | None] = {}  # of keys that are bound, or names of queues
+        self._by_key: dict[bytes, QueueSet | None] = {}  # by bound key, or by queue name (default exchange)
         self._automaton: TopicAutomaton[Binding[WorkQueue], QueueSet | None] | None = None
         self._fanout: list[QueueSet | None] = []
         self.token = object()
 
     def refresh(self) -> None:
-        """Forget what was known before the last change of the bindings or rules."""
+        """Drop cached results if bindings or rules have changed."""
         seen = (self._exchange.version, self._vhost.rules_version)
         if seen == self._seen:
             return
@@ -73,12 +72,12 @@ class ExchangeTargets:
         self._automaton = TopicAutomaton(exchange.topics) if topic and exchange.topics is not None else None
 
     def forget_queue(self, name: str) -> None:
-        """A queue goes that the default exchange leads to."""
+        """Drop the default exchange's entry for a deleted queue."""
         if self._by_key.pop(name.encode("utf-8", "surrogateescape"), None) is not None:
             self.token = object()
 
     def find(self, key: bytes) -> QueueSet | None:
-        """The queues for a routing key, since the last ``refresh``; None: ask the general way."""
+        """The queues for a routing key, as of the last ``refresh``; None: use ``routing.py``."""
         automaton = self._automaton
         if automaton is not None:
             state = automaton.start
@@ -107,7 +106,7 @@ class ExchangeTargets:
         else:
             destinations = exchange.route(text)
         found = self._of(destinations)
-        if destinations:  # others are as many as publishers like
+        if destinations:  # unbound keys are not cached: their number has no bound
             self._by_key[key] = found
         return found
 
@@ -130,7 +129,7 @@ class ExchangeTargets:
 
 
 class QueueSets:
-    """The sets of one vhost in use."""
+    """The queue sets of one vhost, cached."""
 
     __slots__ = ("_by_ids",)
 
@@ -138,7 +137,7 @@ class QueueSets:
         self._by_ids: dict[tuple[int, ...], QueueSet] = {}
 
     def of(self, queues: tuple[WorkQueue, ...]) -> QueueSet:
-        """The set of these queues."""
+        """The shared set of these queues."""
         key = tuple(queue.id for queue in queues)
         found = self._by_ids.get(key)
         if found is None:
@@ -148,5 +147,5 @@ class QueueSets:
         return found
 
     def clear(self) -> None:
-        """Forget all: a queue is gone, or works otherwise from now on."""
+        """Drop all sets, since a queue was deleted or its options changed."""
         self._by_ids.clear()

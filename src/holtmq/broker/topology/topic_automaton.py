@@ -1,9 +1,8 @@
-"""Topic matching as one table lookup for each word of a key.
+"""Topic matching with one table lookup for each word of a key.
 
-Owns: the states, made as keys need them. A state is a set of trie nodes that fit the words so far; it knows
+Owns: the states, created on demand. A state is the set of trie nodes that match the words so far. It has
 the next state for each literal word of those nodes, and one for all other words, so its size depends on the
-bindings and not on the keys. Must not touch: the trie. After a change of the bindings a new automaton is
-made.
+bindings and not on the keys. Must not touch: the trie. A change of the bindings needs a new automaton.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from holtmq.broker.topology.topic_trie import TopicTrie, TrieNode, enter
 T = TypeVar("T")
 R = TypeVar("R")
 
-_WORDS_MAX: Final = 65_536  # literal words in all states together; beyond it starts anew
+_WORDS_MAX: Final = 65_536  # literal words in all states together; above it, all states are dropped
 
 
 class TopicState(Generic[T, R]):
-    """What is alive after some words. ``following`` has None for words whose state is not made yet."""
+    """The trie nodes that match some words. ``following`` has None for states not created yet."""
 
     __slots__ = ("following", "has_result", "known", "nodes", "other")
 
@@ -31,10 +30,10 @@ class TopicState(Generic[T, R]):
         )
         self.other: TopicState[T, R] | None = None
         self.has_result = False
-        self.known: R  # the result, once there is one
+        self.known: R  # set when ``has_result``
 
     def result(self, make: Callable[[list[T]], R]) -> R:
-        """What the values that match here amount to; made once."""
+        """The result for the values that match here; computed once."""
         if not self.has_result:
             self.known = make([value for node in self.nodes for value in node.values.values()])
             self.has_result = True
@@ -42,7 +41,7 @@ class TopicState(Generic[T, R]):
 
 
 class TopicAutomaton(Generic[T, R]):
-    """The states over one trie that does not change."""
+    """The states over one trie, which must not change."""
 
     __slots__ = ("_states", "_words", "start")
 
@@ -63,7 +62,7 @@ class TopicAutomaton(Generic[T, R]):
         return state
 
     def extend(self, state: TopicState[T, R], word: bytes) -> TopicState[T, R]:
-        """The state after one more word, made if need be."""
+        """The state after one more word, created if needed."""
         literal = word in state.following
         text = word.decode("utf-8", "surrogateescape")
         alive: dict[TrieNode[T], None] = {}
@@ -82,7 +81,7 @@ class TopicAutomaton(Generic[T, R]):
 
     @property
     def states(self) -> int:
-        """How many there are."""
+        """How many states exist."""
         return len(self._states)
 
     def _state(self, alive: dict[TrieNode[T], None]) -> TopicState[T, R]:
@@ -96,7 +95,7 @@ class TopicAutomaton(Generic[T, R]):
         return found
 
     def _forget(self) -> None:
-        """Drop every state but the first, with all that it knows of others."""
+        """Drop every state but the start state, and all references to them."""
         self._states.clear()
         start = self.start
         start.following = dict.fromkeys(start.following)

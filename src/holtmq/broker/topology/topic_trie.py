@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TrieNode(Generic[T]):
-    """A word of some patterns, and what follows it."""
+    """A word of some patterns, and the words that can follow it."""
 
     __slots__ = ("any_words", "children", "is_any_words", "one_word", "values")
 
@@ -18,8 +18,8 @@ class TrieNode(Generic[T]):
         self.children: dict[str, TrieNode[T]] = {}
         self.one_word: TrieNode[T] | None = None  # the child for "*"
         self.any_words: TrieNode[T] | None = None  # the child for "#"
-        self.is_any_words = is_any_words  # this node is a "#": it may swallow further words
-        self.values: dict[object, T] = {}  # by identity, in order of arrival
+        self.is_any_words = is_any_words  # this node is a "#": it also matches further words
+        self.values: dict[object, T] = {}  # by identity, in order of insertion
 
     @property
     def is_empty(self) -> bool:
@@ -27,16 +27,16 @@ class TrieNode(Generic[T]):
 
 
 class TopicTrie(Generic[T]):
-    """Patterns with values. A match walks all alternatives at once, word by word.
+    """Patterns with values. A match follows all alternatives at once, word by word.
 
-    The set of nodes alive after each word is at most the number of distinct trie nodes that fit the words so
-    far. So several ``#`` in one pattern cost no backtracking, and patterns that differ in an earlier literal
-    word are never looked at.
+    After each word there are at most as many active nodes as distinct trie nodes that match the words so far.
+    So several ``#`` in one pattern cost no backtracking, and patterns that differ in an earlier literal word
+    are never visited.
     """
 
     def __init__(self) -> None:
         self.root: TrieNode[T] = TrieNode()
-        self.visited = 0  # nodes entered by all matches so far: the cost, free of the machine's noise
+        self.visited = 0  # nodes visited by all matches: a cost measure without timing noise
 
     def add(self, pattern: str, identity: object, value: T) -> None:
         """Store ``value`` under ``pattern``; the same identity again replaces it."""
@@ -46,7 +46,7 @@ class TopicTrie(Generic[T]):
         node.values[identity] = value
 
     def remove(self, pattern: str, identity: object) -> bool:
-        """Forget one value, and every node that served it alone."""
+        """Remove a value, and every node that only it used."""
         path: list[tuple[TrieNode[T], str]] = []
         node = self.root
         for word in split_words(pattern):
@@ -116,8 +116,8 @@ def split_words(key: str) -> list[str]:
 
 
 def enter(alive: dict[TrieNode[T], None], node: TrieNode[T] | None) -> None:
-    """Add a node to those alive after some words."""
-    # A "#" below a node matches zero words, so reaching the node reaches the "#" as well.
+    """Add a node to the active set."""
+    # A "#" below a node also matches zero words, so it becomes active with the node.
     while node is not None and node not in alive:
         alive[node] = None
         node = node.any_words

@@ -1,7 +1,7 @@
 """One virtual host: its exchanges, queues and bindings, and what may be declared.
 
-Owns: the topology and its rules (reserved names, equivalence, exclusivity, use, auto-delete). Must
-not touch: the journal and messages; ``broker.py`` writes down what changed here.
+Owns: the topology and its rules (reserved names, equivalence, exclusivity, use, auto-delete). Must not
+touch: the journal and messages; ``broker.py`` journals the changes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,17 +33,17 @@ _LOCKED: Final = (
 
 
 class Removal(NamedTuple):
-    """What went with a queue or an exchange."""
+    """What was removed with a queue or an exchange."""
 
-    sources: Sequence[str]  # exchanges that led to it, and may be unused now
-    steps: Iterator[None]  # frees its bindings, one with each step: there may be a hundred thousand
+    sources: Sequence[str]  # exchanges that were bound to it, and may be unused now
+    steps: Iterator[None]  # removes its bindings, one per step: there may be 100,000
 
 
 class VHost:
-    """The names of one tenant.
+    """The exchanges and queues of one tenant.
 
-    ``version`` changes with everything a cached route depends on; ``rules_version`` only with exchanges,
-    permissions and policies, and not with queues and bindings, which come and go much more often.
+    ``version`` changes with everything that a cached route depends on. ``rules_version`` changes only with
+    exchanges, permissions and policies, not with queues and bindings, which change much more often.
     """
 
     __slots__ = (
@@ -69,19 +69,17 @@ class VHost:
         self.exchanges = {exchange.name: exchange for exchange in predeclared}
         self.queues: dict[str, WorkQueue] = {}
         self.alternate_by_policy: Callable[[QueueExchange], str | None] = _no_alternate
-        self._sources: dict[tuple[bool, str], set[str]] = {}  # destination -> exchanges that lead to it
-
-    # -- looking up ------------------------------------------------------------------------------
+        self._sources: dict[tuple[bool, str], set[str]] = {}  # destination -> exchanges bound to it
 
     def exchange(self, name: str) -> QueueExchange:
-        """The exchange of this name."""
+        """The exchange of this name. Raises NotFound."""
         found = self.exchanges.get(name)
         if found is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
         return found
 
     def queue(self, name: str, owner: object | None = None) -> WorkQueue:
-        """The queue of this name, if ``owner`` (a connection) may use it."""
+        """The queue of this name. Raises ResourceLocked when it is exclusive to another than ``owner``."""
         found = self.queues.get(name)
         if found is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
@@ -97,13 +95,13 @@ class VHost:
         properties: Table | None = None,
         delay_served: bool = False,
     ) -> RouteResult[WorkQueue]:
-        """The queues a message reaches from this exchange."""
+        """The queues that a message reaches from this exchange."""
         return route(
             exchange, routing_key, headers, self.queues.get, self.alternate_of, properties, delay_served
         )
 
     def targets_of(self, exchange: QueueExchange) -> ExchangeTargets:
-        """The lookup by key of one exchange, as of now."""
+        """The up-to-date lookup by key of one exchange."""
         found = self._targets.get(exchange.name)
         if found is None:
             found = self._targets[exchange.name] = ExchangeTargets(self, exchange)
@@ -111,21 +109,19 @@ class VHost:
         return found
 
     def queue_set(self, queues: tuple[WorkQueue, ...]) -> QueueSet:
-        """The one set of these queues."""
+        """The shared set of these queues."""
         return self._queue_sets.of(queues)
 
     def rules_changed(self) -> None:
-        """Permissions or policies are others from now on."""
+        """Invalidate cached routes after a change of exchanges, permissions or policies."""
         self.version += 1
         self.rules_version += 1
         self._queue_sets.clear()
 
-    # -- exchanges -------------------------------------------------------------------------------
-
     def declare_exchange(
         self, name: str, kind: str, durable: bool, auto_delete: bool, internal: bool, arguments: Table
     ) -> bool:
-        """Create an exchange; False when an equivalent one was there."""
+        """Create an exchange; False when an equivalent one exists."""
         existing = self.exchanges.get(name)
         if existing is None:
             refuse_reserved("exchange", name)
@@ -158,8 +154,8 @@ class VHost:
         return Removal([source.name for source in sources], chain(*steps, self._forget_exchange(doomed)))
 
     def _forget_exchange(self, doomed: QueueExchange) -> Iterator[None]:
-        """In steps. Meanwhile an entry of ``_sources`` too many does no harm: such an exchange is not there,
-        or another one of its name that is asked what it has."""
+        """Remove bindings in steps. A stale entry in ``_sources`` does no harm meanwhile: its exchange does
+        not exist, or a new exchange of that name is asked for its own bindings."""
         for to_exchange, destination in doomed.destinations():
             again = self.exchanges.get(doomed.name)
             if again is None or not again.leads_to(to_exchange, destination):
@@ -167,12 +163,10 @@ class VHost:
             yield
         yield from doomed.dismantle()
 
-    # -- queues ----------------------------------------------------------------------------------
-
     def check_redeclared(
         self, name: str, received: QueueDeclaration, owner: object | None
     ) -> WorkQueue | None:
-        """The queue of this name if there is one and it is what was asked for."""
+        """The existing queue of this name, or None. Raises Conflict if it is not equivalent."""
         existing = self.queues.get(name)
         if existing is None:
             return None
@@ -188,12 +182,12 @@ class VHost:
         return existing
 
     def add_queue(self, queue: WorkQueue) -> None:
-        """A new queue; the default exchange leads to it from now on."""
+        """Add a queue; the default exchange routes to it from now on."""
         self.queues[queue.name] = queue
         self.version += 1
 
     def remove_queue(self, queue: WorkQueue) -> Removal:
-        """A queue goes; so do the bindings to it."""
+        """Remove a queue and the bindings to it."""
         sources = self._sources_of(queue)
         steps = [source.detach(queue) for source in sources]
         self._sources.pop((False, queue.name), None)
@@ -205,12 +199,10 @@ class VHost:
             self._targets[""].forget_queue(queue.name)
         return Removal([source.name for source in sources], chain(*steps))
 
-    # -- bindings --------------------------------------------------------------------------------
-
     def destination(
         self, name: str, to_exchange: bool, owner: object | None = None
     ) -> WorkQueue | QueueExchange:
-        """What a binding leads to."""
+        """The queue or exchange that a binding leads to."""
         return self.exchange(name) if to_exchange else self.queue(name, owner)
 
     def bind(
@@ -220,7 +212,7 @@ class VHost:
         routing_key: str,
         arguments: Table,
     ) -> bool:
-        """Add a binding; False when it was there."""
+        """Add a binding; False when it exists."""
         if not source.bind(destination, routing_key, arguments):
             return False
         self._sources.setdefault(_key(destination), set()).add(source.name)
@@ -244,7 +236,7 @@ class VHost:
     def is_bound(
         self, source: str, destination: str, routing_key: str, arguments: Table, to_exchange: bool
     ) -> bool:
-        """Whether there is such a binding; names that lead nowhere have none."""
+        """Whether this binding exists; False also when the source or destination does not exist."""
         exchange = self.exchanges.get(source)
         where = self.exchanges.get(destination) if to_exchange else self.queues.get(destination)
         if exchange is None or where is None:
@@ -253,7 +245,7 @@ class VHost:
         return any(binding.identity == wanted for binding in exchange.bindings_to(where))
 
     def bindings_to(self, destination: WorkQueue | QueueExchange) -> list[QueueBinding]:
-        """What leads to a queue or an exchange, source by source."""
+        """The bindings to a queue or an exchange, by source."""
         return [
             binding for source in self._sources_of(destination) for binding in source.bindings_to(destination)
         ]
@@ -267,19 +259,19 @@ class VHost:
         return [self.exchanges[name] for name in names if name in self.exchanges]
 
     def alternate_of(self, exchange: QueueExchange) -> QueueExchange | None:
-        """Where messages go that an exchange has no binding for."""
+        """The exchange for messages that match no binding of this one, or None."""
         name = exchange.alternate_name or self.alternate_by_policy(exchange)
         return self.exchanges.get(name) if name else None
 
 
 def refuse_reserved(what: str, name: str) -> None:
-    """Names that begin with ``amq.`` are the broker's."""
+    """Raise AccessRefused for names that begin with ``amq.``: they are reserved."""
     if name.startswith("amq."):
         raise AccessRefused(f"{what} name '{name}' contains reserved prefix 'amq.*'")
 
 
 def refuse_default(exchange: str) -> None:
-    """The default exchange cannot be declared, deleted or bound."""
+    """Raise AccessRefused for the default exchange, which cannot be declared, deleted or bound."""
     if not exchange:
         raise AccessRefused("operation not permitted on the default exchange")
 

@@ -1,7 +1,7 @@
-"""What a message looks like after it died in a queue.
+"""How a message's headers change when it is dead-lettered.
 
-Owns: the ``x-death`` history, the first and last death, and the rule that ends endless circles.
-Must not touch: routing and queues. Properties the rule does not speak of keep their bytes.
+Owns: the ``x-death`` history, the first and last death, and the rule that ends dead-letter cycles.
+Must not touch: routing and queues. All other properties keep their bytes.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ _REJECTED: Final = "rejected"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead message, ready to be published again."""
+    """A dead-lettered message, ready to be published again."""
 
     header: bytes
     headers: FieldTable
-    routing_keys: list[str]  # its own key and CC keys; BCC is gone since it was delivered
+    routing_keys: list[str]  # its own key and the CC keys; BCC was removed at publish
     deaths: list[FieldTable]
 
     def cycles_through(self, queue: str) -> bool:
-        """Whether it has died in this queue before and nobody rejected it since: a circle without end."""
+        """Whether it died in this queue before and was never rejected since: it would cycle for ever."""
         for at, death in enumerate(self.deaths):
             if death.get("queue") == queue:
                 return all(earlier.get("reason") != _REJECTED for earlier in self.deaths[: at + 1])
@@ -42,15 +42,15 @@ def dead_letter(
     *,
     keep_cc: bool = True,
 ) -> DeadLetter:
-    """Write one more death into a message's headers and take its expiration away.
+    """Add a death to a message's headers and remove its expiration.
 
-    With a dead-letter routing key the CC keys have no say any more, and the header goes (``keep_cc``).
+    With a dead-letter routing key the CC keys no longer apply: pass ``keep_cc=False`` to remove the header.
     """
     property_bytes = header[PROPERTIES_AT:]
     try:
         headers = raw_headers(property_bytes)
     except CodecError:
-        headers = {}  # nobody looked inside until now; nonsense must not keep the message from dying
+        headers = {}  # not decoded until now; a malformed table must not prevent dead-lettering
     cc = headers.get("CC")
     keys = [routing_key, *(key for key in (cc if isinstance(cc, list) else []) if isinstance(key, str))]
     expiration = facts(header).expiration
@@ -73,14 +73,14 @@ def dead_letter(
 
 def _history(headers: FieldTable) -> list[FieldTable]:
     deaths = headers.get("x-death")
-    # A client may have put anything under this name; only what we could have written is history.
+    # A client may have sent anything under this name; ignore what we could not have written.
     if not isinstance(deaths, list):
         return []
     return [{**death, "count": _count(death)} for death in deaths if isinstance(death, dict)]
 
 
 def _count(death: FieldTable) -> Long:
-    """Always 64 bits on the wire, as RabbitMQ has it: Java and Go programs cast it to just that."""
+    """Always 64 bits on the wire, as in RabbitMQ: Java and Go clients cast it to that type."""
     count = death.get("count")
     return Long(count) if isinstance(count, int) else Long(0)
 
@@ -94,7 +94,7 @@ def _with_death(
     now_s: int,
     expiration: bytes | None,
 ) -> list[FieldTable]:
-    """One entry per (queue, reason), the latest first."""
+    """One entry per (queue, reason), latest first."""
     for at, death in enumerate(history):
         if death.get("queue") == queue and death.get("reason") == reason:
             again: FieldTable = {**death, "count": Long(_count(death) + 1)}

@@ -1,7 +1,8 @@
-"""Who holds which messages: one ledger per session (an AMQP channel), two indexes over it.
+"""Which session holds which messages: one ledger per session (an AMQP channel), with two indexes.
 
-Owns: live leases by number and by holder. A lease ends once: ack, reject, release, or the death of
-its holder. Must not touch: clocks, files, wire names. Leases with a clock are in partition_leases.
+Owns: live leases by number and by holder. A lease ends once: by ack, reject, release, or when its holder
+goes away. Must not touch: clocks, files, wire names. Leases that expire are in ``timed_leases.py`` and
+``partition_leases.py``.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -15,35 +16,35 @@ if TYPE_CHECKING:
 
 _NOTE_MS: Final = 1_000
 _NOTES_MAX: Final = 64
-REVOKED_MAX: Final = 100_000  # revoked leases remembered per session, for late settlements
+REVOKED_MAX: Final = 100_000  # revoked leases remembered per session, for late acks
 
 
 class Holder:
-    """Something that can hold leases: a consumer, or a session's single gets.
+    """A holder of leases: a consumer, or a session's ``basic.get``.
 
-    A lease does not know when it began, which would cost each delivery; the holder notes about once a second
-    which number was next.
+    A lease has no start time, which would cost time in each delivery. Instead the holder notes about once a
+    second which lease number is next.
     """
 
     __slots__ = ("_notes", "held")
 
     def __init__(self) -> None:
         self.held: dict[int, Lease] = {}
-        self._notes: list[tuple[int, int]] = []  # (when, the first number given out from then on)
+        self._notes: list[tuple[int, int]] = []  # (time, first lease number granted from then on)
 
     def note_delivery(self, now_ms: int, first: int) -> None:
-        """Leases from number ``first`` on begin now."""
+        """Note that leases from number ``first`` on begin now."""
         notes = self._notes
         if notes and now_ms - notes[-1][0] < _NOTE_MS:
             return
         notes.append((now_ms, first))
         if len(notes) > _NOTES_MAX:
-            self.held_since_ms()  # forgets what is settled
+            self.held_since_ms()  # drops notes about settled leases
             if len(notes) > _NOTES_MAX:
-                del notes[1:-1:2]  # the older, the coarser
+                del notes[1:-1:2]  # thin out the older notes
 
     def held_since_ms(self) -> int | None:
-        """When the oldest lease began, at most a second early; None when there is none."""
+        """When the oldest lease began, up to a second early; None when there is none."""
         notes = self._notes
         if not self.held:
             notes.clear()
@@ -57,10 +58,10 @@ class Holder:
 
 
 class Lease(msgspec.Struct, gc=False, eq=False):
-    """One message of one queue in one holder's hands; ``holder`` is None once revoked.
+    """One message of one queue, leased to one holder; ``holder`` is None after the lease was revoked.
 
-    Invisible to the garbage collector, as a delivery makes one each: whoever drops a session must
-    end its leases (``Ledger.end_all``), which breaks the circle of holder and lease.
+    Not tracked by the garbage collector, since every delivery creates one. Code that drops a session must
+    end its leases (``Ledger.end_all``), which breaks the reference cycle of holder and lease.
     """
 
     number: int
@@ -70,9 +71,9 @@ class Lease(msgspec.Struct, gc=False, eq=False):
 
 
 class Ledger:
-    """Every lease of one session. Numbers rise from 1 and are never used twice.
+    """All leases of one session. Numbers rise from 1 and are never reused.
 
-    One settlement, and both counts, are constant time; ``end_upto`` is proportional to the numbers
+    One settlement, and both counts, take constant time; ``end_upto`` takes time proportional to the numbers
     it passes, each at most once; ``revoke`` to that holder's own leases.
     """
 
@@ -80,16 +81,16 @@ class Ledger:
 
     def __init__(self) -> None:
         self.by_number: dict[int, Lease] = {}
-        self._aside: dict[int, Lease] = {}  # ended in a transaction that is still open
+        self._aside: dict[int, Lease] = {}  # ended in an open transaction
         self.last = 0
-        self._floor = 0  # every number up to here has been passed by end_upto
+        self._floor = 0  # end_upto has passed every number up to here
         self._revoked = 0
 
     def __len__(self) -> int:
         return len(self.by_number) - self._revoked
 
     def grant(self, queue: "WorkQueue", message: Message, holder: Holder) -> Lease:
-        """Lease one message. (Consumers inline this for whole batches.)"""
+        """Lease one message. (Consumers inline this for batches.)"""
         self.last = number = self.last + 1
         lease = Lease(number, queue, message, holder)
         self.by_number[number] = holder.held[number] = lease
@@ -106,7 +107,7 @@ class Ledger:
         return lease
 
     def forgot_revoked(self) -> None:
-        """One revoked lease was taken out of ``by_number`` by hand."""
+        """Count a revoked lease that the caller removed from ``by_number`` itself."""
         self._revoked -= 1
 
     def end_upto(self, number: int) -> list[Lease]:
@@ -128,7 +129,7 @@ class Ledger:
         return ended
 
     def revoke(self, holder: Holder) -> list[Lease]:
-        """Take every lease from one holder; they stay known, so that a late settlement is no error."""
+        """Revoke all leases of one holder. They stay known, so that a late ack is not an error."""
         leases = list(holder.held.values())
         holder.held.clear()
         for lease in leases:
@@ -139,15 +140,15 @@ class Ledger:
         return leases
 
     def set_aside(self, leases: list[Lease]) -> None:
-        """These were ended, but only a commit makes it count: until then they are outstanding."""
+        """Keep leases that an open transaction has ended: they are outstanding until its commit."""
         self._aside.update((lease.number, lease) for lease in leases)
 
     def commit(self) -> None:
-        """What was set aside has ended for good."""
+        """Forget the leases that were set aside: they have ended."""
         self._aside.clear()
 
     def outstanding(self) -> list[Lease]:
-        """Every lease whose message is out of its queue: a checkpoint must keep those."""
+        """Every lease whose message is not in its queue; a checkpoint must keep those messages."""
         return [
             lease
             for leases in (self.by_number, self._aside)
@@ -167,7 +168,7 @@ class Ledger:
             self._floor = min(self._floor, lease.number - 1)
 
     def end_all(self) -> list[Lease]:
-        """End every lease; revoked ones are not among the returned."""
+        """End every lease; return those that were not revoked."""
         leases = [lease for lease in self.by_number.values() if lease.holder is not None]
         for lease in leases:
             assert lease.holder is not None

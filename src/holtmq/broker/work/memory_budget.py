@@ -1,7 +1,7 @@
-"""How much memory the waiting messages of all work queues may take together.
+"""How much memory the ready messages of all work queues may use together.
 
-Owns: what each queue holds, about, as of its last turn, and whether that is too much. Must not touch:
-queues; one that holds too much is asked to let go by whoever asks here.
+Owns: the approximate size of each queue as of its last turn, and whether the sum is too large. Must not
+touch: queues; the caller makes a queue page out messages.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from holtmq.broker.work.work_queue import WorkQueue
 
 DEFAULT_BYTES: Final = 256 << 20
-MESSAGE_BYTES: Final = 512  # what a message takes beside its body: header, address, the objects around them
-_COUNTED_FROM: Final = 64 << 10  # queues that hold less are not counted
+MESSAGE_BYTES: Final = 512  # per message beside its body: header, address, the objects around them
+_COUNTED_FROM: Final = 64 << 10  # smaller queues are not counted
 
 
 class MemoryBudget:
-    """Of one node."""
+    """The memory budget of one node."""
 
     __slots__ = ("_held", "_used", "limit")
 
@@ -28,16 +28,16 @@ class MemoryBudget:
 
     @property
     def used(self) -> int:
-        """Bytes held by all queues that count."""
+        """Bytes held by all counted queues."""
         return self._used
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether queues must let go of messages."""
+        """Whether queues must page out messages."""
         return self._used > (DEFAULT_BYTES if self.limit is None else self.limit)
 
     def note(self, queue: WorkQueue, held: int) -> None:
-        """A queue holds so much now."""
+        """Record how many bytes a queue holds now."""
         if held < _COUNTED_FROM:
             if queue in self._held:
                 self._used -= self._held.pop(queue)
@@ -46,5 +46,5 @@ class MemoryBudget:
         self._held[queue] = held
 
     def largest(self) -> WorkQueue | None:
-        """The queue that holds most."""
+        """The queue that holds the most bytes."""
         return max(self._held, key=self._held.__getitem__, default=None)

@@ -1,6 +1,6 @@
-"""Messages leave memory and come back: from the journal what it holds, the others through a spill.
+"""Paging of messages: those in the journal are read back from there, the others go through a spill.
 
-Owns: the form in which a run of messages is spilled. Must not touch: queues, files; a ``Spill`` keeps bytes.
+Owns: the encoding of a spilled run of messages. Must not touch: queues, files; a ``Spill`` keeps bytes.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ _decode: Final = msgspec.msgpack.Decoder(list[Message]).decode
 
 
 class SpilledBytes(Protocol):
-    """Bytes out of memory. Their place is free again when nothing refers to this object any more."""
+    """Bytes out of memory. Their space is freed when this object is no longer referenced."""
 
     def read(self) -> bytes:
-        """The bytes, as they were written."""
+        """Return the bytes as written."""
         ...
 
 
 class Spill(Protocol):
-    """Keeps bytes that a restart may forget."""
+    """Keeps bytes that need not survive a restart."""
 
     def write(self, data: bytes) -> SpilledBytes:
-        """Keep these. OSError where that is not possible."""
+        """Store the bytes. Raises OSError if that is not possible."""
         ...
 
 
 class MemorySpill:
-    """A ``Spill`` for brokers without files: what leaves as messages stays as bytes."""
+    """A ``Spill`` for brokers without files: keeps the encoded bytes in memory."""
 
     __slots__ = ()
 
     def write(self, data: bytes) -> SpilledBytes:
-        """Keep these."""
+        """Store the bytes."""
         return _HeldBytes(data)
 
 
@@ -52,7 +52,7 @@ class _HeldBytes:
 
 
 class MessagePager:
-    """A ``Pager`` over the journal and a spill."""
+    """A ``Pager`` that uses the journal and a spill."""
 
     __slots__ = ("_journal", "_spill", "_unreadable")
 
@@ -62,7 +62,7 @@ class MessagePager:
         self._unreadable: list[RecordUnreadable] = []
 
     def read(self, positions: Sequence[int]) -> list[Message]:
-        """The messages at these positions, in this order, but for those that ``unreadable`` then tells."""
+        """The messages at these positions, in order; ``unreadable`` then reports those left out."""
         try:
             records = self._journal.read_many(positions)
         except RecordUnreadable:
@@ -82,14 +82,14 @@ class MessagePager:
         return found
 
     def unreadable(self) -> list[RecordUnreadable]:
-        """What the last reading had to leave out; told once."""
+        """What the last read left out. Clears the list."""
         found, self._unreadable = self._unreadable, []
         return found
 
     def spill(self, messages: list[Message]) -> SpilledBytes:
-        """Write messages that are to come back together. OSError where that is not possible."""
+        """Write messages that are read back together. Raises OSError if that is not possible."""
         return self._spill.write(_encode(messages))
 
     def read_back(self, spilled: SpilledBytes) -> list[Message]:
-        """What was spilled together."""
+        """Return the messages of one ``spill`` call."""
         return _decode(spilled.read())

@@ -1,6 +1,6 @@
-"""Looking at messages that wait, without taking them: nothing is marked, moved or kept in memory.
+"""Reading ready messages without taking them: nothing is marked, moved or kept in memory.
 
-Owns: the walk over a queue in the order of delivery. Must not touch: the queue's state, clocks.
+Owns: iteration over a queue in delivery order. Must not touch: the queue's state, clocks.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 
 
 def waiting(queue: WorkQueue, pager: Pager, skip: int = 0) -> Iterator[Message]:
-    """What waits, the next one first, from number ``skip`` on."""
+    """The ready messages in delivery order, without the first ``skip``."""
     store = queue.store
     fifos = [found for _, found in store.by_level(True)] if isinstance(store, Levels) else [store]
     return islice((message for fifo in fifos for message in fifo.browse(pager)), skip, None)

@@ -1,8 +1,8 @@
 """Messages by priority: higher first, first-in-first-out within a level.
 
-Owns: the levels of one queue. A level is made when first used. Nothing is kept about which of them hold
-messages, so that a push is one lookup and one append; a take looks at them from the top, once for all
-it takes. Must not touch: files, clocks.
+Owns: the levels of one queue. A level is created on first use. There is no index of occupied levels, so a
+push is one lookup and one append; a take scans the levels from the top, once per call.
+Must not touch: files, clocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SAMPLE: Final = 8
 
 
 class _ByPriority(dict[int, SpillingFifo]):
-    """The fifo of each priority a message came with; asked for another, it finds out."""
+    """The fifo for each message priority; a missing one is looked up and kept."""
 
     __slots__ = ("_find",)
 
@@ -34,12 +34,12 @@ class _ByPriority(dict[int, SpillingFifo]):
 
 
 class Levels:
-    """The fifos of a priority queue; meets the same calls as a ``SpillingFifo``."""
+    """The fifos of a priority queue, with the interface of a ``SpillingFifo``."""
 
     __slots__ = ("_from_top", "by_priority", "fifos", "top")
 
     def __init__(self, top: int) -> None:
-        self.top = top  # messages above count as this level
+        self.top = top  # higher priorities count as this level
         self.fifos: dict[int, SpillingFifo] = {}
         self.by_priority: dict[int, SpillingFifo] = _ByPriority(self._lane_of)
         self._from_top: list[SpillingFifo] = []
@@ -49,16 +49,16 @@ class Levels:
 
     @property
     def in_memory(self) -> int:
-        """Messages whose bytes are held."""
+        """Messages that are in memory."""
         return sum(fifo.in_memory for fifo in self.fifos.values())
 
     @property
     def unreadable(self) -> list[RecordUnreadable]:
-        """Met since the flow last looked; the list is a copy."""
+        """Read errors since the flow last took them; a copy."""
         return [error for fifo in self._from_top for error in fifo.unreadable]
 
     def level_of(self, priority: int) -> int:
-        """The level a message of this priority waits on."""
+        """The level for messages of this priority."""
         return priority if priority < self.top else self.top
 
     def push(self, message: Message) -> None:
@@ -79,7 +79,7 @@ class Levels:
         """Remove and return up to ``limit`` messages, highest level first."""
         taken: list[Message] = []
         for fifo in self._from_top:
-            while len(taken) < limit and fifo:  # a deep fifo gives no more at once than it has read back
+            while len(taken) < limit and fifo:  # a fifo returns at most what it has read back
                 taken += fifo.take(limit - len(taken), pager)
         return taken
 
@@ -99,12 +99,12 @@ class Levels:
         return gone
 
     def next_deadline(self, deadline: Callable[[Message], int], pager: Pager) -> int:
-        """When the first head of any level expires; 0: never."""
+        """When the first head of any level expires; 0 if never."""
         heads = (fifo.next_deadline(deadline, pager) for _, fifo in self.by_level(highest_first=True))
         return min((at for at in heads if at), default=0)
 
     def peek(self, pager: Pager) -> Message | None:
-        """The next message, left in place."""
+        """The next message, without removing it."""
         for _, fifo in self.by_level(highest_first=True):
             message = fifo.peek(pager)
             if message is not None:
@@ -120,7 +120,7 @@ class Levels:
         ]
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
-        """Put messages that were taken back at their old places; ``messages`` is in arrival order."""
+        """Put taken messages back at their old places; ``messages`` is in arrival order."""
         by_level: dict[int, list[Message]] = {}
         for message in messages:
             by_level.setdefault(self.level_of(message.priority), []).append(message)
@@ -128,17 +128,17 @@ class Levels:
             self._fifo(level).restore(part, pager)
 
     def withdraw(self, message: Message) -> bool:
-        """Remove one message that waits here; False when it is not here any more."""
+        """Remove one message; False when it is no longer here."""
         fifo = self.fifos.get(self.level_of(message.priority))
         return fifo is not None and fifo.withdraw(message)
 
     def spill(self, pager: Pager, bytes_held: int, is_short: bool = True) -> None:
-        """Page out what is too much for memory, the least urgent first."""
+        """Page out what exceeds the memory limits, lowest priority first."""
         if all(fifo.fits_memory(bytes_held) for fifo in self._from_top):
             return
         waiting = len(self)
         for _, fifo in self.by_level(highest_first=False):
-            # A level's share by its newest messages, if those are bigger than the queue's are on average.
+            # Estimate a level's size by its newest messages if those are larger than the queue's average.
             newest = [len(message.body) for message in islice(reversed(fifo.inbox), _SAMPLE)]
             mean = max(bytes_held // waiting, sum(newest) // (len(newest) or 1))
             fifo.spill(pager, mean * len(fifo), is_short)
@@ -148,16 +148,16 @@ class Levels:
         self._fifo(level).adopt(positions)
 
     def clear(self) -> None:
-        """Forget everything that waits. The fifos stay: publishers know them."""
+        """Delete all messages. The fifos stay, since publishers hold references to them."""
         for fifo in self._from_top:
             fifo.clear()
 
     def positions(self) -> Iterator[array[int]]:
-        """Runs of the positions of every waiting message the journal holds."""
+        """Runs of the journal positions of all messages here that are in the journal."""
         for fifo in self.fifos.values():
             yield from fifo.positions()
 
     def drain(self, pager: Pager) -> Iterator[list[Message]]:
-        """Take everything, run by run."""
+        """Take all messages, run by run."""
         while len(self):
             yield self.take(RUN, pager)

@@ -1,7 +1,7 @@
-"""A first-in-first-out run of messages that stays small in memory however deep it gets.
+"""A first-in-first-out sequence of messages with bounded memory at any depth.
 
-Owns: the head in memory, the middle out of it (8 bytes a message), the tail in memory. Must not touch:
-files; a ``Pager`` reads journal positions back, and keeps runs of messages that the journal does not hold.
+Owns: the head in memory, the middle paged out (8 bytes per message), the tail in memory. Must not touch:
+files; a ``Pager`` reads journal positions back, and spills messages that are not in the journal.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from holtmq.broker.message import Message
 from holtmq.broker.work.paging import SpilledBytes
 from holtmq.journal.interface import RecordUnreadable
 
-# Where the node's memory is short (``memory_budget.py``):
+# Limits when the node's memory is short (``memory_budget.py``):
 HEAD_MAX: Final = 4_096  # messages kept in memory before the rest is paged out
 HEAD_KEEP: Final = 1_024
 HEAD_MAX_BYTES: Final = 4 * 1024 * 1024
-RUN: Final = 1_024  # messages paged out and read back at once, if they are small
-RUN_BYTES: Final = 4 * 1024 * 1024  # bodies paged out or read back at once, as far as the last run tells
-_FIRST_RUN: Final = 64  # before anything is known about the size of the bodies
+RUN: Final = 1_024  # small messages paged out or read back at once
+RUN_BYTES: Final = 4 * 1024 * 1024  # bodies paged out or read back at once, estimated from the last run
+_FIRST_RUN: Final = 64  # before the body size is known
 TAIL_MAX: Final = 1_024
 TAIL_MAX_BYTES: Final = 4 * 1024 * 1024
 _CHUNK: Final = 65_536
@@ -30,34 +30,34 @@ _BROWSE_RUN: Final = 64
 
 
 class Pager(Protocol):
-    """Where messages go when they leave memory."""
+    """Stores messages that leave memory, and reads them back."""
 
     def read(self, positions: Sequence[int]) -> list[Message]:
-        """The messages at these positions of the journal, in this order."""
+        """The messages at these journal positions, in order."""
         ...
 
     def unreadable(self) -> list[RecordUnreadable]:
-        """Why ``read`` returned fewer than it was asked for; told once."""
+        """Why ``read`` returned fewer messages than asked for. Clears the list."""
         ...
 
     def spill(self, messages: list[Message]) -> SpilledBytes:
-        """Write messages that are to come back together. OSError where that is not possible."""
+        """Write messages that are read back together. Raises OSError if that is not possible."""
         ...
 
     def read_back(self, spilled: SpilledBytes) -> list[Message]:
-        """What was spilled together."""
+        """Return the messages of one ``spill`` call."""
         ...
 
 
 class _SpilledRun:
-    """Messages of which the journal does not hold all, out of memory together."""
+    """Messages paged out together, of which at least one is not in the journal."""
 
     __slots__ = ("positions", "seqs", "spilled", "transient_bytes")
 
     def __init__(self, messages: list[Message], spilled: SpilledBytes) -> None:
         self.spilled = spilled
         self.seqs = array("Q", [message.seq for message in messages])
-        self.positions = _positions_of(messages)  # of those that the journal holds
+        self.positions = _positions_of(messages)  # of those in the journal
         self.transient_bytes = sum([len(m.body) for m in messages if not m.persistent])
 
     def __len__(self) -> int:
@@ -65,9 +65,9 @@ class _SpilledRun:
 
 
 class SpillingFifo:
-    """One order of messages: ``ready`` (head), what is paged out, ``inbox`` (tail).
+    """One sequence of messages: ``ready`` (head), the paged-out middle, ``inbox`` (tail).
 
-    ``inbox`` is ``ready`` itself while nothing is paged, so that a push is one append.
+    ``inbox`` is ``ready`` itself while nothing is paged out, so that a push is one append.
     """
 
     __slots__ = (
@@ -85,15 +85,15 @@ class SpillingFifo:
 
     def __init__(self) -> None:
         self.ready: deque[Message] = deque()
-        self.aside: array[int] = array("Q")  # of messages that cannot be read: kept, and passed over
-        self.unreadable: list[RecordUnreadable] = []  # met since the flow last looked
+        self.aside: array[int] = array("Q")  # positions of unreadable messages: kept, and skipped
+        self.unreadable: list[RecordUnreadable] = []  # errors since the flow last took them
         self.inbox: deque[Message] = self.ready
-        self._paged: deque[array[int] | _SpilledRun] = deque()  # positions in the journal, or a spilled run
+        self._paged: deque[array[int] | _SpilledRun] = deque()  # journal positions, or a spilled run
         self._paged_count = 0
-        self._paged_from = 0  # no paged message has a seq below this
+        self._paged_from = 0  # no paged-out message has a lower seq
         self._run = _FIRST_RUN
-        self._withdrawn: set[int] = set()  # positions settled while they were paged
-        self._withdrawn_spilled: set[int] = set()  # seqs settled while they were spilled
+        self._withdrawn: set[int] = set()  # positions settled while paged out
+        self._withdrawn_spilled: set[int] = set()  # seqs settled while spilled
 
     def __len__(self) -> int:
         count = len(self.ready)
@@ -104,7 +104,7 @@ class SpillingFifo:
 
     @property
     def in_memory(self) -> int:
-        """Messages whose bytes are held."""
+        """Messages that are in memory."""
         return len(self.ready) if self.inbox is self.ready else len(self.ready) + len(self.inbox)
 
     def take(self, limit: int, pager: Pager) -> list[Message]:
@@ -120,12 +120,12 @@ class SpillingFifo:
         return [popleft() for _ in range(limit)]
 
     def shed(self, pager: Pager) -> Message | None:
-        """Remove and return the message that goes first when there are too many: the oldest."""
+        """Remove and return the message to drop when there are too many: the oldest."""
         taken = self.take(1, pager)
         return taken[0] if taken else None
 
     def peek(self, pager: Pager) -> Message | None:
-        """The next message, left in place."""
+        """The next message, without removing it."""
         if not self.ready and self._paged_count:
             self._page_in(pager)
         return self.ready[0] if self.ready else None
@@ -140,7 +140,7 @@ class SpillingFifo:
         return gone
 
     def next_deadline(self, deadline: Callable[[Message], int], pager: Pager) -> int:
-        """When the head expires; 0: never."""
+        """When the head expires; 0 if never."""
         head = self.peek(pager)
         return deadline(head) if head is not None else 0
 
@@ -149,11 +149,11 @@ class SpillingFifo:
         self.inbox.append(message)
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
-        """Put messages that were taken back at their old place; ``messages`` is in order."""
+        """Put taken messages back at their old place; ``messages`` is in order."""
         ready = self.ready
         last = messages[-1].seq
         while self._paged_count and self._paged_from <= last:
-            # After a burst of returns what lay behind these was paged out: their place is in there.
+            # After a burst of returns, later messages were paged out; these belong before or among them.
             self._page_in_run(pager)
         if ready and ready[0].seq < last:
             merged = list(messages)
@@ -164,15 +164,15 @@ class SpillingFifo:
         ready.extendleft(reversed(messages))
 
     def withdraw(self, message: Message) -> bool:
-        """Remove one message that waits here; False when it is not here any more."""
+        """Remove one message; False when it is no longer here."""
         seq = message.seq
         for held in (self.ready, self.inbox):
-            # Not by identity: what was paged out and read back is another object.
+            # By seq, not by identity: a message that was paged out and read back is another object.
             for at, waiting in enumerate(held):
                 if waiting.seq == seq:
                     del held[at]
                     return True
-        if seq < self._paged_from:  # without this a deep queue is searched in vain
+        if seq < self._paged_from:  # avoids a useless search of a deep queue
             return False
         for block in self._paged:
             if isinstance(block, _SpilledRun):
@@ -194,19 +194,19 @@ class SpillingFifo:
         return True
 
     def fits_memory(self, bytes_held: int) -> bool:
-        """Whether all of it is in memory and may stay there, even if memory is short."""
+        """Whether everything is in memory and may stay there even if memory is short."""
         return self.inbox is self.ready and len(self.ready) <= HEAD_MAX and bytes_held <= HEAD_MAX_BYTES
 
     def spill(self, pager: Pager, bytes_held: int, is_short: bool = True) -> None:
-        """Page out what is too much for memory; ``bytes_held``: bodies of all that waits.
+        """Page out what exceeds the memory limits; ``bytes_held``: bodies of all messages here.
 
-        Unless memory ``is_short``, only what arrives behind messages that are paged already.
+        Unless memory ``is_short``, only messages behind paged-out ones are paged out.
         """
         ready, inbox = self.ready, self.inbox
         if inbox is not ready:
             if len(inbox) > TAIL_MAX or sum([len(m.body) for m in inbox]) > TAIL_MAX_BYTES:
                 self._page_out_tail(pager)
-            if is_short and len(ready) > HEAD_MAX:  # a burst of returned messages
+            if is_short and len(ready) > HEAD_MAX:  # after a burst of returned messages
                 self._page_out_head(pager, HEAD_KEEP)
         elif is_short and (len(ready) > HEAD_MAX or (bytes_held > HEAD_MAX_BYTES and len(ready) > 1)):
             keep = HEAD_KEEP
@@ -222,7 +222,7 @@ class SpillingFifo:
             self.inbox = deque()
 
     def clear(self) -> None:
-        """Forget everything that waits."""
+        """Delete all messages."""
         self.aside = array("Q")
         self.ready.clear()
         self.inbox = self.ready
@@ -233,7 +233,7 @@ class SpillingFifo:
         self._withdrawn_spilled.clear()
 
     def positions(self) -> Iterator[array[int]]:
-        """Of every message the journal holds: those set aside, the head, what is paged, the tail."""
+        """Journal positions of all messages in the journal: unreadable ones, head, paged-out middle, tail."""
         if self.aside:
             yield self.aside[:]
         yield _positions_of(self.ready)
@@ -248,14 +248,14 @@ class SpillingFifo:
             yield _positions_of(self.inbox)
 
     def transient_bytes(self) -> int:
-        """Bodies that a restart forgets."""
+        """Size of the bodies that do not survive a restart."""
         held = sum([len(m.body) for m in self.ready if not m.persistent])
         if self.inbox is not self.ready:
             held += sum([len(m.body) for m in self.inbox if not m.persistent])
         return held + sum([block.transient_bytes for block in self._paged if isinstance(block, _SpilledRun)])
 
     def browse(self, pager: Pager) -> Iterator[Message]:
-        """Every waiting message in order, left in place and not kept in memory."""
+        """All messages in order, without removing them or keeping them in memory."""
         yield from list(self.ready)
         for block in list(self._paged):
             if isinstance(block, _SpilledRun):
@@ -268,7 +268,7 @@ class SpillingFifo:
             yield from list(self.inbox)
 
     def drain(self, pager: Pager) -> Iterator[list[Message]]:
-        """Take everything, run by run."""
+        """Take all messages, run by run."""
         while len(self):
             yield self.take(RUN, pager)
 
@@ -282,7 +282,7 @@ class SpillingFifo:
     def _page_in_run(self, pager: Pager) -> None:
         ready = self.ready
         block = self._paged[0]
-        # What is read comes first: if this fails, the messages must still be here.
+        # Read first: if that fails, the messages must still be here.
         if isinstance(block, _SpilledRun):
             messages = self._live(pager.read_back(block.spilled))
             self._paged.popleft()
@@ -319,12 +319,12 @@ class SpillingFifo:
         return [m for m in messages if m.seq not in withdrawn] if withdrawn else messages
 
     def _set_aside(self, errors: list[RecordUnreadable]) -> None:
-        """Messages of the journal that cannot be read: kept, told, and passed over."""
+        """Keep the positions of unreadable messages and report the errors; the messages are skipped."""
         self.aside.extend(error.position for error in errors if not error.dropped)
         self.unreadable += errors
 
     def _page_out_head(self, pager: Pager, keep: int) -> bool:
-        """All but the first so many leave; whether they could."""
+        """Page out all but the first ``keep`` messages; False when that failed."""
         ready = self.ready
         leaving = list(islice(ready, keep, None))
         blocks = _blocks(leaving, pager)
@@ -369,7 +369,7 @@ class SpillingFifo:
 
 
 def _blocks(messages: list[Message], pager: Pager) -> list[array[int] | _SpilledRun] | None:
-    """These messages out of memory; None when there is no room for them elsewhere."""
+    """The paged-out form of these messages; None when they could not be spilled."""
     positions = _positions_of(messages)
     if len(positions) == len(messages):
         return [positions[start : start + _CHUNK] for start in range(0, len(positions), _CHUNK)]
@@ -383,7 +383,7 @@ def _blocks(messages: list[Message], pager: Pager) -> list[array[int] | _Spilled
 
 
 def _parts(messages: list[Message]) -> Iterator[list[Message]]:
-    """Cut into runs."""
+    """Split into runs."""
     part: list[Message] = []
     size = 0
     for message in messages:

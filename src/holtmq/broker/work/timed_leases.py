@@ -1,7 +1,7 @@
-"""Work queues for workers that hold leases with a clock: push, pop, acknowledge, renew.
+"""Work queues for workers whose leases expire: push, pop, acknowledge, renew.
 
-Owns: the leases such workers hold and when they end. Must not touch: wire names, sockets, JSON's
-meaning. A pop that waits is a consumer that takes once; so it stands in line with AMQP's consumers.
+Owns: the leases of such workers and when they expire. Must not touch: wire names, sockets, the meaning of
+JSON. A waiting pop is a consumer that takes once, so it competes with AMQP consumers in the usual order.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ LEASE_OVER: Final = "Invalid or expired lease"
 
 @dataclass(frozen=True, slots=True)
 class WorkMessage:
-    """One message handed to a worker."""
+    """One message delivered to a worker."""
 
     queue: WorkQueue
     transaction_id: str
@@ -54,30 +54,30 @@ class WorkPush(NamedTuple):
     queue: WorkQueue
     transaction_id: str
     payload: bytes
-    delay_ms: int = 0  # it comes to its queue when so much time has passed
+    delay_ms: int = 0  # published after this time
 
 
 class WorkAck(NamedTuple):
-    """A transaction's acknowledgment of a message of a work queue."""
+    """A transaction's acknowledgment of a work-queue message."""
 
-    queue: WorkQueue | None  # None: there is no such queue
+    queue: WorkQueue | None  # None: no such queue
     transaction_id: str
     lease_id: str
-    status: AckStatus | None  # None: nobody knows what was meant
+    status: AckStatus | None  # None: unknown status
 
 
 @dataclass(slots=True)
 class _Loan:
-    """What one pop handed out and is not settled yet."""
+    """The messages of one pop that are not settled yet."""
 
     queue: WorkQueue
     expires_ms: int
-    leases: dict[str, list[Lease]] = field(default_factory=dict)  # publishers may use an id twice
+    leases: dict[str, list[Lease]] = field(default_factory=dict)  # a list: publishers may reuse an id
     timer: Timer[Callable[[], None]] | None = None
 
 
 class TimedLeases:
-    """See the module. Work queues of the default vhost, by their names."""
+    """Leases with an expiry, for the work queues of the default vhost."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
@@ -85,25 +85,25 @@ class TimedLeases:
         self._ledger = Ledger()
         self._holder = Holder()
         self._loans: dict[str, _Loan] = {}
-        # For acks that name no lease: queue -> transaction id -> the loan with such a message, or all such
-        # loans, oldest first. Ids are seldom used twice, and a dict for each message is a third of a pop.
+        # For acks without a lease id: queue -> transaction id -> the loan with that message, or all such
+        # loans, oldest first. Ids are rarely reused, and a dict per message would cost a third of a pop.
         self._held: dict[int, dict[str, str | dict[str, None]]] = {}
         self._routes: dict[str, tuple[int, Route]] = {}
         broker.sessions.add(self._ledger)
 
     def find(self, name: str) -> WorkQueue | None:
-        """The work queue of this name; None when there is none, it is a stream or somebody's own."""
+        """The work queue of this name; None when it does not exist, is a stream or is exclusive."""
         vhost = self._broker.vhosts.get(_VHOST)
         queue = vhost.queues.get(name) if vhost is not None else None
         return None if queue is None or queue.is_stream or queue.owner is not None else queue
 
     def by_id(self, queue_id: int) -> WorkQueue | None:
-        """The work queue of this number."""
+        """The work queue with this id."""
         queue = self._broker.queues_by_id.get(queue_id)
         return None if queue is None or queue.is_stream else queue
 
     def push(self, queue: WorkQueue, items: Sequence[tuple[str, bytes]]) -> list[bool]:
-        """Publish (transaction id, payload) pairs to one queue; for each, whether it was taken."""
+        """Publish (transaction id, payload) pairs to one queue; return for each whether it was accepted."""
         route = self._route(queue)
         taken = []
         for transaction_id, payload in items:
@@ -113,14 +113,14 @@ class TimedLeases:
         return taken
 
     def push_later(self, push: WorkPush) -> None:
-        """Publish when its time has come; a queue that is full or gone then does not get it."""
+        """Publish after the delay; a queue that is full or deleted by then does not get the message."""
         header = _header(push.transaction_id, push.payload)
         self._flow.publish_later(self._route(push.queue), header, push.payload, push.delay_ms)
 
     def pop(
         self, queue: WorkQueue, lease_id: str, limit: int, seconds: float, auto_ack: bool
     ) -> list[WorkMessage]:
-        """Hand out what waits, under one lease or for good."""
+        """Take ready messages, under one lease or acknowledged at once."""
         self._flow.turn()
         queue.used_ms = self._flow.now_ms
         messages = queue.take(limit, self._flow.now_ms, self._flow.pager)
@@ -140,20 +140,20 @@ class TimedLeases:
         deliver: Callable[[list[WorkMessage]], None],
         give_up: Callable[[], None],
     ) -> "WaitingPop":
-        """Stand in line; ``deliver`` or, when the queue goes away, ``give_up`` is called once."""
+        """Wait for messages; calls ``deliver`` once or, when the queue is deleted, ``give_up``."""
         waiting = WaitingPop(self, queue, lease_id, limit, seconds, auto_ack, deliver, give_up)
         self._broker.consume(queue, waiting)
         return waiting
 
     def withdraw(self, waiting: "WaitingPop") -> None:
-        """Leave the line."""
+        """Cancel a waiting pop."""
         if waiting in waiting.queue.consumers:
             self._broker.cancel(waiting.queue, waiting)
 
     def hand_out(
         self, queue: WorkQueue, messages: list[Message], lease_id: str, seconds: float, auto_ack: bool
     ) -> list[WorkMessage]:
-        """Turn messages taken from a queue into what a worker gets."""
+        """Convert messages taken from a queue for a worker, and lease them unless ``auto_ack``."""
         handed = [self._shown(queue, message) for message in messages]
         if auto_ack:
             queue.settle_all(messages)
@@ -173,7 +173,7 @@ class TimedLeases:
         return handed
 
     def settle(self, queue: WorkQueue, transaction_id: str, lease_id: str, status: AckStatus) -> str | None:
-        """End one lease; None when that worked, else why not. Without a lease id any loan may be meant."""
+        """End one lease; return None, or why that failed. Without a lease id any loan may match."""
         found = self._find(queue, transaction_id, lease_id)
         if found is None:
             return "Message not found" if not lease_id else LEASE_OVER
@@ -185,7 +185,7 @@ class TimedLeases:
             if not loan.leases:
                 del self._loans[name]
                 if loan.timer is not None:
-                    loan.timer.cancel()  # not to wait there for minutes, by the thousand
+                    loan.timer.cancel()  # else thousands of timers would wait for minutes
         self._ledger.end(lease.number)
         match status:
             case AckStatus.COMPLETED:
@@ -197,12 +197,12 @@ class TimedLeases:
         return None
 
     def write_down(self) -> None:
-        """What was settled is noted at the end of a turn, which is too late for an answer that waits for the
-        journal: a sync that is under way would be taken for its own."""
+        """Journal what was settled. The end of the turn is too late for an answer that waits for the journal:
+        it would take a sync already in progress for its own."""
         self._flow.turn()
 
     def check(self, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
-        """Raise what stands in the way of these, all together; nothing happens."""
+        """Raise the first reason to refuse these, taken together; changes nothing."""
         self._flow.turn()  # consumers first: they may make room
         ahead: dict[int, tuple[int, int]] = {}
         for queue, _, payload, delay_ms in pushes:
@@ -213,7 +213,7 @@ class TimedLeases:
                 raise LimitReached(f"queue {queue.name} is full and refuses publishers")
             ahead[queue.id] = count + 1, size + len(payload)
         named: set[tuple[int, str]] = set()
-        taken: set[int] = set()  # leases that an ack before has ended
+        taken: set[int] = set()  # leases ended by an earlier ack
         for ack in acks:
             if ack.queue is None:
                 raise NotFound("Message not found")
@@ -228,12 +228,12 @@ class TimedLeases:
             taken.add(found[2].number)
 
     def queue_of_lease(self, lease_id: str) -> str | None:
-        """The name of the queue that a lease holds something of."""
+        """The name of the queue whose messages this lease holds."""
         loan = self._loans.get(lease_id)
         return None if loan is None else loan.queue.name
 
     def extend(self, lease_id: str, seconds: float) -> float | None:
-        """Renew a lease; when it ends now, in seconds since the epoch; None when there is none."""
+        """Renew a lease; return its expiry in seconds since the epoch, None when there is no such lease."""
         loan = self._loans.get(lease_id)
         if loan is None:
             return None
@@ -244,7 +244,7 @@ class TimedLeases:
     def _find(
         self, queue: WorkQueue, transaction_id: str, lease_id: str, taken: AbstractSet[int] = frozenset()
     ) -> tuple[str, _Loan, Lease] | None:
-        """The oldest lease that an ack may mean, but for those that are taken."""
+        """The oldest lease that an ack can mean, except those in ``taken``."""
         held: str | dict[str, None] = lease_id or self._held.get(queue.id, {}).get(transaction_id, {})
         for name in (held,) if isinstance(held, str) else held:
             loan = self._loans.get(name)
@@ -284,7 +284,7 @@ class TimedLeases:
     def _shown(self, queue: WorkQueue, message: Message) -> WorkMessage:
         try:
             properties = decode_properties(message.header, PROPERTIES_AT)
-        except CodecError:  # nobody looked inside until now, and those in the same pop are not to blame
+        except CodecError:  # not decoded until now; the other messages of this pop must still be delivered
             properties = Properties()
         name = properties.message_id
         return WorkMessage(
@@ -314,7 +314,7 @@ def _header(transaction_id: str, payload: bytes) -> bytes:
 
 
 class WaitingPop:
-    """A consumer that takes what a pop asked for, once, and leaves."""
+    """A consumer that takes messages for one pop and then leaves."""
 
     priority = 0
 
@@ -340,7 +340,7 @@ class WaitingPop:
         self._served = False
 
     def room(self) -> int:
-        """All of it, until it was served."""
+        """The pop's limit, until it was served."""
         return 0 if self._served else self._limit
 
     def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
@@ -349,7 +349,7 @@ class WaitingPop:
         self._deliver(self._door.hand_out(queue, messages, self._lease_id, self._seconds, self._auto_ack))
 
     def cancelled(self, queue: WorkQueue) -> None:
-        """The queue is gone."""
+        """The queue was deleted."""
         if not self._served:
             self._served = True
             self._give_up()

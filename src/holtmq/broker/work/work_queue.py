@@ -1,8 +1,8 @@
-"""A work queue: messages wait, consumers compete for them, a settled message is gone.
+"""A work queue: consumers compete for ready messages; an acknowledged message is deleted.
 
-Owns: what waits, who consumes, who is served next, how often a message came back. Must not touch:
-the journal, clocks, wire names; what must be journalled or dead-lettered is left in ``settled``
-and ``outcasts`` for the broker, which empties both within the same turn.
+Owns: ready messages, consumers, whose turn it is, how often a message was returned. Must not touch: the
+journal, clocks, wire names. It leaves what must be journalled or dead-lettered in ``settled`` and
+``outcasts``; the broker empties both within the same turn.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ from holtmq.broker.work.priority_levels import Levels
 from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 from holtmq.journal.interface import RecordUnreadable
 
-_SHARE: Final = 256  # most messages handed out between two looks at the consumers' room
+_SHARE: Final = 256  # most messages delivered before the consumers' room is checked again
 _SHARE_BYTES: Final = 262_144
 _NO_LEVELS: Final[dict[int, SpillingFifo]] = {}
 
 
 class Reason(Enum):
-    """Why a message left without being acknowledged."""
+    """Why a message left without an ack."""
 
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -33,27 +33,27 @@ class Reason(Enum):
 
 
 class Consumer(Protocol):
-    """Somebody who takes messages from a queue."""
+    """Takes messages from a queue."""
 
     priority: int
 
     def room(self) -> int:
-        """How many messages it would take now."""
+        """How many messages it can take now."""
         ...
 
     def deliver(self, queue: "WorkQueue", messages: list[Message]) -> None:
-        """Take these; called with at most ``room()`` messages."""
+        """Accept these messages, at most ``room()``."""
         ...
 
     def cancelled(self, queue: "WorkQueue") -> None:
-        """The queue is gone, and the consumer with it."""
+        """The queue was deleted, and with it this consumer."""
         ...
 
 
 class WorkQueue:
-    """Competing consumers over messages in arrival (or priority) order."""
+    """Competing consumers on messages in arrival (or priority) order."""
 
-    is_stream = False  # a partitioned queue under an AMQP name journals its messages itself
+    is_stream = False  # True for a partitioned queue under an AMQP name, which journals its messages itself
 
     __slots__ = (
         "_next_turn",
@@ -113,36 +113,36 @@ class WorkQueue:
     ) -> None:
         self.name = name
         self.vhost = vhost
-        self.id = queue_id  # how the journal names this queue; a redeclared queue gets a new one
+        self.id = queue_id  # its name in the journal; a redeclared queue gets a new one
         self.durable = durable
-        # An exclusive queue dies with its connection, so there is nothing to keep for a restart.
+        # An exclusive queue is deleted with its connection, so nothing is kept for a restart.
         self.persisted = durable and owner is None
-        # What reaches a quorum queue is journalled, whatever delivery mode its publisher gave it.
+        # A quorum queue journals every message, whatever its delivery mode.
         self.always_persists = self.persisted and options.queue_type is QueueType.QUORUM
         self.auto_delete = auto_delete
-        self.owner = owner  # the connection it is exclusive to
+        self.owner = owner  # the connection that owns an exclusive queue
         self.arguments = arguments or {}
-        self.declared = options  # as its own arguments say
-        self.options = options  # with policies applied
+        self.declared = options  # from its own arguments
+        self.options = options  # after policies
         self.policy: str | None = None
         top = min(options.max_priority or 0, max_levels)
-        self.levels_clamped = (options.max_priority or 0) > max_levels  # until somebody was told
+        self.levels_clamped = (options.max_priority or 0) > max_levels  # until this was logged
         self.fifo: SpillingFifo | None = None if top else SpillingFifo()
         self.store: SpillingFifo | Levels = self.fifo if self.fifo is not None else Levels(top)
         self.fifos = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
-        self.consumers: list[Consumer] = []  # by priority, then in turn
+        self.consumers: list[Consumer] = []  # by priority, then in order of arrival
         self.active: Consumer | None = None  # the single active consumer
         self.exclusive_consumer = False
         self.settled: list[int] = []
         self.settled_bytes = 0
         self.outcasts: list[tuple[Reason, Message]] = []
-        self.returned: dict[int, int] = {}  # seq -> times it was handed out and came back
-        self.redelivered_upto = 0  # messages up to this seq may have been handed out before a restart
-        self.delivered_upto = 0  # highest seq handed out; the broker journals it when it has risen
+        self.returned: dict[int, int] = {}  # seq -> times it was delivered and returned
+        self.redelivered_upto = 0  # messages up to this seq may have been delivered before a restart
+        self.delivered_upto = 0  # highest seq delivered; the broker journals it after it rises
         self.delivered_recorded = 0
         self.unacked = 0
-        self.bytes = 0  # of what waits
-        self.held_back: dict[int, list[Message]] = {}  # waiting out x-retry-delay, batch by batch
+        self.bytes = 0  # of ready messages
+        self.held_back: dict[int, list[Message]] = {}  # batches waiting for x-retry-delay
         self.figures = QueueFigures()
         self.dirty = False
         self.deleted = False
@@ -162,7 +162,7 @@ class WorkQueue:
 
     @property
     def bytes_in_memory(self) -> int:
-        """About how much memory its waiting messages take."""
+        """Approximate memory used by its ready messages."""
         held = self.store.in_memory
         if not held:
             return 0
@@ -174,24 +174,22 @@ class WorkQueue:
         return self.fifo is not None and self.fifo.inbox is self.fifo.ready
 
     def reconfigure(self, options: QueueOptions) -> None:
-        """Follow changed options (a policy came or went)."""
+        """Apply changed options, after a policy change."""
         self.options = options
         self.counts_deliveries = options.queue_type is QueueType.QUORUM  # shown as x-delivery-count
         self.limited = options.max_length is not None or options.max_length_bytes is not None
         if options.message_ttl_ms is not None:
             self.expiring = True
 
-    # -- arriving --------------------------------------------------------------------------------
-
     def push(self, message: Message) -> None:
-        """Append a message. Limits are enforced by the broker after consumers had their chance."""
+        """Append a message. The broker enforces limits after consumers were served."""
         self.store.push(message)
         self.bytes += len(message.body)
         if message.expires_ms:
             self.expiring = True
 
     def is_full(self, size: int, on_the_way: int = 0, bytes_on_the_way: int = 0) -> bool:
-        """Whether one more message of this size, behind others that are sure to come, would break a limit."""
+        """Whether a message of this size, behind others already accepted, would exceed a limit."""
         options = self.options
         return (options.max_length is not None and len(self.store) + on_the_way >= options.max_length) or (
             options.max_length_bytes is not None
@@ -200,11 +198,11 @@ class WorkQueue:
 
     @property
     def refuses_when_full(self) -> bool:
-        """Whether the publisher is refused, rather than the oldest message dropped."""
+        """Whether a full queue refuses publishers, rather than drop its oldest message."""
         return self.limited and not self.options.drops_head
 
     def shed_excess(self, pager: Pager) -> None:
-        """Drop from the head what is beyond the limits, unless it is publishers who are refused."""
+        """Drop messages beyond the limits from the head, unless the queue refuses publishers instead."""
         options = self.options
         if not options.drops_head:
             return
@@ -217,10 +215,8 @@ class WorkQueue:
                 return
             self._leave(message, Reason.MAXLEN)
 
-    # -- leaving ---------------------------------------------------------------------------------
-
     def dispatch(self, now_ms: int, pager: Pager) -> None:
-        """Hand out what waits to consumers with room, in turn, the highest priority first."""
+        """Deliver ready messages to consumers with room, round-robin, highest priority first."""
         while self.consumers and (waiting := len(self.store)):
             takers = self._takers(waiting)
             if not takers:
@@ -236,7 +232,7 @@ class WorkQueue:
                     self.delivered_upto = newest
             if len(takers) == 1:
                 takers[0][0].deliver(self, messages)
-                self._next_turn += len(messages)  # one message at a time must go round, too
+                self._next_turn += len(messages)  # round-robin must advance for single messages too
                 continue
             self._share_out(takers, messages, pager)
 
@@ -244,12 +240,12 @@ class WorkQueue:
         stride = len(takers)
         for at, (consumer, _) in enumerate(takers):
             part = messages[at::stride]
-            room = max(consumer.room(), 0)  # again: two takers may share one channel's limit
+            room = max(consumer.room(), 0)  # again: two consumers may share one channel's limit
             if part[:room]:
                 consumer.deliver(self, part[:room])
                 self._next_turn += len(part[:room])
             if room < len(part):
-                # All that is left goes back, not just this part: a later taker must not overtake it.
+                # Return everything that is left, not just this part: no later consumer may overtake it.
                 spare = part[room:] + [m for after in range(at + 1, stride) for m in messages[after::stride]]
                 self.unacked -= len(spare)
                 self.figures.delivered -= len(spare)
@@ -257,7 +253,7 @@ class WorkQueue:
                 return
 
     def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
-        """Remove up to ``limit`` live messages from the head; expired ones become outcasts."""
+        """Remove up to ``limit`` messages from the head; expired ones become outcasts."""
         messages = self.store.take(limit, pager)
         taken_bytes = 0
         for message in messages:
@@ -269,7 +265,7 @@ class WorkQueue:
         return messages
 
     def take_unreadable(self) -> list[RecordUnreadable]:
-        """Messages that were passed over since the last call."""
+        """Read errors since the last call; their messages were skipped."""
         found: list[RecordUnreadable] = []
         fifos = self.store.fifos.values() if isinstance(self.store, Levels) else (self.store,)
         for fifo in fifos:
@@ -278,12 +274,12 @@ class WorkQueue:
         return found
 
     def expire(self, now_ms: int, pager: Pager, limit: int) -> None:
-        """Drop from the head up to ``limit`` messages that have outlived their time."""
+        """Drop up to ``limit`` expired messages from the head."""
         for message in self.store.expired(self.deadline_ms, now_ms, pager, limit):
             self._leave(message, Reason.EXPIRED)
 
     def deadline_ms(self, message: Message) -> int:
-        """When this message expires here: the lower of its own and the queue's time; 0: never."""
+        """When this message expires here: the earlier of its own and the queue's deadline; 0 if never."""
         ttl = self.options.message_ttl_ms
         if ttl is None:
             return message.expires_ms
@@ -291,7 +287,7 @@ class WorkQueue:
         return min(deadline, message.expires_ms) if message.expires_ms else deadline
 
     def purge(self, outstanding: Iterable[Message] = ()) -> int:
-        """Drop everything that waits; nothing is dead-lettered. What is outstanding may yet come back."""
+        """Delete the ready messages without dead-lettering; ``outstanding`` ones may still be returned."""
         count = len(self.store)
         self.store.clear()
         self.bytes = 0
@@ -301,16 +297,14 @@ class WorkQueue:
             self.returned = {m.seq: returned[m.seq] for m in outstanding if m.seq in returned}
         return count
 
-    # -- coming back and ending ------------------------------------------------------------------
-
     def settle(self, message: Message) -> None:
-        """A lease ended for good: forget the message."""
+        """Forget an acknowledged message."""
         self.unacked -= 1
         self.figures.acked += 1
         if self.returned:
             self.returned.pop(message.seq, None)
             if not self.unacked and not len(self.store) and not self.held_back:
-                self.returned.clear()  # what recovery could not tell from a message that is gone
+                self.returned.clear()  # recovery may leave entries of deleted messages
         if message.persistent and self.persisted:
             self.settled.append(message.position)
             self.settled_bytes += len(message.body)
@@ -329,17 +323,17 @@ class WorkQueue:
             self.settled_bytes += sum([len(message.body) for message in kept])
 
     def is_redelivered(self, message: Message) -> bool:
-        """Whether it may have been handed out before."""
+        """Whether it may have been delivered before."""
         return message.seq <= self.redelivered_upto or message.seq in self.returned
 
     def reject(self, message: Message) -> None:
-        """A lease ended in a rejection: dead-letter the message."""
+        """Dead-letter a rejected message."""
         self.unacked -= 1
         self.figures.dropped += 1
         self.outcasts.append((Reason.REJECTED, message))
 
     def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
-        """Leases ended without a verdict. Returns what must wait first (``x-retry-delay``)."""
+        """Take back unacknowledged messages. Returns those that must wait for ``x-retry-delay`` first."""
         back: list[Message] = []
         limit = self.options.deliveries_allowed
         for lease in leases:
@@ -368,7 +362,7 @@ class WorkQueue:
                 self.expiring = any(message.expires_ms for message in messages)
 
     def take_out(self, message: Message) -> bool:
-        """Remove one message that waits, or waits out a retry delay; False when somebody took it."""
+        """Remove a message that is ready or waits for a retry; False when a consumer has it."""
         if self.store.withdraw(message):
             self.bytes -= len(message.body)
             return True
@@ -380,7 +374,7 @@ class WorkQueue:
         return False
 
     def withdraw(self, message: Message) -> bool:
-        """A late acknowledgment: drop the message if nobody has taken it yet."""
+        """Handle a late ack: delete the message if no consumer has taken it yet."""
         if not self.take_out(message):
             return False
         self.figures.acked += 1
@@ -390,10 +384,8 @@ class WorkQueue:
             self.settled_bytes += len(message.body)
         return True
 
-    # -- consumers -------------------------------------------------------------------------------
-
     def add_consumer(self, consumer: Consumer) -> None:
-        """Join; behind all of the same or a higher priority."""
+        """Add a consumer behind all of the same or a higher priority."""
         at = len(self.consumers)
         while at and self.consumers[at - 1].priority < consumer.priority:
             at -= 1
@@ -402,7 +394,7 @@ class WorkQueue:
             self.active = consumer
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Leave; the next in line becomes the single active consumer."""
+        """Remove a consumer; the next one becomes the single active consumer."""
         self.consumers.remove(consumer)
         if self.active is consumer:
             self.active = self.consumers[0] if self.consumers else None
@@ -445,7 +437,7 @@ class WorkQueue:
         live = []
         for message in messages:
             deadline = self.deadline_ms(message)
-            # A TTL of zero means "now or never": whoever can take it in this turn gets it.
+            # A TTL of zero means "now or never": a consumer that can take it in this turn gets it.
             if 0 < deadline <= now_ms and deadline > message.arrived_ms:
                 self.outcasts.append((Reason.EXPIRED, message))
                 self.figures.dropped += 1
