@@ -49,14 +49,16 @@ _SETTLED: Final = (
 LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.MESSAGE: Layout(1, _MESSAGE),
     Kind.SETTLED: Layout(1, _SETTLED),
-    Kind.PAGED: Layout(1, "as MESSAGE, without queues"),
+    Kind.PAGED: Layout(
+        1, "as DELAYED, for a transient message; 0.1 wrote overflow as MESSAGE without queues"
+    ),
     Kind.CHANGE: Layout(1, "msgpack array: the name of a change, then its fields (below)"),
     Kind.DELIVERED: Layout(1, f"`{message_records._MARK.format}`: queue id, seq"),
     Kind.RETURNED: Layout(1, f"`{message_records._RETURNED.format}` each: queue id, seq, times"),
     Kind.DELAYED: Layout(
         1,
         f"`{message_records._DELAYED.format}`: due ms, lengths of vhost and exchange; both names; "
-        "then as PAGED",
+        "then as MESSAGE, without queues",
     ),
     Kind.DELAY_ENDED: Layout(1, "`<Q`: position of the DELAYED record"),
     Kind.QUEUE_STATE: Layout(
