@@ -260,7 +260,7 @@ class Channel:
         return len(self.ledger) - len(self.consuming.gets.held)
 
     def handle(self, method: Method) -> None:
-        """Run any method but basic.publish, and basic.ack that the frame loop has already handled."""
+        """Run a method other than basic.publish. (The frame loop handles basic.ack itself.)"""
         match method:
             case BasicAck(tag, multiple):
                 self.ack(tag, multiple)

@@ -246,7 +246,7 @@ class Connection:
         channel.send(ChannelOpenOk())
 
     def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
-        """A frame on a channel that we closed: ignored unless it is close or close-ok."""
+        """A frame on a channel that we closed, sent before the client knew: ignored, but for close(-ok)."""
         if kind != 1 or payload[:4] not in (b"\x00\x14\x00\x28", b"\x00\x14\x00\x29"):
             return
         if isinstance(decode_method(payload), ChannelClose):

@@ -158,7 +158,7 @@ class Reading:
         return self._content(channel, found, data, stop + 1, end)
 
     def _is_allowed(self, route: Route) -> bool:
-        """Whether this user's write permission on the exchange was already checked."""
+        """Whether this user's write permission on the exchange was already checked and granted."""
         version = route.vhost.rules_version
         if self._rules_version != version:
             self._may_write.clear()
@@ -166,7 +166,7 @@ class Reading:
         return route.exchange.name in self._may_write
 
     def _fail(self, channel: Channel, error: AmqpError, which: int) -> None:
-        """Close the channel with an error."""
+        """Close the channel with an error. Removing its consumers may delete auto-delete queues."""
         self._connection.fail_channel(channel, error, which)
 
     def _content(self, channel: Channel, found: tuple[Route, bool], data: bytes, at: int, end: int) -> int:

@@ -62,7 +62,7 @@ class AmqpServer:
         broker.on_expelled = self.expel
         self.alarm = ""  # why publishers are paused; empty: they are not
         self._waiting_for_journal: set[AmqpProtocol] = set()
-        self._refusal = ""  # why new connections are refused; empty: they are not
+        self._refusal = ""  # why password logins are refused; empty: they are not
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,7 +108,7 @@ class AmqpServer:
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
 
     def refuse(self, reason: str) -> None:
-        """Close every connection and refuse new logins; an empty ``reason`` allows them again."""
+        """Close open connections and refuse password logins; an empty ``reason`` allows them again."""
         self._refusal = reason
         if reason:
             self.expel(reason, lambda vhost, user: True)
@@ -177,8 +177,8 @@ class AmqpServer:
 
     def sweep(self, now: float) -> None:
         """Heartbeats and time-outs, for all connections at once."""
-        # A late sweep means that this process was not running. What clients sent meanwhile is unread in
-        # their sockets, so that time does not count against them.
+        # A late sweep means that this process was stopped or blocked. What clients sent meanwhile is unread
+        # in their sockets, so that time does not count against them.
         lost = now - self._swept_at - _SWEEP_SECONDS
         self._swept_at = now
         for protocol in list(self.connections):
@@ -386,7 +386,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.transport.resume_reading()
 
     def forgive(self, seconds: float) -> None:
-        """Extend the deadlines by the time in which this process was not running."""
+        """Extend the deadlines by the time in which this process was stopped or blocked."""
         self._received_at += seconds
         self._deadline += seconds
 
