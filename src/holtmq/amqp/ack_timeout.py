@@ -1,7 +1,7 @@
-"""How long a client may keep a delivery to itself before its channel is closed.
+"""How long a delivery may stay unacknowledged before its channel is closed.
 
-Owns: when the deliveries of one holder (a consumer, or a channel's single gets) were made, closely enough,
-and when the oldest is overdue. Must not touch: clocks; the broker's timers say when to look again.
+Owns: the approximate delivery times of one holder (a consumer, or a channel's basic.get leases) and the
+check whether the oldest is overdue. Must not touch: clocks; the broker's timers run the checks.
 """
 
 from collections import deque
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from holtmq.broker.work.leases import Holder
     from holtmq.broker.work.work_queue import WorkQueue
 
-_LOOKS: Final = 16  # in the time of one timeout: a delivery is at most a sixteenth overdue
+_LOOKS: Final = 16  # checks per timeout: a delivery is at most a sixteenth of the timeout overdue
 _LEAST_STEP_MS: Final = 50
 
 
 class AckTimeout:
-    """Watches what one holder has of one queue, while it has anything.
+    """Checks the unacknowledged deliveries of one holder from one queue, while there are any.
 
-    A delivery does not write down its time, which would cost each message; instead a look at the
-    holder notes how far the numbers have come, and a lease is as old as the first note beyond it. So
-    none is called overdue too early.
+    Storing a time with each delivery would cost every message. Instead each check notes the time and the
+    last delivery number. A lease counts as old as the first note at or after its number, so it is never
+    found overdue too early.
     """
 
     __slots__ = ("__weakref__", "_channel", "_holder", "_notes", "_queue", "armed")
@@ -38,7 +38,7 @@ class AckTimeout:
         self.armed = False
 
     def delivered(self) -> None:
-        """The holder was given something; must be called when not armed."""
+        """Start the timer after a delivery. The caller may skip this while ``armed`` is true."""
         timeout_ms = self._timeout_ms()
         if timeout_ms and not self.armed:
             self._look_again(timeout_ms)
@@ -48,10 +48,10 @@ class AckTimeout:
         channel, notes = self._channel, self._notes
         oldest = None if channel.closing else self._oldest()
         timeout_ms = self._timeout_ms()
-        if oldest is None or not timeout_ms:  # the next delivery asks again
+        if oldest is None or not timeout_ms:  # the next delivery starts the timer again
             notes.clear()
             gets = channel.consuming.get_timeouts
-            if gets.get(self._queue) is self:  # a consumer of the same queue is not
+            if gets.get(self._queue) is self:  # false for a consumer of the same queue
                 del gets[self._queue]
             return
         while notes and notes[0][1] < oldest:
@@ -68,7 +68,7 @@ class AckTimeout:
         if not notes or notes[-1][1] < last:
             notes.append((flow.now_ms, last))
         step_ms = max(timeout_ms // _LOOKS, _LEAST_STEP_MS)
-        myself = ref(self)  # the timer may outlive the channel, and must not keep it
+        myself = ref(self)  # the timer may outlive the channel and must not keep it alive
 
         def look() -> None:
             watch = myself()
@@ -78,11 +78,11 @@ class AckTimeout:
         flow.at(min(flow.now_ms + step_ms, notes[0][0] + timeout_ms), look)
 
     def _oldest(self) -> int | None:
-        """The number of the oldest lease."""
+        """The delivery number of the oldest lease."""
         held = self._holder.held
-        if self._holder is self._channel.consuming.gets:  # from any queue
+        if self._holder is self._channel.consuming.gets:  # it holds leases of all queues
             return min((number for number, lease in held.items() if lease.queue is self._queue), default=None)
-        # Numbers rise in the order of insertion, but a rollback puts back old ones at the end.
+        # Numbers rise in insertion order, but a rollback inserts old numbers at the end.
         return next(iter(held), None) if self._channel.transaction is None else min(held, default=None)
 
     def _timeout_ms(self) -> int:

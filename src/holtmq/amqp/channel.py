@@ -1,7 +1,7 @@
 """One AMQP channel, sans-IO: methods in, broker calls and frames out.
 
-Owns: the way of the hot three (publish, settle, confirm), the channel's leases and prefetch, which method is
-whose, the end. Must not touch: sockets, the connection's handshake, bytes of frames it is not asked to build.
+Owns: publish, settle and confirm; the channel's leases and prefetch; method dispatch; closing.
+Must not touch: sockets, the connection's handshake, parsing of frames.
 """
 
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ class Channel:
         self.ledger = Ledger()
         self.broker.sessions.add(self.ledger)
         self.consumers: dict[str, Consumer] = {}
-        self.flowing = True  # the client lets deliveries come
+        self.flowing = True  # channel.flow: the client accepts deliveries
         self.prefetch = 0
         self.global_prefetch = 0
         self.confirms: Confirms | None = None
@@ -77,16 +77,14 @@ class Channel:
         self.topology = Topology(self)
         self.consuming = Consuming(self)
         self.closing = False  # we sent channel.close and wait for the client's close-ok
-        # A message whose frames have not all arrived: route, mandatory, header, body so far, body size.
+        # A message whose frames have not all arrived: (route, mandatory), header, body so far, bytes missing.
         self.partial_route: tuple[Route, bool] | None = None
         self.partial_header: bytes | None = None
         self.partial_body: list[bytes] = []
         self.partial_missing = 0
 
-    # -- publishing ------------------------------------------------------------------------------
-
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
-        """A whole message has arrived."""
+        """Publish a message of which all frames have arrived."""
         traits = self.flow.traits.of(header)
         if not traits.plain:
             header, traits = self._check_special(traits, header)
@@ -106,7 +104,7 @@ class Channel:
             self._published(outcome, route, mandatory, header, body)
 
     def published(self, count: int, journalled: bool) -> None:
-        """So many messages went the short way into their queues, on a channel with confirms."""
+        """Count messages that the fast path published on this channel, which is in confirm mode."""
         confirms = self.confirms
         assert confirms is not None
         confirms.last += count
@@ -132,7 +130,7 @@ class Channel:
             self.connection.confirming.append(self)
 
     def tell_confirms(self) -> None:
-        """The read is over: confirm what it published, at once or when it is durable."""
+        """Confirm what this read published, at once or when it is durable."""
         confirms = self.confirms
         self.owes_confirms = False
         if confirms is None or self.closing:
@@ -175,10 +173,8 @@ class Channel:
         for frame in content_frames(self.number, header, body, self.max_payload):
             self.outbox.append(frame)
 
-    # -- settling --------------------------------------------------------------------------------
-
     def ack(self, tag: int, multiple: bool) -> None:
-        """basic.ack; what comes one by one is settled one by one."""
+        """basic.ack."""
         if multiple or self.transaction is not None:
             self._settle(self.flow.ack, self._leases(tag, multiple))
             return
@@ -199,7 +195,7 @@ class Channel:
             self._make_room()
 
     def ack_each(self, tags: list[int]) -> None:
-        """Many basic.ack in a row, each for one delivery: the hot one."""
+        """Many basic.ack in a row, each for one delivery. This is the hot path."""
         if self.transaction is not None:
             for tag in tags:
                 self.ack(tag, False)
@@ -250,23 +246,21 @@ class Channel:
         return ChannelFault(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
     def _make_room(self) -> None:
-        """With a channel-wide limit, one settlement makes room for every consumer of the channel."""
+        """Wake all consumers if the prefetch limit is channel-wide: one settlement makes room for each."""
         if self.global_prefetch:
             self.wake_consumers()
 
     def wake_consumers(self) -> None:
-        """There may be room again."""
+        """Try to deliver again: there may be room now."""
         for consumer in self.consumers.values():
             self.flow.touch(consumer.queue)
 
     def consumer_leases(self) -> int:
-        """Unacked deliveries that count against the channel-wide prefetch."""
+        """How many unacked deliveries count against the channel-wide prefetch."""
         return len(self.ledger) - len(self.consuming.gets.held)
 
-    # -- methods ---------------------------------------------------------------------------------
-
     def handle(self, method: Method) -> None:
-        """Everything but publish and the fast ack."""
+        """Run a method other than basic.publish. (The frame loop handles basic.ack itself.)"""
         match method:
             case BasicAck(tag, multiple):
                 self.ack(tag, multiple)
@@ -316,7 +310,7 @@ class Channel:
     def _refuse(self, leases: list[Lease], requeue: bool) -> None:
         for lease in leases:
             if lease.queue.is_stream and isinstance(lease.holder, Consumer) and not lease.holder.joins_group:
-                self._requeue(leases)  # as with the end of the connection, which this is
+                self._requeue(leases)  # the connection ends here, so they return to the queue
                 queue = lease.queue
                 raise ConnectionFault(
                     ReplyCode.NOT_IMPLEMENTED,
@@ -335,7 +329,7 @@ class Channel:
             self.global_prefetch = method.prefetch_count
         else:
             self.prefetch = method.prefetch_count
-            self.global_prefetch = 0  # as in RabbitMQ, a limit per consumer takes the place of the channel's
+            self.global_prefetch = 0  # as in RabbitMQ, a per-consumer limit replaces the channel's
         self.wake_consumers()
         self.send(BasicQosOk())
 
@@ -345,8 +339,6 @@ class Channel:
         self.confirms = self.confirms or Confirms(self.number)
         if not no_wait:
             self.send(ConfirmSelectOk())
-
-    # -- transactions ----------------------------------------------------------------------------
 
     def _tx_commit(self) -> None:
         if self.transaction is None:
@@ -363,10 +355,8 @@ class Channel:
         self.transaction.rollback()
         self.send(TxRollbackOk())
 
-    # -- ending ----------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """The channel ends: its consumers leave, what they hold goes back."""
+        """Remove the channel's consumers and requeue its unacked messages."""
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
         if self.transaction is not None:
@@ -380,8 +370,8 @@ class Channel:
         for consumer in consumers:
             self.broker.after_cancel(consumer.queue)
         self.broker.sessions.discard(self.ledger)
-        self.transaction = None  # leases are outside the garbage collector: none may be held from here on
+        self.transaction = None  # the garbage collector does not track leases: drop all references
 
     def send(self, method: Method) -> None:
-        """One method frame."""
+        """Send one method frame."""
         self.outbox.append(encode_frame(FRAME_METHOD, self.number, encode_method(method)))

@@ -1,8 +1,8 @@
-"""Methods to bytes and back, from the layouts in ``methods.py``.
+"""Encodes and decodes methods, from the layouts in ``methods.py``.
 
-Owns: reading and writing the payload of a method frame. For the handshake, topology and everything else that
-is rare; the per-message methods have hand-written paths where they are parsed.
-Must not touch: frames around it, sockets, meaning.
+Owns: reading and writing the payload of a method frame. Used for the handshake, topology and other rare
+methods; the per-message methods have hand-written code where they are parsed.
+Must not touch: frames, sockets, what a method does.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from holtmq.wire.tables import decode_table, encode_table
 
 _ID: Final = struct.Struct(">HH")
 
-# A reader appends the values it finds at an offset and returns the offset after them; a writer takes as many
-# values and appends their bytes. Bits are why it is "values": up to eight share one octet.
+# A reader appends the values at an offset and returns the offset after them; a writer takes the same number
+# of values and appends their bytes. There may be several values because up to eight bits share one octet.
 _Reader: TypeAlias = Callable[[bytes, int, list[object]], int]
 _Writer: TypeAlias = Callable[[Iterator[object], bytearray], None]
 
@@ -44,7 +44,7 @@ class UnknownMethod(CodecError):
 
 
 def decode_method(payload: bytes) -> Method:
-    """The method in the payload of a method frame."""
+    """Decode the payload of a method frame."""
     if len(payload) < _ID.size:
         raise CodecError(f"method frame of {len(payload)} bytes; class and method number take {_ID.size}")
     plan = _BY_ID.get(payload[:4])
@@ -63,7 +63,7 @@ def decode_method(payload: bytes) -> Method:
 
 
 def encode_method(method: Method) -> bytes:
-    """The payload of a method frame."""
+    """Encode the payload of a method frame."""
     plan = _BY_TYPE[type(method)]
     out = bytearray(plan.id)
     values = iter([getattr(method, name) for name in plan.fields])
@@ -175,7 +175,7 @@ def _longstr(name: str) -> tuple[_Reader, _Writer]:
 
     def write(values: Iterator[object], out: bytearray) -> None:
         value = next(values)
-        if not isinstance(value, bytes):  # the value stays out of the text: it may be a password
+        if not isinstance(value, bytes):  # the error does not quote the value: it may be a password
             raise CodecError(f"{name} cannot be a {type(value).__name__}; it is bytes")
         write_longstr(out, value)
 
@@ -222,7 +222,7 @@ _FIELD: Final[dict[str, Callable[[str], tuple[_Reader, _Writer]]]] = {
     "S": _longstr,
     "F": _table,
 }
-# The u16 was an access ticket before 0-9-1: whatever a client puts there is not looked at.
+# The u16 was an access ticket before 0-9-1; its value is ignored.
 _RESERVED: Final[dict[str, tuple[_Reader, _Writer]]] = {
     "H": _reserved(lambda data, at: take(at, len(data), 2, "reserved number"), b"\0\0"),
     "e": _reserved(lambda data, at: skip_shortstr(data, at, len(data), "reserved string"), b"\0"),

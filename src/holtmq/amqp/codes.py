@@ -1,7 +1,7 @@
 """The reply codes of AMQP 0-9-1.
 
-Owns: numbers and the names RabbitMQ prints with them (``NOT_FOUND - no queue ...``).
-Must not touch: which error gets which code; that is decided where errors are translated.
+Owns: the numbers and the names RabbitMQ prints with them (``NOT_FOUND - no queue ...``).
+Must not touch: which error gets which code (``errors.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Publisher confirms of one channel: which tags are settled, and in how few frames they can be told.
+"""Publisher confirms of one channel, in as few frames as possible.
 
 Owns: the numbering of publishes and the order of confirms. Must not touch: the journal; the caller
-says when a read's messages are durable.
+knows when the messages of a read are durable.
 """
 
 import struct
@@ -13,7 +13,7 @@ _NACK: Final = 0x003C0078
 
 
 class Confirms:
-    """Tags count from 1. A batch is what one socket read published; batches settle in order."""
+    """Tags count from 1. A batch is what one socket read published; batches are confirmed in order."""
 
     __slots__ = ("_channel_number", "_first", "_refused", "journalled", "last", "waiting")
 
@@ -22,18 +22,18 @@ class Confirms:
         self.last = 0
         self.waiting = 0  # batches whose journal records are not durable yet
         self._first = 1  # first tag of the batch being collected
-        self.journalled = False  # something of this batch waits for the journal
+        self.journalled = False  # a message of this batch waits for the journal
         self._refused: list[int] = []
 
     def note(self, journalled: bool, refused: bool) -> None:
-        """What is special about the publish that ``last`` was just raised for."""
+        """Record the outcome of publish number ``last``, if it was journalled or refused."""
         if journalled:
             self.journalled = True
         elif refused:
             self._refused.append(self.last)
 
     def end_batch(self) -> "ConfirmBatch":
-        """What this read published, to be told now or when durable."""
+        """Close the batch of this read. The caller sends its frames now or when it is durable."""
         batch = ConfirmBatch(self._channel_number, self._first, self.last, self.journalled, self._refused)
         self._first = self.last + 1
         self.journalled = False
@@ -42,7 +42,7 @@ class Confirms:
 
 
 class ConfirmBatch:
-    """A run of tags with one fate, but for those that were refused."""
+    """A run of tags that are confirmed together, except those that were refused."""
 
     __slots__ = ("_channel_number", "_first", "_last", "_refused", "journalled")
 
@@ -54,7 +54,7 @@ class ConfirmBatch:
         self.journalled = journalled
 
     def frames(self, failed: bool) -> bytes:
-        """Acks (or, when the journal failed, nacks) for the whole run, ``multiple`` where it can be."""
+        """Acks for the whole run, or nacks if the journal failed; ``multiple`` where possible."""
         if failed:
             return self._run(_NACK, self._first, self._last)
         if not self._refused:
@@ -71,6 +71,6 @@ class ConfirmBatch:
     def _run(self, method: int, first: int, last: int) -> bytes:
         if last < first:
             return b""
-        # Every earlier batch is settled by now, so "up to" cannot cover a tag that is not.
+        # Every earlier batch is confirmed by now, so ``multiple`` cannot cover an unconfirmed tag.
         multiple = 1 if last > first else 0
         return _ACK_FRAME(1, self._channel_number, 13, method, last, multiple, 0xCE)

@@ -1,8 +1,8 @@
 """One AMQP connection, sans-IO: bytes in, broker calls and frames out.
 
-Owns: channels, methods that concern all of them, closing. Must not touch: sockets, clocks, argon2; the
-edge feeds bytes, takes the outbox, and runs what ``Hooks`` asks for. The loop over the frames of a read,
-with all that happens once a message, is in ``reading.py``.
+Owns: the channels, connection methods, closing. Must not touch: sockets, clocks, argon2; the server passes
+bytes in, writes the outbox and implements ``Hooks``. The frame loop with the per-message code is in
+``reading.py``.
 """
 
 from enum import Enum, auto
@@ -38,11 +38,11 @@ from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 
 _OVERHEAD: Final = 8
-_COPIED: Final = 16_384  # a read that is not larger is put behind what is left of the last one
+_COPIED: Final = 16_384  # a read smaller than this is appended to the unread rest of the last one
 
 
 class Phase(Enum):
-    """How far a connection is."""
+    """The state of a connection."""
 
     PROTOCOL = auto()  # waiting for the protocol header
     HANDSHAKE = auto()
@@ -52,7 +52,7 @@ class Phase(Enum):
 
 
 class Connection:
-    """Everything one client does."""
+    """The protocol state of one client connection."""
 
     def __init__(self, broker: Broker, settings: Settings, hooks: Hooks, *, from_loopback: bool) -> None:
         self.broker = broker
@@ -76,30 +76,28 @@ class Connection:
         self.heartbeat = 0
         self.channel_max = settings.channel_max
         self.closed_because = ""
-        self.client_left = False  # it said goodbye, and closes the socket itself
+        self.client_left = False  # it sent connection.close, and closes the socket itself
         self._access: Access
         self.handshake = Handshake(self, from_loopback)
-        self.unread = b""  # what has arrived and is not worked off
-        self._deaf = False  # what arrives makes no sense any more
-        self._stalled = 0  # replies that wait for the journal; nothing more is read meanwhile
+        self.unread = b""  # received but not processed
+        self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
+        self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
         self._reading = Reading(self)
 
     @property
     def is_running(self) -> bool:
-        """Open, and nobody has said goodbye."""
+        """Whether the handshake is done and neither side has closed."""
         return self.phase is Phase.RUNNING
 
-    # -- bytes in --------------------------------------------------------------------------------
-
     def receive(self, data: bytes) -> None:
-        """Bytes from the peer. Never raises for anything a peer can do."""
+        """Process bytes from the peer. Never raises for anything a peer can do."""
         if self._deaf or self.phase is Phase.CLOSED:
             return
         unread = self.unread
         if unread:
             missing = self._missing(unread, data)
             if 0 < missing < len(data) and self.phase is Phase.RUNNING and not self._stalled:
-                # Only the frame that was cut is put together: the rest of a large read is not copied.
+                # Join only the frame that was split, so that the rest of a large read is not copied.
                 self.unread = b""
                 self._work_off(unread + data[:missing], 0)
                 if self.unread or self._stalled or self.phase is not Phase.RUNNING:
@@ -120,7 +118,7 @@ class Connection:
 
     @staticmethod
     def _missing(unread: bytes, data: bytes) -> int:
-        """How much of what arrived belongs to the frame of which we have the beginning; 0: not worth it."""
+        """How many bytes of ``data`` complete the frame that ``unread`` begins; 0: just join the two."""
         head = unread[:7] if len(unread) >= 7 else unread + data[: 7 - len(unread)]
         if len(data) < _COPIED or len(head) < 7:
             return 0
@@ -140,7 +138,7 @@ class Connection:
             else:
                 self._reading.frames(data, at)
         except AmqpError as error:
-            # After a broken frame there is no telling where the next one starts.
+            # After a broken frame the start of the next one is unknown.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
             self.fail(error, error.which)
         except CodecError as error:
@@ -154,7 +152,7 @@ class Connection:
         try:
             self.flow.write_gathered()
         except JournalFailed as error:
-            if not self.confirming:  # else it is told by nacks
+            if not self.confirming:  # a channel with confirms sends nacks instead
                 self._deaf = True
                 self.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
 
@@ -173,8 +171,6 @@ class Connection:
     def _refuse_protocol(self) -> None:
         self.outbox.append(PROTOCOL_HEADER)
         self.end("not AMQP 0-9-1")
-
-    # -- everything that is rare -----------------------------------------------------------------
 
     def other_frame(self, kind: int, number: int, channel: Channel | None, payload: bytes) -> None:
         if kind == 8:
@@ -236,7 +232,7 @@ class Connection:
         if not isinstance(method, ChannelOpen):
             which = method.class_id << 16 | method.method_id
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", which)
-        if len(self.channels) >= self.channel_max:  # how many, not how they are numbered: as RabbitMQ has it
+        if len(self.channels) >= self.channel_max:  # as in RabbitMQ, the count, not the highest number
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED,
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
@@ -250,7 +246,7 @@ class Connection:
         channel.send(ChannelOpenOk())
 
     def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
-        """We closed this channel: what arrives now was sent before the client knew."""
+        """A frame on a channel that we closed, sent before the client knew: ignored, but for close(-ok)."""
         if kind != 1 or payload[:4] not in (b"\x00\x14\x00\x28", b"\x00\x14\x00\x29"):
             return
         if isinstance(decode_method(payload), ChannelClose):
@@ -294,17 +290,15 @@ class Connection:
         channel.send(ChannelClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
         self.hooks.channel_failed(channel.number, error)
 
-    # -- for channels ----------------------------------------------------------------------------
-
     def restricts_topics(self, exchange: QueueExchange) -> bool:
-        """Whether this user may use some topics of the exchange and others not."""
+        """Whether this user has topic permissions on this topic exchange."""
         permissions = self.broker.topic_permissions
         return exchange.inner_kind is Kind.TOPIC and permissions.restricts(
             self.user_name, self.vhost.name, exchange.name
         )
 
     def check_topic(self, exchange: str, topic: str, *, write: bool) -> None:
-        """Refuse a topic that this user may not use; other exchanges than those of topics are not asked."""
+        """Raise AccessRefused if this user may not use the topic. Checks topic exchanges only."""
         vhost = self.vhost
         found = vhost.exchanges.get(exchange)
         if found is None or not self.restricts_topics(found):
@@ -317,7 +311,7 @@ class Connection:
             )
 
     def check(self, action: Action, name: str) -> None:
-        """Refuse what this user may not do."""
+        """Raise AccessRefused if this user may not do this."""
         if not self._access.may(action, name or DEFAULT_EXCHANGE):
             raise AccessRefused(
                 f"{action.value} access to '{name or DEFAULT_EXCHANGE}' in vhost '{self.vhost.name}' "
@@ -325,7 +319,7 @@ class Connection:
             )
 
     def reply_when_durable(self, channel: Channel, method: Method, journalled: bool) -> None:
-        """Answer now, or when the change is durable; until then nothing more is read."""
+        """Reply now, or when the change is durable; until then no further frame is processed."""
         if not journalled:
             channel.send(method)
             return
@@ -344,36 +338,34 @@ class Connection:
         self.broker.journal.on_durable(durable)
 
     def stall(self) -> None:
-        """Stop reading frames until ``resume`` (a login is being checked)."""
+        """Stop processing frames until ``unstall``, while a login is checked."""
         self._stalled += 1
 
     def unstall(self) -> None:
-        """The login was checked."""
+        """Process frames again: the login was checked."""
         self._stalled -= 1
         self.resume()
 
     def resume(self) -> None:
-        """Go on with what arrived while we waited."""
+        """Process what arrived during a stall."""
         if not self._stalled and self.unread:
             rest, self.unread = self.unread, b""
             self.receive(rest)
 
     @property
     def waiting_bytes(self) -> int:
-        """How much has arrived and is not worked off."""
+        """How many received bytes are not processed yet."""
         return len(self.unread)
 
     @property
     def has_stopped(self) -> bool:
-        """No more frames are worked off, for now or for good."""
+        """Whether frame processing is stalled or has ended."""
         return self._stalled > 0 or self.phase is Phase.CLOSED
 
     @property
     def is_stalled(self) -> bool:
-        """Bytes that arrive now only pile up; the edge should stop reading."""
+        """Whether received bytes are only buffered; the server should then stop reading."""
         return self._stalled > 0
-
-    # -- for the edge ----------------------------------------------------------------------------
 
     def opened(self, vhost: VHost, user_name: str, access: Access) -> None:
         """The handshake is done."""
@@ -388,7 +380,7 @@ class Connection:
         self.hooks.opened()
 
     def block(self, reason: str) -> None:
-        """Publishers must wait: tell a client that can understand it."""
+        """Publishers must wait: tell the client if it supports connection.blocked."""
         if not self.blocked and self.is_running:
             self.blocked = True
             if self.wants_blocked:
@@ -402,12 +394,12 @@ class Connection:
                 self._send(ConnectionUnblocked())
 
     def wake_consumers(self) -> None:
-        """The outbox has room again."""
+        """Try to deliver again: the outbox has room."""
         for channel in self.channels.values():
             channel.wake_consumers()
 
     def send_heartbeat(self) -> None:
-        """Tell the peer we are alive."""
+        """Send a heartbeat frame."""
         self.outbox.append(HEARTBEAT)
 
     def fail(self, error: AmqpError, which: int = 0) -> None:
@@ -424,7 +416,7 @@ class Connection:
         self.hooks.failed(error)
 
     def end(self, reason: str) -> None:
-        """No more is read or written after the outbox is flushed."""
+        """End the connection; the server flushes the outbox and closes the socket."""
         if self.phase is Phase.CLOSED:
             return
         self._leave()
@@ -433,7 +425,7 @@ class Connection:
         self.hooks.ended()
 
     def _leave(self) -> None:
-        """Once, whoever begins: the connection no longer counts."""
+        """Close the channels, and release this connection's place in the limits, once."""
         if self.phase is Phase.RUNNING:
             self.broker.limits.disconnected(self.vhost.name, self.user_name)
         self._close_channels()

@@ -1,7 +1,7 @@
-"""A consumer on a channel: from messages to basic.deliver frames.
+"""A consumer on a channel: turns messages into basic.deliver frames.
 
-Owns: prefetch, the leases of one consumer, the delivery hot path. Must not touch: sockets; frames go
-to the connection's outbox.
+Owns: prefetch, the leases of one consumer, the delivery hot path.
+Must not touch: sockets; frames go to the connection's outbox.
 """
 
 import struct
@@ -24,11 +24,11 @@ _TAG: Final = struct.Struct(">QB").pack
 _TAG_BYTES: Final = 9
 _FRAME: Final = struct.Struct(">BHI").pack
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
-_OVERHEAD: Final = 64  # of a delivery, about: what its size is needed for is when to write
+_OVERHEAD: Final = 64  # bytes per delivery, roughly; only the outbox limit depends on it
 
 
 class Consumer(Holder):
-    """Takes messages for one consumer tag."""
+    """Receives the messages for one consumer tag."""
 
     __slots__ = (
         "_heads",
@@ -69,17 +69,17 @@ class Consumer(Holder):
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0: unlimited
         self.priority = priority
-        self._starts: dict[int, bytes] = {}  # by the length of exchange and key: 512 at most
+        self._starts: dict[int, bytes] = {}  # by length of exchange and key: at most 512 entries
         self._heads = frame_heads(channel.number)
         self._timeout = AckTimeout(channel, self, queue)
 
     @property
     def joins_group(self) -> bool:
-        """Whether it shares a stream with others, which then count what fails; else it reads for itself."""
+        """Whether it reads a stream as a member of a group, which counts failures; else it reads alone."""
         return "x-consumer-group" in self.arguments
 
     def room(self) -> int:
-        """How many messages may be on their way to the client now."""
+        """How many more messages may be delivered now."""
         channel = self.channel
         if not channel.flowing or channel.outbox.is_full:
             return 0
@@ -105,7 +105,7 @@ class Consumer(Holder):
         outbox = channel.outbox
         chunks = outbox.chunks
         max_body = channel.max_payload
-        # Nothing that waits here has been out before: the common case, asked once.
+        # True if none of these messages was delivered before: the common case, checked once per batch.
         before = queue.redelivered_upto
         fresh = (
             not queue.returned
@@ -115,8 +115,8 @@ class Consumer(Holder):
         starts, heads = self._starts, self._heads
         header_heads, body_heads = heads.header, heads.body
         redelivered = size = 0
-        # Messages of a publisher that repeats itself share these objects, and equal headers mean bodies of
-        # equal size: then all between delivery tag and body is one piece.
+        # Repeated publishes share these objects, and the same header means the same body size: the bytes
+        # between delivery tag and body are then joined once.
         address = header = start = middle = b""
         for message in messages:
             number += 1
@@ -156,11 +156,11 @@ class Consumer(Holder):
             self._timeout.delivered()
 
     def cancelled(self, queue: WorkQueue) -> None:
-        """The queue is gone: tell the client."""
+        """The queue was deleted: tell the client."""
         self.channel.consuming.lost(self)
 
     def _start(self, address_bytes: int) -> bytes:
-        """The delivery up to its tag, for exchange and key of this length together."""
+        """The frame up to the delivery tag, for this total length of exchange and key."""
         method = _DELIVER + self.tag_bytes
         start = self._starts[address_bytes] = (
             _FRAME(1, self.channel.number, len(method) + _TAG_BYTES + address_bytes) + method
@@ -169,7 +169,7 @@ class Consumer(Holder):
 
 
 def content_frames(channel_number: int, header: bytes, body: bytes, max_body: int) -> list[bytes]:
-    """A content header frame and as many body frames as the body needs."""
+    """The content header frame and the body frames."""
     frames = [_FRAME(2, channel_number, len(header)) + header + b"\xce"]
     for start in range(0, len(body), max_body):
         part = body[start : start + max_body]
@@ -178,7 +178,7 @@ def content_frames(channel_number: int, header: bytes, body: bytes, max_body: in
 
 
 def with_delivery_count(header: bytes, count: int) -> bytes:
-    """A header that says how often the message came back, as quorum queues do."""
+    """Add ``x-delivery-count`` to a content header, as RabbitMQ's quorum queues do."""
     properties = header[PROPERTIES_AT:]
     headers = {**raw_headers(properties), "x-delivery-count": Long(count)}
     return header[:PROPERTIES_AT] + with_headers(properties, headers, drop_expiration=False)

@@ -1,7 +1,7 @@
-"""How messages come to a client: consumers that are pushed to, and single gets, for one channel.
+"""basic.consume, basic.cancel and basic.get, for one channel.
 
-Owns: the methods consume, cancel and get, direct reply-to, and how long a single get may stay unsettled. Must
-not touch: how deliveries are settled (``channel.py``), the frames of those that are pushed (``consumer.py``).
+Owns: those methods, direct reply-to, and the ack timeouts of basic.get.
+Must not touch: how deliveries are settled (``channel.py``), the frames of basic.deliver (``consumer.py``).
 """
 
 import secrets
@@ -32,16 +32,16 @@ _LOW_PRIORITY: Final = 0
 
 
 class Consuming:
-    """See the module. The consumers themselves are the channel's: whatever it settles makes room for them."""
+    """Handles these methods. The channel holds the consumers, because its settlements make room for them."""
 
     def __init__(self, channel: "Channel") -> None:
         self._channel = channel
         self._broker = channel.broker
         self._connection = channel.connection
-        self.gets = Holder()  # the leases of basic.get: the empty consumer
+        self.gets = Holder()  # the leases of basic.get
         self.get_timeouts: dict[WorkQueue, AckTimeout] = {}
         self.reply_queue: WorkQueue | None = None
-        self.notices: list[BasicCancel] | None = None  # held until the answer to a delete has gone out
+        self.notices: list[BasicCancel] | None = None  # a list: keep them until the delete-ok is sent
 
     def consume(self, method: BasicConsume) -> None:
         """basic.consume."""
@@ -73,7 +73,7 @@ class Consuming:
         self._begin(consumer, method)
 
     def _consume_replies(self, method: BasicConsume) -> None:
-        """Direct reply-to: a queue nobody declares, for as long as this channel lives."""
+        """Direct reply-to: a queue that exists without a declare, while this channel is open."""
         if self.reply_queue is not None:
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
         if not method.no_ack:
@@ -101,7 +101,7 @@ class Consuming:
             self._channel.send(BasicConsumeOk(consumer.tag))
 
     def cancel(self, tag: str) -> None:
-        """basic.cancel; what the consumer holds goes back, unless queue or node say otherwise."""
+        """basic.cancel. Requeues the consumer's unacked messages, unless the queue or node sets otherwise."""
         channel = self._channel
         consumer = channel.consumers.pop(tag, None)
         if consumer is None:
@@ -115,7 +115,7 @@ class Consuming:
         self._broker.cancel(queue, consumer)
 
     def lost(self, consumer: Consumer) -> None:
-        """The consumer's queue was deleted."""
+        """Remove a consumer whose queue was deleted, and notify the client."""
         channel = self._channel
         channel.consumers.pop(consumer.tag, None)
         if not self._connection.wants_cancel_notify or channel.closing:

@@ -1,8 +1,8 @@
-"""The bytes between the parts of a delivery, which depend on lengths alone: by tables, not by message.
+"""Cached bytes between the parts of a delivery. They depend on channel number and lengths only.
 
-Owns: the heads of header and body frames for one channel number. Channels of the same number share them,
-whatever connection they belong to, and only low numbers keep any, so that all tables together stay within a
-few megabytes. Must not touch: messages.
+Owns: the heads of header and body frames for one channel number. Channels with the same number share them
+across connections, and only low numbers are cached, so all tables together take a few megabytes at most.
+Must not touch: messages.
 """
 
 import struct
@@ -10,14 +10,14 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 _END_AND_FRAME: Final = struct.Struct(">BBHI").pack
-_LENGTHS_MAX: Final = 1_024  # longer ones vary too much to come again
+_LENGTHS_MAX: Final = 1_024  # longer ones vary too much to repeat
 _NUMBERS_MAX: Final = 64
 _HEADER: Final = 2
 _BODY: Final = 3
 
 
 class FrameHeads:
-    """The end of a frame and the head of the next, for frames of each length that occurred."""
+    """The end byte of a frame and the head of the next one, by the length of the next one."""
 
     __slots__ = ("__weakref__", "_number", "body", "header")
 
@@ -27,11 +27,11 @@ class FrameHeads:
         self.body: dict[int, bytes] = {0: b""}  # an empty body has no frame
 
     def before_header(self, length: int) -> bytes:
-        """What stands between the method and a header of this length."""
+        """The bytes between the method and a header of this length."""
         return self._make(self.header, _HEADER, length)
 
     def before_body(self, length: int) -> bytes:
-        """What stands between the header and a body of this length, which is one frame."""
+        """The bytes between the header and a body of this length, which fits one frame."""
         return self._make(self.body, _BODY, length)
 
     def _make(self, table: dict[int, bytes], kind: int, length: int) -> bytes:
@@ -45,7 +45,7 @@ _BY_NUMBER: Final[WeakValueDictionary[int, FrameHeads]] = WeakValueDictionary()
 
 
 def frame_heads(channel_number: int) -> FrameHeads:
-    """The table that all channels of this number share."""
+    """The table shared by all channels with this number."""
     found = _BY_NUMBER.get(channel_number)
     if found is None:
         found = _BY_NUMBER[channel_number] = FrameHeads(channel_number)

@@ -1,4 +1,4 @@
-"""Where a refusal becomes a reply code. No other module pairs errors with these numbers.
+"""Protocol errors, and the only place that maps broker errors to reply codes.
 
 Owns: the two kinds of protocol error and the translation of broker errors. Must not touch: frames.
 """
@@ -22,21 +22,21 @@ class AmqpError(Exception):
     def __init__(self, code: ReplyCode, text: str, which: int = 0) -> None:
         super().__init__(text)
         self.code = code
-        self.which = which  # class and method number of the culprit; 0: unknown, or the caller adds it
+        self.which = which  # class and method number that caused it; 0: unknown, or the caller adds it
 
     @property
     def reply_text(self) -> str:
-        """The text as RabbitMQ words it; people grep for it. A short string holds 255 bytes."""
+        """The text in RabbitMQ's form, which users search for. A short string holds 255 bytes."""
         full = f"{self.code.name} - {self}"
         return full.encode("utf-8", "replace")[:255].decode("utf-8", "ignore")
 
 
 class ChannelFault(AmqpError):
-    """Ends the channel."""
+    """An error that closes the channel."""
 
 
 class ConnectionFault(AmqpError):
-    """Ends the connection."""
+    """An error that closes the connection."""
 
 
 _CODES: Final = (
@@ -49,7 +49,7 @@ _CODES: Final = (
 
 
 def channel_error(error: BrokerError) -> AmqpError:
-    """What a broker's refusal means to a channel."""
+    """Translate a broker error into a channel error; an unknown kind closes the connection."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return ChannelFault(code, str(error))

@@ -1,7 +1,7 @@
-"""Frames: the envelope around every method, content header, body piece and heartbeat.
+"""Frames: the envelope around every method, content header, body part and heartbeat.
 
-Owns: the plain way to write frames and to cut a byte stream into them, for tests, clients and load tools.
-Must not touch: what is inside a payload. The broker's own read path has a loop of its own, made for speed.
+Owns: encoding a frame, and splitting a byte stream into frames for clients, tests and a standby's listener.
+Must not touch: payloads. The broker's own read path has a faster loop (``reading.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
 FRAME_OVERHEAD: Final = 8  # kind, channel, size, end; frame_max counts them
-FRAME_MIN_SIZE: Final = 4096  # no peer may negotiate less, nor send more before it has negotiated
+FRAME_MIN_SIZE: Final = 4096  # the least frame_max, and the most a peer may send before it has negotiated
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -30,7 +30,7 @@ _KINDS: Final = frozenset((FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBE
 
 
 def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """One frame. The caller has cut the payload to the negotiated frame_max."""
+    """Encode one frame. The caller keeps the payload within the negotiated frame_max."""
     try:
         return b"".join((_HEAD.pack(kind, channel, len(payload)), payload, _END))
     except struct.error:
@@ -38,20 +38,20 @@ def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts what arrives into frames, however it was split on the way.
+    """Splits received bytes into frames, whatever the sizes of the reads.
 
-    What follows a broken frame cannot be found again, so it stays at the head of the buffer: whole frames
-    before the damage are still handed out, every later call raises.
+    The frames before a broken one are still returned. The broken one stays at the head of the buffer, because
+    the start of the next one is unknown, and every later call raises.
     """
 
     __slots__ = ("_buffer", "frame_max")
 
     def __init__(self, frame_max: int = 131072) -> None:
         self._buffer = bytearray()
-        self.frame_max = frame_max  # of a whole frame, 0 for no limit; connection.tune changes it
+        self.frame_max = frame_max  # bytes of a whole frame, 0: no limit; changes with connection.tune
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that ``data`` completes."""
+        """Return the frames that ``data`` completes."""
         buffer = self._buffer
         buffer += data
         frames: list[Frame] = []

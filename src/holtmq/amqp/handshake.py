@@ -1,7 +1,7 @@
 """From the protocol header to an open connection.
 
-Owns: the handshake's order, SASL, tuning, what the server says about itself. Must not touch: sockets
-and argon2; a login is handed to the edge, which answers with ``logged_in`` or ``refused``.
+Owns: the order of the handshake, SASL, tuning, the server properties. Must not touch: sockets and argon2;
+the server checks passwords and calls ``checked`` with the result.
 """
 
 import platform
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holtmq.amqp.connection import Connection
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
-# 0-9, which older clients (Perl's Net::AMQP) announce and mean 0-9-1; RabbitMQ takes it for that, too.
+# 0-9, which older clients (Perl's Net::AMQP) send although they speak 0-9-1; RabbitMQ accepts it, too.
 OLD_PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x09"
 _FRAME_MIN: Final = 4096
 _OPEN_ID: Final = 10 << 16 | 40
@@ -48,7 +48,7 @@ _CAPABILITIES: Final[FieldTable] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one connection must know of the configuration."""
+    """The configuration of a connection."""
 
     product: str
     version: str
@@ -57,18 +57,18 @@ class Settings:
     heartbeat: int = 60
     max_message_bytes: int = 128 * 1024 * 1024
     channel_flow: bool = True
-    consumer_timeout_ms: int = 1_800_000  # 0: for ever
+    consumer_timeout_ms: int = 1_800_000  # 0: no timeout
 
 
 class Hooks(Protocol):
-    """What a connection asks of whoever owns its socket."""
+    """What a connection needs from the owner of its socket."""
 
     def has_output(self) -> None:
         """The outbox is no longer empty: flush it before this turn ends."""
         ...
 
     def check_password(self, name: str, password: str) -> None:
-        """Find out whether this login is right; answer through ``Handshake``."""
+        """Start checking this login; pass the result to ``Handshake.checked``."""
         ...
 
     def certified_name(self) -> str | None:
@@ -76,7 +76,7 @@ class Hooks(Protocol):
         ...
 
     def certified_user(self) -> str | None:
-        """The user that name belongs to, if it may log in."""
+        """The user with that name, if it may log in."""
         ...
 
     def opened(self) -> None:
@@ -84,11 +84,11 @@ class Hooks(Protocol):
         ...
 
     def channel_failed(self, number: int, error: AmqpError) -> None:
-        """A channel was closed because of its client."""
+        """A channel was closed with an error."""
         ...
 
     def failed(self, error: AmqpError) -> None:
-        """The connection is being closed because of its client."""
+        """The connection is being closed with an error."""
         ...
 
     def ended(self) -> None:
@@ -115,7 +115,7 @@ class Handshake:
         self._closes_politely = False
 
     def start(self) -> None:
-        """The client has said which protocol it speaks."""
+        """Send connection.start: the protocol header has arrived."""
         settings = self._connection.settings
         mechanisms = b"PLAIN AMQPLAIN"
         if self._connection.hooks.certified_name() is not None:
@@ -132,7 +132,7 @@ class Handshake:
         self._send(ConnectionStart(0, 9, properties, mechanisms, b"en_US"))
 
     def receive(self, method: Method) -> None:
-        """One method of the handshake."""
+        """Handle one method of the handshake."""
         match self._step, method:
             case _Step.START, ConnectionStartOk():
                 self._start_ok(method)
@@ -178,7 +178,7 @@ class Handshake:
         connection.hooks.check_password(user, password)
 
     def checked(self, user: str | None) -> None:
-        """The edge has checked a password: the user it belongs to, or None."""
+        """The server has checked the password. ``user`` is None if it was wrong."""
         if user is None:
             self.refused()
         else:
@@ -186,14 +186,14 @@ class Handshake:
         self._connection.unstall()
 
     def logged_in(self, user: str) -> None:
-        """The client is who it says."""
+        """The client is authenticated: go on with tuning."""
         self._user = user
         settings = self._connection.settings
         self._send(ConnectionTune(settings.channel_max, settings.frame_max, settings.heartbeat))
         self._step = _Step.TUNE
 
     def refused(self) -> None:
-        """Wrong name or password; which of them is for our log only."""
+        """The login failed. Only the log says why."""
         text = (
             f"Login was refused using authentication mechanism {self._mechanism}. "
             "For details see the broker logfile."

@@ -1,12 +1,12 @@
 """Every method of AMQP 0-9-1 and of RabbitMQ's extensions, as a value.
 
-Owns: names, numbers, fields and their wire layout; nothing else knows them.
+Owns: names, numbers, fields and their wire layout. (The per-message paths have their own copies.)
 Must not touch: bytes (``codec.py``) and what a method does (``connection.py``, ``channel.py``).
 
 A layout has one letter per field in wire order: o u8, h u16, l u32, q u64, s short string, S long string,
 b bit (neighbours share an octet), F table. Reserved fields are not part of the class; their letters are
-H (u16), e (short string), E (long string), B (bit): read and forgotten, written as zero or empty.
-Long strings are bytes: they carry secrets and SASL tokens, which are no text.
+H (u16), e (short string), E (long string), B (bit): ignored when read, written as zero or empty.
+Long strings are bytes: they carry secrets and SASL tokens, which are not text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import ClassVar, Final
 
 from holtmq.wire.tables import FieldValue
 
-METHODS: Final[list[type[Method]]] = []  # all of them, in the order below
+METHODS: Final[list[type[Method]]] = []  # in the order below
 
 
 class Method:
-    """What all methods share."""
+    """Base class of all methods."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()  # the fields, as dataclass lists them
@@ -32,8 +32,8 @@ class Method:
     def __init_subclass__(
         cls, number: tuple[int, int] | None = None, name: str = "", layout: str = ""
     ) -> None:
-        # dataclass(slots=True) makes each class a second time, from the first one's attributes and without
-        # these arguments: the first time sets them, the second class is the one that stays.
+        # dataclass(slots=True) creates each class twice. The first class gets these arguments; the second
+        # copies its attributes, gets no arguments, and is the one that is kept.
         if number is None:
             METHODS.append(cls)
             return

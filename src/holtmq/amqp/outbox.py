@@ -1,19 +1,19 @@
-"""What a connection has to send.
+"""The frames a connection has to send.
 
-Owns: the chunks of this turn and whether the peer keeps up. Must not touch: the socket; the edge
-takes the chunks and says when the socket's own buffer is full.
+Owns: the chunks of this turn, and whether the peer reads fast enough. Must not touch: the socket; the server
+writes the chunks and reports when the socket's own buffer is full.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-_LARGE: Final = 16_384  # a chunk that is not worth a copy
-_LARGE_MEAN: Final = 4_096  # chunks of this size on average have large ones among them
-_TURN_MAX: Final = 1_048_576  # bytes collected in one turn before consumers have to wait
+_LARGE: Final = 16_384  # a chunk of this size is written without a copy
+_LARGE_MEAN: Final = 4_096  # below this average size there is no search for large chunks
+_TURN_MAX: Final = 1_048_576  # bytes per turn before deliveries pause
 
 
 class Outbox:
-    """Frames on their way out."""
+    """Outgoing frames of one connection."""
 
     __slots__ = ("_notify", "blocked", "chunks", "is_full", "size")
 
@@ -25,12 +25,12 @@ class Outbox:
         self._notify = notify
 
     def append(self, data: bytes) -> None:
-        """One more frame."""
+        """Add a frame."""
         self.chunks.append(data)
         self.grew(len(data))
 
     def grew(self, size: int) -> None:
-        """Chunks were added."""
+        """The caller has added ``size`` bytes to ``chunks``."""
         if not self.size:
             self._notify()
         self.size += size
@@ -38,7 +38,7 @@ class Outbox:
             self.is_full = True
 
     def take(self) -> bytes:
-        """Everything, as one piece for one write."""
+        """Remove all chunks and return them joined."""
         data = b"".join(self.chunks)
         self.chunks.clear()
         self.size = 0
@@ -46,7 +46,7 @@ class Outbox:
         return data
 
     def take_parts(self) -> list[bytes]:
-        """Everything, for one write: large chunks as they are, those between them joined."""
+        """Remove all chunks and return them for one write: large ones as they are, small ones joined."""
         chunks = self.chunks
         if self.size < _LARGE_MEAN * len(chunks):
             return [self.take()] if chunks else []

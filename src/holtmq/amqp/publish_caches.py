@@ -1,8 +1,8 @@
-"""What is remembered about publishes, for all connections of a vhost together.
+"""Caches for publishes, shared by all connections of a vhost.
 
-Owns: publishes whose bytes before the body repeat, routes of those that go the general way, and how many
-bytes both may take. Nothing is kept at first sight: most applications never send the same bytes twice. Must
-not touch: permissions; a connection asks for its own before it uses what others found.
+Owns: publishes whose bytes before the body repeat, routes of the general path, and the memory bound of both.
+Nothing is cached at its first occurrence: most applications never send the same bytes twice.
+Must not touch: permissions; each connection checks its own before it uses an entry.
 """
 
 from typing import Final
@@ -12,10 +12,10 @@ from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.targets import QueueSet
 from holtmq.broker.topology.vhost import VHost
 
-BODY_MAX: Final = 4_088  # fits the smallest frame that a connection may negotiate
+BODY_MAX: Final = 4_088  # fits the smallest frame_max that a client may negotiate
 _PREFIX_MAX: Final = 512
 _BYTES_MAX: Final = 1 << 20
-_REPEATED_BYTES: Final = 400  # what an entry takes beside its prefix, header and address
+_REPEATED_BYTES: Final = 400  # the size of an entry without its prefix, header and address
 _ROUTE_BYTES: Final = 800
 _SLOTS: Final = 4_096
 
@@ -29,7 +29,7 @@ class SeenBefore:
         self._slots = [0] * _SLOTS
 
     def __call__(self, value: bytes) -> bool:
-        """Whether these bytes were seen before; from now on they were."""
+        """Whether these bytes were seen before. Remembers them."""
         hashed = hash(value)
         slot = hashed % _SLOTS
         if self._slots[slot] == hashed:
@@ -39,7 +39,7 @@ class SeenBefore:
 
 
 class RepeatedPublish:
-    """What the bytes before a body say. ``token`` is that of the exchange's targets when it was found."""
+    """The parsed bytes before a body. Valid while ``token`` is the token of the exchange's targets."""
 
     __slots__ = ("address", "body_bytes", "header", "properties", "queues", "token")
 
@@ -61,7 +61,7 @@ class RepeatedPublish:
 
 
 class PublishCaches:
-    """Of one vhost."""
+    """The caches of one vhost."""
 
     __slots__ = (
         "__weakref__",
@@ -84,7 +84,7 @@ class PublishCaches:
         self._routes_version = 0
 
     def repeated(self, channel_number: int) -> dict[bytes, RepeatedPublish]:
-        """Publishes on channels of this number, by all their bytes before the body."""
+        """The cached publishes on channels with this number, by all their bytes before the body."""
         found = self._repeated.get(channel_number)
         if found is None:
             self._repeated_bytes += _REPEATED_BYTES
@@ -92,20 +92,20 @@ class PublishCaches:
         return found
 
     def offer(self, channel_number: int, prefix: bytes, publish: RepeatedPublish) -> bool:
-        """Know the next publish like this one, if this is not the first; whether it is known now."""
+        """Cache this publish unless it is the first of its kind; return whether it was cached."""
         if len(prefix) > _PREFIX_MAX or not self._seen(prefix):
             return False
         self._repeated_bytes += len(prefix) + len(publish.header) + len(publish.address) + _REPEATED_BYTES
         if self._repeated_bytes > _BYTES_MAX:
             for known in self._repeated.values():
-                known.clear()  # connections hold on to these dictionaries while they read
+                known.clear()  # connections keep references to these dictionaries while they read
             self._repeated.clear()
             self._repeated_bytes = 0
         self.repeated(channel_number)[prefix] = publish
         return True
 
     def route(self, method: bytes) -> tuple[Route, bool] | None:
-        """Where a publish method leads, and whether it is mandatory, if that is known."""
+        """The cached route of a publish method and its mandatory bit, or None."""
         if self._routes_version != self._vhost.version:
             self._routes.clear()
             self._routes_bytes = 0
@@ -113,7 +113,7 @@ class PublishCaches:
         return self._routes.get(method)
 
     def offer_route(self, method: bytes, route: Route, mandatory: bool) -> None:
-        """Remember where a publish method leads, if this is not the first like it."""
+        """Cache the route of a publish method unless it is the first of its kind."""
         if self._routes_version != self._vhost.version or not self._seen(method):
             return
         self._routes_bytes += 2 * len(method) + _ROUTE_BYTES
@@ -123,13 +123,13 @@ class PublishCaches:
         self._routes[method] = route, mandatory
 
 
-# By the vhost's identity, and kept by the connections that use them. With the vhosts themselves in it the
-# dictionary would keep all of it for ever: what is remembered leads to queues, and they to their vhost.
+# By the vhost's id(); the connections hold the strong references. With vhosts as weak keys no entry would
+# ever go: the caches refer to queues, and these to their vhost.
 _OF_VHOST: Final[WeakValueDictionary[int, PublishCaches]] = WeakValueDictionary()
 
 
 def publish_caches(vhost: VHost) -> PublishCaches:
-    """Those that all connections of a vhost share."""
+    """The caches shared by all connections of a vhost."""
     found = _OF_VHOST.get(id(vhost))
     if found is None:
         found = _OF_VHOST[id(vhost)] = PublishCaches(vhost)

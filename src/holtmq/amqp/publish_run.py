@@ -1,10 +1,9 @@
-"""A run of publishes on one channel, in one loop: what happens once a message that has nothing special.
+"""The fast path of publishing: a run of plain publishes on one channel, in one loop.
 
-Owns: the short way from the bytes of a read into the queues. A message is taken here when its three frames
-are whole in the read and in order, its properties ask for nothing special (``property_walker.py``) and its
-key leads straight to queues without limits (``targets.py``). The loop stops in front of any other message;
-the general way in ``reading.py`` takes that one, or says what is wrong with it. Must not touch: acks, other
-methods.
+Owns: messages whose frames are complete and in order, whose properties need no special handling
+(``property_walker.py``) and whose key leads directly to queues without limits (``targets.py``). The loop
+stops at any other message; the general path in ``reading.py`` handles or refuses it.
+Must not touch: acks, other methods.
 """
 
 import struct
@@ -31,16 +30,16 @@ _HEADER_FRAME: Final = struct.Struct(">BHIIQH").unpack_from
 _FRAME: Final = struct.Struct(">BHI").unpack_from
 _PUBLISH: Final = 0x003C0028
 _BASIC: Final = 0x003C0000  # the class, and a weight of zero
-_ADDRESS_AT: Final = 13  # exchange and key, each behind its length
+_ADDRESS_AT: Final = 13  # exchange and key, each with its length in front
 _HEADER_MIN: Final = 22
 _PROPERTIES_AT: Final = 21
 _MESSAGE: Final = int(Kind.MESSAGE)
 _PRIORITY: Final = PERSISTENT - 1
-_SAMPLE: Final = 127  # one in so many messages is looked at as to whether it repeats; no round number of keys
+_SAMPLE: Final = 127  # one in 127 messages is offered to the cache; prime, so cycling keys are all sampled
 
 
 class PublishRun:
-    """The short way of one connection."""
+    """The fast path of one connection."""
 
     __slots__ = (
         "_caches",
@@ -62,15 +61,15 @@ class PublishRun:
         self._vhost = vhost
         self._flow = connection.flow
         self._walkers = connection.flow.walkers.by_flags
-        self._exchanges: dict[bytes, ExchangeTargets] = {}  # those that this user may publish to
-        self._exchange = b"\x00"  # the last one: its length and name
+        self._exchanges: dict[bytes, ExchangeTargets] = {}  # only those this user may publish to
+        self._exchange = b"\x00"  # the last one used: its length and name
         self._rules_version = 0
-        self._reach = 0  # how long the prefixes are that are looked for; 0: none
+        self._reach = 0  # length of the prefixes to look up; 0: no lookup
         self._limit = connection.settings.max_message_bytes
-        self.elsewhere = b""  # the publish frame that the last run stopped at, if its key leads no short way
+        self.elsewhere = b""  # the publish frame that ended the last run, if its key needs the general path
 
     def take(self, channel: Channel, data: bytes, at: int, end: int) -> int:
-        """Publish every message from ``at`` on that can go the short way; where the first other begins."""
+        """Publish messages from ``at`` on until one needs the general path; return the offset of that one."""
         flow = self._flow
         self.elsewhere = b""
         if flow.gathered or channel.transaction is not None:
@@ -114,7 +113,7 @@ class PublishRun:
                         or end - header_at < _HEADER_MIN
                         or size > max_payload
                         or data[stop] != 0xCE
-                        or data[stop - 1] > 1  # the bits: mandatory at most
+                        or data[stop - 1] > 1  # of the bits only mandatory may be set
                     ):
                         break
                     address = data[at + _ADDRESS_AT : stop - 1]
@@ -197,19 +196,19 @@ class PublishRun:
                     flow.place(message, found.queues)
                 at = stop + 1
         except JournalFailed:
-            seq -= 1  # this message goes the general way, which knows what to say
+            seq -= 1  # the general path takes this message and reports the failure
         finally:
             flow.seq = seq
         taken = seq - first_seq
         self._exchange = exchange
-        # Where more than half is not known, looking is in vain.
+        # With more misses than hits the lookup is not worth its cost.
         self._reach = 0 if missed * 2 > taken else reach
         if taken and channel.confirms is not None:
             channel.published(taken, journalled)
         return at
 
     def _targets(self, exchange: bytes) -> ExchangeTargets | None:
-        """The lookup of an exchange, if there is such an exchange and this user may publish to it."""
+        """The targets of an exchange, if it exists and this user may publish to it."""
         vhost = self._vhost
         if self._rules_version != vhost.rules_version:
             self._exchanges.clear()
@@ -223,7 +222,7 @@ class PublishRun:
         if known is None or known.internal:
             return None
         if self._connection.restricts_topics(known):
-            return None  # each key is looked at, the general way
+            return None  # the general path checks each key
         try:
             self._connection.check(Action.WRITE, name)
         except BrokerError:

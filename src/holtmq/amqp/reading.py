@@ -1,8 +1,8 @@
-"""The frames of one connection's reads, sans-IO: what happens once a message.
+"""The frame loop of one connection, sans-IO, with the per-message code.
 
-Owns: framing, publishes that go the general way, contents that come in pieces. Must not touch: sockets,
-publishes that go the short way (``publish_run.py``), and methods other than publish and ack, which are the
-connection's and its channels'.
+Owns: framing, the general path of publishing, contents that span several reads. Must not touch: sockets,
+the fast path of publishing (``publish_run.py``), methods other than publish and ack (``connection.py``,
+``channel.py``).
 """
 
 import struct
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _FRAME: Final = struct.Struct(">BHI").unpack_from
 _ACK: Final = struct.Struct(">QH").unpack_from  # tag; flags and frame end
-_ACK_FRAMES: Final = struct.Struct(">11sQH").iter_unpack  # frame head and method before those
+_ACK_FRAMES: Final = struct.Struct(">11sQH").iter_unpack  # frame head and method id, then those
 _ACK_TAG_AT: Final = 11
 _ACK_BYTES: Final = 21
-_ACK_SIZE: Final = 13  # of its payload
-_ACKS_MIN: Final = 4 * _ACK_BYTES  # with fewer in a read it is quicker to take each for itself
+_ACK_SIZE: Final = 13  # payload size
+_ACKS_MIN: Final = 4 * _ACK_BYTES  # with fewer in a read it is faster to handle each one alone
 _ONE: Final = 0x00CE
 _MULTIPLE: Final = 0x0100
 _ACK_ID: Final = 0x003C0050
@@ -43,7 +43,7 @@ _OVERHEAD: Final = 8
 
 
 class Reading:
-    """Works off what a connection has read."""
+    """Processes what a connection has read."""
 
     __slots__ = ("_caches", "_channels", "_connection", "_found", "_may_write", "_rules_version", "_run")
 
@@ -51,20 +51,20 @@ class Reading:
         self._connection = connection
         self._channels = connection.channels
         self._run: PublishRun | None = None
-        self._found: tuple[Route, bool] | None = None  # of the last publish that went the general way
+        self._found: tuple[Route, bool] | None = None  # of the last publish on the general path
         self._caches: PublishCaches
-        self._may_write: set[str] = set()  # exchanges, as far as this user was checked
+        self._may_write: set[str] = set()  # exchanges whose write permission was checked and granted
         self._rules_version = 0
 
     def opened(self, vhost: VHost) -> None:
-        """The client is in: from here on it may publish."""
+        """The handshake is done: the client may publish now."""
         self._caches = publish_caches(vhost)
         self._run = PublishRun(self._connection, vhost, self._caches)
 
     def frames(self, data: bytes, at: int) -> None:
-        """Every whole frame in ``data`` from ``at``; leaves the rest for the next read.
+        """Process every complete frame in ``data`` from ``at`` on; keep the rest for the next read.
 
-        Runs of publishes and of acks have loops of their own, everything else is a method call away.
+        Runs of publishes and of acks have their own loops; other frames cost a method call each.
         """
         end = len(data)
         channels = self._channels
@@ -73,7 +73,7 @@ class Reading:
         max_payload = connection.max_payload
         gathered = connection.flow.gathered
         run = self._run
-        elsewhere = b""  # a publish frame that is known to go the general way, until the topology may change
+        elsewhere = b""  # a publish frame known to need the general path; reset when the topology may change
         while end - at >= _OVERHEAD:
             kind, number, size = _FRAME(data, at)
             payload_at = at + 7
@@ -96,14 +96,14 @@ class Reading:
                     tag, flags_and_end = _ACK(data, payload_at + 4)
                     at += (len(tags) or 1) * _ACK_BYTES
                     if gathered:
-                        connection.flow.write_gathered()  # what was published first is written first
+                        connection.flow.write_gathered()  # earlier publishes are journalled first
                     try:
                         if tags:
                             channel.ack_each(tags)
                         else:
                             channel.ack(tag, flags_and_end & _MULTIPLE != 0)
                     except ChannelFault as error:
-                        # Those behind the one at fault are passed over, like all that a closing channel gets.
+                        # The acks after the wrong one are ignored, like all input of a closing channel.
                         self._fail(channel, error, _ACK_ID)
                     continue
                 if run is not None and data.startswith(_BASIC_PUBLISH, payload_at):
@@ -136,7 +136,7 @@ class Reading:
 
     @staticmethod
     def _tags(data: bytes, at: int, end: int) -> list[int]:
-        """The tags of all acks in a row from here that are for one delivery of one channel."""
+        """The tags of the run of acks from ``at`` on, all on one channel and none of them ``multiple``."""
         tags: list[int] = []
         whole = memoryview(data)[at : end - (end - at) % _ACK_BYTES]
         head = data[at : at + _ACK_TAG_AT]
@@ -146,10 +146,8 @@ class Reading:
             tags.append(tag)
         return tags
 
-    # -- publishing, the general way -------------------------------------------------------------
-
     def _publish(self, channel: Channel, data: bytes, payload_at: int, stop: int, end: int) -> int:
-        """One publish, from its method on. Returns where to go on."""
+        """Handle one publish on the general path; return the offset after what it consumed."""
         method = data[payload_at:stop]
         found = self._caches.route(method)
         if found is None or not self._is_allowed(found[0]):
@@ -160,7 +158,7 @@ class Reading:
         return self._content(channel, found, data, stop + 1, end)
 
     def _is_allowed(self, route: Route) -> bool:
-        """Whether this connection's user was found to have the right to publish there."""
+        """Whether this user's write permission on the exchange was already checked and granted."""
         version = route.vhost.rules_version
         if self._rules_version != version:
             self._may_write.clear()
@@ -168,11 +166,11 @@ class Reading:
         return route.exchange.name in self._may_write
 
     def _fail(self, channel: Channel, error: AmqpError, which: int) -> None:
-        """Close the channel. Its consumers leave, and queues may go with the last of them."""
+        """Close the channel with an error. Removing its consumers may delete auto-delete queues."""
         self._connection.fail_channel(channel, error, which)
 
     def _content(self, channel: Channel, found: tuple[Route, bool], data: bytes, at: int, end: int) -> int:
-        """The content of a publish, if all of it is in this read. Returns where to go on."""
+        """Publish if all of the content is in this read; return the offset after what was consumed."""
         if end - at < _HEADER_MIN:
             return self._begin_content(channel, found, at)
         max_payload = self._connection.max_payload
@@ -210,7 +208,7 @@ class Reading:
         return after
 
     def _begin_content(self, channel: Channel, found: tuple[Route, bool], at: int) -> int:
-        """The content comes in pieces: remember the method, take frame after frame."""
+        """The content is not complete in this read: keep the route and collect frame by frame."""
         channel.partial_route = found
         channel.partial_header = None
         return at

@@ -1,6 +1,7 @@
-"""An AMQP listener that lets nobody in and says why.
+"""An AMQP listener that refuses every client with a reason.
 
-Owns: a handshake that ends in ``connection.close``. Must not touch: the broker; a standby's is not complete.
+Owns: a handshake that ends in ``connection.close``. Must not touch: the broker, which is incomplete on a
+standby.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MECHANISMS: Final = b"PLAIN AMQPLAIN EXTERNAL"
 
 
 class RefusingProtocol(asyncio.Protocol):
-    """Every client gets as far as its login; ``reason`` is asked then."""
+    """Refuses each client at its login, with the text that ``reason`` returns then."""
 
     def __init__(self, reason: Callable[[], str]) -> None:
         self._reason = reason
@@ -32,12 +33,12 @@ class RefusingProtocol(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come; it gets a moment."""
+        """Start the deadline of the handshake."""
         self._transport = cast(asyncio.Transport, transport)
         self._deadline = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
+        """The client has disconnected."""
         self._deadline.cancel()
 
     def data_received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""The thin edge: sockets to connections and back.
+"""The asyncio server: passes bytes between sockets and connections.
 
-Owns: listeners, transports, heartbeats, time-outs, and when to stop reading from whom. Must not
-touch: the protocol's rules, which are in ``connection.py``.
+Owns: listeners, transports, heartbeats, timeouts, and when to pause reading from a client.
+Must not touch: the protocol's rules, which are in ``connection.py``.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _WRITE_HIGH: Final = 1_048_576
 _STALLED_MAX: Final = 1_048_576
-_BACKLOG_HIGH: Final = 32 * 1_048_576  # bytes the journal may be behind before publishers wait
+_BACKLOG_HIGH: Final = 32 * 1_048_576  # bytes the journal may lag before publishers are paused
 _BACKLOG_LOW: Final = 8 * 1_048_576
 _CLOSE_TIMEOUT: Final = 5.0
 _SWEEP_SECONDS: Final = 0.5
@@ -40,7 +40,7 @@ class Limits:
 
 
 class AmqpServer:
-    """Every AMQP connection of the node. ``wake`` asks the node for a turn."""
+    """Every AMQP connection of the node. ``wake`` schedules a turn of the node."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class AmqpServer:
         self.connections: set[AmqpProtocol] = set()
         self.with_output: list[AmqpProtocol] = []
         broker.on_expelled = self.expel
-        self.alarm = ""  # why publishers must wait; empty: they need not
+        self.alarm = ""  # why publishers are paused; empty: they are not
         self._waiting_for_journal: set[AmqpProtocol] = set()
-        self._refusal = ""  # why nobody is let in
+        self._refusal = ""  # why password logins are refused; empty: they are not
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,7 +70,7 @@ class AmqpServer:
         self._swept_at = 0.0
 
     async def listen(self, hosts: tuple[str, ...], port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Accept connections; the port, which was chosen by the system if 0 was asked for."""
+        """Accept connections; return the port, which the system chooses if ``port`` is 0."""
         loop = asyncio.get_running_loop()
         for host in hosts:
             try:
@@ -95,33 +95,33 @@ class AmqpServer:
         return port
 
     def flush(self) -> None:
-        """One write per connection that has something to say."""
+        """One write per connection that has output."""
         with_output, self.with_output = self.with_output, []
         for protocol in with_output:
             protocol.flush()
 
     def expel(self, reason: str, is_meant: Callable[[str, str], bool]) -> None:
-        """Close the connections whose vhost and user are meant."""
+        """Close the connections for whose vhost and user ``is_meant`` returns true."""
         for protocol in list(self.connections):
             connection = protocol.connection
             if connection.is_running and is_meant(connection.vhost.name, connection.user_name):
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
 
     def refuse(self, reason: str) -> None:
-        """Close every connection and let no new one in, until ``reason`` is empty."""
+        """Close open connections and refuse password logins; an empty ``reason`` allows them again."""
         self._refusal = reason
         if reason:
             self.expel(reason, lambda vhost, user: True)
             self.wake()
 
     def raise_alarm(self, reason: str) -> None:
-        """Publishers wait from now on."""
+        """Pause publishers."""
         self.alarm = reason
         for protocol in self.connections:
             protocol.consider_pausing()
 
     def lift_alarm(self) -> None:
-        """Publishers may go on."""
+        """Resume publishers."""
         self.alarm = ""
         for protocol in list(self.connections):
             protocol.connection.unblock()
@@ -143,7 +143,7 @@ class AmqpServer:
             protocol.resume_reading()
 
     def check_password(self, protocol: "AmqpProtocol", name: str, password: str) -> None:
-        """Verify a login off the loop; at once when it was verified before."""
+        """Check a login in a task; argon2 runs in a thread unless these credentials were verified before."""
         task = asyncio.create_task(self._login(protocol, name, password), name="amqp-login")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -177,8 +177,8 @@ class AmqpServer:
 
     def sweep(self, now: float) -> None:
         """Heartbeats and time-outs, for all connections at once."""
-        # Long after the last sweep this process has stood still itself. What clients sent meanwhile lies
-        # unread in their sockets: that time is not held against them.
+        # A late sweep means that this process was stopped or blocked. What clients sent meanwhile is unread
+        # in their sockets, so that time does not count against them.
         lost = now - self._swept_at - _SWEEP_SECONDS
         self._swept_at = now
         for protocol in list(self.connections):
@@ -187,12 +187,12 @@ class AmqpServer:
             protocol.check_time(now)
 
     def stop_listening(self) -> None:
-        """No new connections."""
+        """Accept no new connections."""
         for server in self._servers:
             server.close()
 
     async def drain(self, timeout: float) -> None:
-        """Deliver nothing more and let consumers finish what they hold; then read from nobody any more."""
+        """Stop deliveries, wait until consumers have settled what they hold, then stop reading."""
         self.stop_listening()
         channels = [channel for each in self.connections for channel in each.connection.channels.values()]
         for channel in channels:
@@ -206,7 +206,7 @@ class AmqpServer:
             protocol.stop_reading()
 
     async def stop(self, timeout: float = 3.0) -> None:
-        """Say goodbye to everybody; whoever does not answer is cut off."""
+        """Close all connections; abort those that do not answer in time."""
         self.stop_listening()
         for protocol in list(self.connections):
             protocol.connection.fail(
@@ -231,7 +231,7 @@ class AmqpServer:
 
 
 class AmqpProtocol(asyncio.Protocol):
-    """One socket. Implements the connection's ``Hooks``."""
+    """One client's socket. Implements the connection's ``Hooks``."""
 
     transport: asyncio.Transport
     connection: Connection
@@ -240,7 +240,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._server = server
         self._reading = True
         self._ended = False
-        self._parting = False  # all is said; the client closes the socket
+        self._parting = False  # all output is sent; the client closes the socket
         self._closed_to_input = False
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
@@ -249,11 +249,9 @@ class AmqpProtocol(asyncio.Protocol):
         self.received_bytes = 0
         self.sent_bytes = 0
 
-    # -- asyncio ---------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+        """A client has connected."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
         self.transport.set_write_buffer_limits(high=_WRITE_HIGH)
         address = transport.get_extra_info("peername")
         host = str(address[0]) if isinstance(address, tuple) else ""
@@ -273,7 +271,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Process bytes from the client."""
         if self._parting:
             return
         server = self._server
@@ -284,7 +282,7 @@ class AmqpProtocol(asyncio.Protocol):
         try:
             connection.receive(data)
         except Exception:
-            # A bug of ours: this connection ends, the broker lives.
+            # A bug of ours: close this connection, keep the broker running.
             log.exception("internal error", extra={"peer": self.peer})
             connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, "internal error; see the broker's log"))
         if connection.has_published:
@@ -297,7 +295,7 @@ class AmqpProtocol(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket was closed."""
         server = self._server
         server.refresh_clock()
         server.connections.discard(self)
@@ -315,10 +313,8 @@ class AmqpProtocol(asyncio.Protocol):
         self.connection.outbox.block(False)
         self.connection.wake_consumers()
 
-    # -- for the server --------------------------------------------------------------------------
-
     def flush(self) -> None:
-        """Write what has collected; wake consumers that had to stop for it."""
+        """Write the outbox; wake consumers that were paused because it was full."""
         outbox = self.connection.outbox
         was_full = outbox.is_full
         parts = outbox.take_parts()
@@ -335,11 +331,10 @@ class AmqpProtocol(asyncio.Protocol):
             self.connection.wake_consumers()
 
     def _part(self) -> None:
-        """All is said. A client that said goodbye closes the socket, as with RabbitMQ.
+        """Close the socket, or let the client do so if it sent connection.close, as RabbitMQ does.
 
-        Closing it here with unread bytes in it would be a reset, and an end of the stream would be an
-        error to the threads of a client that closed several times at once; either can overtake the
-        close-ok.
+        If we closed it with unread bytes in it, the client would get a reset. An end of stream would be an
+        error in a client whose threads close at the same time. Both can arrive before the close-ok is read.
         """
         if self._parting or self.transport.is_closing():
             return
@@ -352,11 +347,11 @@ class AmqpProtocol(asyncio.Protocol):
         self.transport.resume_reading()
 
     def abort(self) -> None:
-        """Cut the socket."""
+        """Drop the connection without flushing."""
         self.transport.abort()
 
     def consider_pausing(self) -> None:
-        """Stop reading from a publisher while the journal is behind or an alarm is on."""
+        """Stop reading from a publisher while the journal lags or an alarm is raised."""
         connection = self.connection
         server = self._server
         if not connection.has_published:
@@ -374,29 +369,29 @@ class AmqpProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def stop_reading(self) -> None:
-        """What the client sends from now on is neither stored nor confirmed."""
+        """Stop reading: what the client sends from now on is neither stored nor confirmed."""
         self._closed_to_input = True
         self._pause_reading()
 
     def read_goodbye(self) -> None:
-        """The close was sent: its answer may come in."""
+        """Read again after our close was sent, for the client's close-ok."""
         self._closed_to_input = False
         self.resume_reading()
 
     def resume_reading(self) -> None:
-        """Read again, unless there is another reason not to."""
+        """Read again, unless draining or an alarm prevents it."""
         held = self._closed_to_input or (self._server.alarm and self.connection.has_published)
         if not self._reading and not held and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()
 
     def forgive(self, seconds: float) -> None:
-        """So much of the peer's silence was ours."""
+        """Extend the deadlines by the time in which this process was stopped or blocked."""
         self._received_at += seconds
         self._deadline += seconds
 
     def check_time(self, now: float) -> None:
-        """Heartbeats, and peers that are too slow to open or to close."""
+        """Send and check heartbeats; abort peers that are too slow to open or to close."""
         connection = self.connection
         if connection.phase is not Phase.RUNNING:
             if now > self._deadline:
@@ -411,20 +406,18 @@ class AmqpProtocol(asyncio.Protocol):
         if now - self._sent_at >= interval / 2:
             self._sent_at = now
             connection.send_heartbeat()
-        # A paused socket cannot tell us that its peer is alive.
+        # While reading is paused we do not see the peer's heartbeats.
         if self._reading and now - self._received_at > interval * 2:
             log.warning("missed heartbeats", extra={"peer": self.peer, "seconds": interval})
             self.transport.abort()
 
     def resume_reading_if_unstalled(self) -> None:
-        """A pause because of a stall has no callback of its own: look again."""
+        """Resume after a stall has ended: a stall has no callback, so the sweep checks."""
         if self._server.broker.journal.backlog <= _BACKLOG_HIGH:
             self.resume_reading()
 
-    # -- Hooks -----------------------------------------------------------------------------------
-
     def has_output(self) -> None:
-        """There is something to flush in this turn."""
+        """Flush the outbox in this turn."""
         self._server.with_output.append(self)
         self._server.wake()
 
@@ -444,7 +437,7 @@ class AmqpProtocol(asyncio.Protocol):
         return None
 
     def certified_user(self) -> str | None:
-        """The user the client's certificate speaks for."""
+        """The user named by the client's certificate, if it may log in."""
         name = self.certified_name()
         if name is None:
             return None
@@ -457,16 +450,16 @@ class AmqpProtocol(asyncio.Protocol):
             return None
 
     def opened(self) -> None:
-        """The client is in."""
+        """The handshake is done."""
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         log.debug("connection open", extra={"peer": self.peer, "user": self.connection.user_name})
 
     def channel_failed(self, number: int, error: AmqpError) -> None:
-        """A channel was closed for cause."""
+        """Log a channel that was closed with an error."""
         log.info("channel closed", extra={"peer": self.peer, "channel": number, "reason": error.reply_text})
 
     def failed(self, error: AmqpError) -> None:
-        """The connection is being closed for cause; the client has a moment to answer."""
+        """The connection is being closed with an error: give the client time for its close-ok."""
         self._deadline = asyncio.get_running_loop().time() + _CLOSE_TIMEOUT
         if error.code is not ReplyCode.CONNECTION_FORCED:
             log.warning("connection closed", extra={"peer": self.peer, "reason": error.reply_text})

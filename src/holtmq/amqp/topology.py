@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Topology:
-    """The rare methods of a channel. A change that lasts is answered when it is durable."""
+    """Exchange and queue methods. The reply to a change that is journalled waits until it is durable."""
 
     def __init__(self, channel: "Channel") -> None:
         self._channel = channel
@@ -54,7 +54,7 @@ class Topology:
         return self._connection.vhost.queue(self._named(name), self._connection)
 
     def handle(self, method: Method) -> None:
-        """One exchange or queue method."""
+        """Run one exchange or queue method."""
         match method:
             case ExchangeDeclare():
                 self._exchange_declare(method)
@@ -167,11 +167,11 @@ class Topology:
             )
             self._tell_of_clamp(queue)
         self._last_queue = queue.name
-        self._broker.flow.turn()  # so that the counts are those of now
+        self._broker.flow.turn()  # so that the counts in the reply are current
         self._answer(QueueDeclareOk(queue.name, len(queue), len(queue.consumers)), lasting, method.no_wait)
 
     def _tell_of_clamp(self, queue: WorkQueue) -> None:
-        """Once for a queue: it reports what was declared, nothing else shows that fewer levels are kept."""
+        """Warn once per queue: it reports the declared value, so only the log shows the lower limit."""
         if queue.levels_clamped:
             queue.levels_clamped = False
             log.warning(
@@ -185,7 +185,7 @@ class Topology:
             )
 
     def _queue_delete(self, name: str, if_unused: bool, if_empty: bool, no_wait: bool) -> None:
-        """As in RabbitMQ the answer comes first: clients that wait for it take a notice for an error."""
+        """Send delete-ok before the cancel notices, as RabbitMQ does: waiting clients expect it first."""
         channel = self._channel
         notices = channel.consuming.notices = []
         try:
@@ -214,12 +214,12 @@ class Topology:
 
 
 def _one_line(name: str) -> str:
-    """Names lose line ends, as in RabbitMQ: they would break everybody's listings."""
+    """Remove line ends from a name, as RabbitMQ does: they would break listings."""
     return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name
 
 
 def _refuse_unreadable(what: str, text: str) -> None:
-    """What is declared is listed, logged and journalled as text. (Messages may carry any key.)"""
+    """Refuse a name that is not UTF-8: it is listed, logged and journalled. (Messages may have any key.)"""
     try:
         text.encode()
     except UnicodeEncodeError:

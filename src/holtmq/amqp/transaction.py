@@ -1,7 +1,7 @@
 """What a transactional channel has done since its last commit.
 
-Owns: the publishes and settlements that wait for ``tx.commit``, how much that may be, and in which order a
-commit makes them true. Must not touch: frames; the channel answers, and returns what nobody wanted.
+Owns: the publishes and settlements that wait for ``tx.commit``, their size limit, and the order in which a
+commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from holtmq.broker.work.work_queue import WorkQueue
 
 Settle = Callable[[list[Lease]], None]
 
-# A commit is one record of the journal, of a gibibyte at most. Half of that leaves room for what cannot be
-# known before: headers of dead letters, and the form in which streams keep a body.
+# A commit is one journal record of at most a gibibyte. Half of that leaves room for what is not known in
+# advance: headers of dead letters, and the encoding of bodies in streams.
 _BYTES_MAX: Final = 512 << 20
 
 
 class Transaction:
-    """Starts anew with each commit and rollback."""
+    """The open transaction of a channel. Commit and rollback start a new one."""
 
     __slots__ = ("_bytes", "_flow", "_ledger", "_publishes", "_rewritten", "_settlements")
 
@@ -31,27 +31,27 @@ class Transaction:
         self._ledger = ledger
         self._publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
-        self._bytes = 0  # of what is published
-        self._rewritten = 0  # of what may be dead-lettered
+        self._bytes = 0  # of the publishes
+        self._rewritten = 0  # of messages that may be dead-lettered
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes, mandatory: bool) -> None:
-        """Take a message in; it is routed when it is committed."""
+        """Add a message; it is routed at commit."""
         self._bytes += len(header) + len(body)
         self._check(self._bytes)
         self._publishes.append((route, traits, header, body, mandatory))
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
-        """Leases end with the commit; until then the client has done with them."""
+        """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
-        if how != self._flow.ack:  # whatever is not acked may be dead-lettered, and so be written again
+        if how != self._flow.ack:  # a message that is not acked may be dead-lettered, which writes it again
             self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
             self._check(self._bytes)
 
     def commit(self) -> tuple[bool, list[tuple[Route, bytes, bytes]]]:
-        """Make it all true in one record. Whether there is one, and the mandatory messages nobody wanted."""
+        """Apply everything in one record; return whether there is one, and unrouted mandatory messages."""
         flow = self._flow
-        flow.turn()  # what came before is not part of this record
+        flow.turn()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
         try:
@@ -59,7 +59,8 @@ class Transaction:
                 outcome = flow.publish(route, traits, header, body)
                 if outcome is PublishOutcome.UNROUTED and mandatory:
                     unrouted.append((route, header, body))
-            self._check(flow.batch_bytes)  # with all its queues, which may be many; the last chance to refuse
+            # The size including all target queues, known only now; the last point to refuse.
+            self._check(flow.batch_bytes)
         except BaseException:
             flow.abort()
             raise
@@ -74,7 +75,7 @@ class Transaction:
         return journalled, unrouted
 
     def rollback(self) -> None:
-        """Forget it all: the client has its leases again."""
+        """Drop all publishes and settlements: the client holds its leases again."""
         settlements = self._settlements
         self._start_anew()
         for _, leases in settlements:

@@ -1,5 +1,5 @@
-"""Who may do what: users and passwords, permissions, tokens.
+"""Authentication and authorization: users and passwords, permissions, tokens.
 
-Owns: the decisions. Must not touch: connections and the journal. The broker folds user records into the
-``UserStore``; the edges ask it and translate a refusal into their own words.
+Owns: the decisions. Must not touch: connections and the journal. The broker applies user records to the
+``UserStore``; ``amqp`` and ``http`` query it and translate a refusal into their protocol.
 """

@@ -1,6 +1,6 @@
-"""Checking a name and a password without stopping the event loop.
+"""Checks a name and a password without blocking the event loop.
 
-Owns: the order of the checks and the refusals. Who waits for whom is ``turns.py``'s.
+Owns: the order of the checks and the refusals. The order of waiting logins is in ``turns.py``.
 Must not touch: the protocol that carried the credentials.
 """
 
@@ -14,11 +14,11 @@ from holtmq.auth.users import User, UserStore
 
 
 class LoginRefused(Exception):
-    """The credentials do not open this node. The text is for the log; the peer learns only "refused"."""
+    """The credentials are not accepted. The text is for the log; the client learns only "refused"."""
 
 
 class Authenticator:
-    """Decides logins against a store of users."""
+    """Checks logins against a user store."""
 
     def __init__(self, users: UserStore, verified: VerifiedCredentials | None = None) -> None:
         self._users = users
@@ -26,7 +26,7 @@ class Authenticator:
         self._turns = LoginTurns()
 
     def from_memory(self, name: str, password: str, *, from_loopback: bool) -> User | None:
-        """The user if these credentials were verified before; None when argon2 has to be asked."""
+        """The user if these credentials were verified before; None if argon2 has to run."""
         user = self._users.user(name)
         if user is None or not self._verified.knows(name, password, user.password_hash):
             return None
@@ -34,18 +34,18 @@ class Authenticator:
         return user
 
     def remember(self, name: str, password: str, password_hash: str) -> None:
-        """Take these credentials for verified."""
+        """Treat these credentials as verified from now on."""
         self._verified.remember(name, password, password_hash)
 
     async def authenticate(self, name: str, password: str, *, from_loopback: bool, address: str = "") -> User:
-        """The user these credentials belong to; raises LoginRefused, and TooManyLogins."""
+        """The user with these credentials; raises LoginRefused or TooManyLogins."""
         if (known := self.from_memory(name, password, from_loopback=from_loopback)) is not None:
             return known
         user = self._users.user(name)
         password_hash = user.password_hash if user and user.password_hash else passwords.NOBODY_HASH
         async with self._turns.turn(address, name):
             matches = await asyncio.to_thread(passwords.verify_password, password_hash, password)
-        # The user may have been changed or deleted meanwhile: only the hash of now counts.
+        # The user may have been changed or deleted meanwhile: compare with the current hash.
         user = self._users.user(name)
         if user is None:
             raise LoginRefused(f"there is no user {name!r}")
@@ -56,7 +56,7 @@ class Authenticator:
         return user
 
     def certified(self, name: str, *, from_loopback: bool) -> User:
-        """The user a verified client certificate speaks for; raises LoginRefused."""
+        """The user named by a verified client certificate; raises LoginRefused."""
         user = self._users.user(name)
         if user is None:
             raise LoginRefused(f"there is no user {name!r}")
@@ -65,13 +65,13 @@ class Authenticator:
 
 
 def refuse_from_outside(user: User, from_loopback: bool) -> None:
-    """Raise LoginRefused for the default user from anywhere but this machine."""
+    """Raise LoginRefused if the default user logs in from another machine."""
     if user.is_loopback_only and not from_loopback:
         raise LoginRefused(f"user {user.name!r} can only log in via localhost")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own, also as IPv4 inside IPv6."""
+    """Whether an address is a loopback address, including IPv4 mapped into IPv6."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Password hashes (argon2id, and RabbitMQ's until the next login), and a memory of what was verified lately.
+"""Password hashes (argon2id, and RabbitMQ's until the next login), and a cache of verified credentials.
 
-Owns: the cost parameters, the forms of a hash, and the cache of verified credentials.
+Owns: the cost parameters, the hash formats, and the cache.
 Must not touch: users. Hashing and verifying block for tens of milliseconds: call them in a thread.
 """
 
@@ -15,33 +15,33 @@ from typing import Final
 
 import argon2
 
-# OWASP's recommendation for a server (19 MiB, two passes, one lane). argon2-cffi's own default takes
-# 64 MiB for each check, which a storm of new connections would multiply by the number of threads.
+# OWASP's recommendation for a server (19 MiB, two passes, one lane). argon2-cffi's default takes 64 MiB per
+# check, and many connections at once would multiply that by the number of threads.
 _HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
-# RabbitMQ's: the digest of salt and password, behind the salt, in base64. Weaker than argon2, with which they
-# are made anew as soon as the password is known.
+# RabbitMQ's format: base64 of the salt followed by the digest of salt and password. Weaker than argon2, so
+# such a hash is replaced by an argon2 one at the next login.
 _RABBITMQ: Final = {
     "rabbit_password_hashing_sha256": "sha256",
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
 }
-DEFAULT_IMPORTED: Final = "rabbit_password_hashing_sha256"  # of a RabbitMQ hash that does not say
+DEFAULT_IMPORTED: Final = "rabbit_password_hashing_sha256"  # for a RabbitMQ hash without an algorithm
 _SALT_BYTES: Final = 4
 
-# Verified in place of a missing user's hash, so that an unknown name takes as long as a wrong password.
+# Checked when the user does not exist, so that an unknown name takes as long as a wrong password.
 NOBODY_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$97MScQCAOmwuyPUseuc6EQ$fkc/H7XOmzDEEQ4YAPsrONMiW6QU02wZg7nqTQkr+Ro"
 )
 
 
 def hash_password(password: str) -> str:
-    """A salted argon2id hash, with its parameters inside."""
+    """A salted argon2id hash, which includes its parameters."""
     return _HASHER.hash(password)
 
 
 def imported_hash(algorithm: str, encoded: str) -> str:
-    """A hash of RabbitMQ's as it is kept here; ValueError says what is wrong with it."""
+    """Convert a RabbitMQ hash into the stored form; raises ValueError if it is malformed."""
     digest = _RABBITMQ.get(algorithm)
     if digest is None:
         raise ValueError(f"hashing algorithm '{algorithm}' is none of {', '.join(_RABBITMQ)}")
@@ -55,7 +55,7 @@ def imported_hash(algorithm: str, encoded: str) -> str:
 
 
 def exported_hash(password_hash: str) -> tuple[str, str] | None:
-    """Algorithm and hash of a password that RabbitMQ can check; None for one of ours."""
+    """Algorithm and hash if RabbitMQ can check this password; None for an argon2 hash."""
     _, _, rest = password_hash.partition("$")
     algorithm, _, encoded = rest.partition("$")
     return (algorithm, encoded) if algorithm in _RABBITMQ else None
@@ -69,19 +69,19 @@ def _verify_imported(algorithm: str, encoded: str, password: str) -> bool:
 
 
 def verify_password(password_hash: str, password: str) -> bool:
-    """Whether the password is the one that was hashed; a damaged or empty hash fits none."""
+    """Whether the password matches the hash; a damaged or empty hash matches none."""
     try:
         if (imported := exported_hash(password_hash)) is not None:
             return _verify_imported(*imported, password)
         return _HASHER.verify(password_hash, password)
     except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
         return False
-    except UnicodeEncodeError:  # bytes that are not UTF-8, kept as lone surrogates: nobody's password
+    except UnicodeEncodeError:  # not UTF-8 (lone surrogates): matches no hash
         return False
 
 
 def needs_rehash(password_hash: str) -> bool:
-    """Whether the hash was made with other parameters than today's."""
+    """Whether the hash uses another algorithm or other parameters than the current ones."""
     try:
         return _HASHER.check_needs_rehash(password_hash)
     except argon2.exceptions.InvalidHashError:
@@ -89,27 +89,27 @@ def needs_rehash(password_hash: str) -> bool:
 
 
 class VerifiedCredentials:
-    """The credentials that were right lately, so that a reconnect does not pay for argon2 again.
+    """A cache of verified credentials, so that a reconnect does not run argon2 again.
 
-    Holds keyed digests, never passwords, and the newest ``capacity`` of them. The hash is part of what is
-    digested: after a change of password the old one is not found, and nothing has to be told.
+    Holds keyed digests, never passwords, of the ``capacity`` most recently used. The digest includes the
+    stored hash, so a password change invalidates the old entry without a notification.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
         self._capacity = capacity
-        # Told of a right password whose hash should be made anew: name, password, the hash of now.
+        # Called after a login whose hash should be replaced: name, password, current hash.
         self.on_outdated: Callable[[str, str, str], None] | None = None
-        self._key = secrets.token_bytes(32)  # lives as long as the process: a core dump is all it protects
+        self._key = secrets.token_bytes(32)  # new in each process; the digests never leave its memory
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
     def __bool__(self) -> bool:
-        return True  # also an empty one is the one to use
+        return True  # so that ``verified or ...`` keeps an empty cache
 
     def knows(self, name: str, password: str, password_hash: str) -> bool:
-        """Whether exactly these were verified before."""
+        """Whether exactly these credentials were verified before."""
         digest = self._digest(name, password, password_hash)
         if digest not in self._known:
             return False
@@ -117,7 +117,7 @@ class VerifiedCredentials:
         return True
 
     def remember(self, name: str, password: str, password_hash: str) -> None:
-        """Note that these were verified."""
+        """Add verified credentials."""
         if self.on_outdated is not None and needs_rehash(password_hash):
             self.on_outdated(name, password, password_hash)
         self._known[self._digest(name, password, password_hash)] = None
@@ -128,6 +128,6 @@ class VerifiedCredentials:
         state = hashlib.blake2b(key=self._key, digest_size=32)
         for part in parts:
             raw = part.encode("utf-8", "surrogatepass")
-            # With its length, so that ("ab", "c") and ("a", "bc") differ.
+            # The length goes in too, so that ("ab", "c") and ("a", "bc") differ.
             state.update(len(raw).to_bytes(4, "big") + raw)
         return state.digest()

@@ -1,6 +1,6 @@
-"""What one user may do in one vhost: three regular expressions, and the answers given so far.
+"""What one user may do in one vhost: three regular expressions, and a cache of their results.
 
-Owns: matching as RabbitMQ does it. Must not touch: users and vhosts; the store hands the patterns in.
+Owns: matching as RabbitMQ does it. Must not touch: users and vhosts; the store passes the patterns in.
 """
 
 from enum import Enum
@@ -10,15 +10,15 @@ import msgspec
 
 from holtmq.name_patterns import BadPattern, compile_pattern
 
-# RabbitMQ asks about the default exchange, whose name is empty, under this name.
+# RabbitMQ checks permissions on the default exchange, whose name is empty, under this name.
 DEFAULT_EXCHANGE: Final = "amq.default"
 
 _TOTAL: Final = frozenset({".*", "^.*", ".*$", "^.*$", "^"})
-_MOST_ANSWERS: Final = 4096  # names remembered per user, vhost and action
+_MOST_ANSWERS: Final = 4096  # names cached per user, vhost and action
 
 
 class Action(Enum):
-    """The three things a permission speaks of."""
+    """The three actions that permissions cover."""
 
     CONFIGURE = "configure"
     WRITE = "write"
@@ -26,14 +26,14 @@ class Action(Enum):
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """One pattern for each action; a name may be used when the pattern is found in it."""
+    """One pattern per action; the action is allowed on names that contain a match."""
 
     configure: str
     write: str
     read: str
 
     def check(self) -> None:
-        """Raise BadPattern when one of the patterns cannot be used."""
+        """Raise BadPattern if one of the patterns is invalid."""
         for action in Action:
             try:
                 compile_pattern(self.pattern(action))
@@ -55,7 +55,7 @@ FULL_ACCESS: Final = Permissions(".*", ".*", ".*")
 
 
 class Access:
-    """The answers for one user in one vhost. Sessions keep it; it follows when permissions change."""
+    """The permissions of one user in one vhost. Sessions keep this object; the store updates it."""
 
     __slots__ = ("_answers", "_permissions")
 
@@ -65,25 +65,25 @@ class Access:
 
     @property
     def is_granted(self) -> bool:
-        """Whether the user may enter the vhost at all."""
+        """Whether the user has access to the vhost at all."""
         return self._permissions is not None
 
     def replace(self, permissions: Permissions | None) -> None:
-        """Answer by other patterns from now on; None refuses everything."""
+        """Use these permissions from now on; None refuses everything."""
         self._permissions = permissions
         for answers in self._answers.values():
             answers.clear()
 
     def could(self, action: Action) -> bool:
-        """Whether there may be a name that the action is allowed on."""
+        """Whether the action may be allowed on some name."""
         return self._permissions is not None and self._permissions.pattern(action) not in ("", "^$")
 
     def is_total(self, action: Action) -> bool:
-        """Whether the action is allowed on every name, by one of the usual ways to write that."""
+        """Whether the action is allowed on every name, by one of the usual patterns for that."""
         return self._permissions is not None and self._permissions.pattern(action) in _TOTAL
 
     def may(self, action: Action, name: str) -> bool:
-        """Whether the action is allowed on the queue or exchange of this name."""
+        """Whether the action is allowed on the queue or exchange with this name."""
         answers = self._answers[action]
         known = answers.get(name)
         if known is not None:
@@ -96,12 +96,12 @@ class Access:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the pattern is found anywhere in the name; anchors are the pattern's own affair.
+    """Whether the pattern matches anywhere in the name; it is not anchored.
 
-    A pattern that cannot be compiled (one that an older version stored) matches nothing, as with RabbitMQ.
+    An invalid pattern (stored by an older version) matches nothing, as in RabbitMQ.
     """
     try:
-        # An empty pattern would be found in every name; RabbitMQ reads it as "nothing".
+        # An empty pattern would match every name; in RabbitMQ it matches none.
         return compile_pattern(pattern or "^$").found_in(name)
     except BadPattern:
         return False

@@ -1,8 +1,8 @@
-"""What a request needs, and what the one who sends it may do.
+"""The rights that HTTP routes require, and whether a sender has them.
 
-Owns: the rights that route tables declare and the decision over them. Must not touch: HTTP, credentials; who
-sends the request has been found out before. An ``Identity`` is a picture of one moment: its owner asks for a
-new one when ``UserStore.changes`` has moved on.
+Owns: the rights that route tables declare and the decision. Must not touch: HTTP, credentials; the sender is
+already authenticated. An ``Identity`` is a snapshot: its owner makes a new one when ``UserStore.changes`` has
+changed.
 """
 
 from collections.abc import Callable
@@ -22,19 +22,19 @@ PlaceOf = Callable[[str], tuple[str, str]]  # a partitioned queue's name -> its 
 
 
 class RightMissing(Exception):
-    """A known user, or token, that may not do this (HTTP 403); the text says what is missing."""
+    """An authenticated user or token lacks a right (HTTP 403); the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What one route needs. Declared once, in the route's row; the documentation is made of it."""
+    """What one route requires. Declared once, in the route's row; the documentation is generated from it."""
 
-    role: Role | None = None  # the least role of a token that names no user; None: any valid one
-    actions: tuple[Action, ...] = ()  # on every queue (or exchange, or key) that the request names
-    tags: tuple[str, ...] = ()  # any of these
+    role: Role | None = None  # the least role of a token without a user; None: any valid token
+    actions: tuple[Action, ...] = ()  # required on every queue (or exchange, or key) in the request
+    tags: tuple[str, ...] = ()  # one of these is enough
     is_public: bool = False
-    path_name: str = ""  # the part of the path that is a queue's name: checked before the body is read
-    is_either: bool = False  # which of the actions depends on the body
+    path_name: str = ""  # the path parameter with a queue or exchange name: checked before the body is read
+    is_either: bool = False  # one of the actions is enough here; the body decides which
 
     def __str__(self) -> str:
         if self.is_public:
@@ -50,14 +50,14 @@ PUBLIC: Final = Right(is_public=True)
 
 
 def role_of(right: Right) -> str:
-    """The least role of a token that names no user, in the words of the tokens."""
+    """The least role of a token without a user, as text for the documentation."""
     if right.is_public:
         return "none"
     return "any role" if right.role is None else f"role {right.role.name.lower().replace('_', '-')}"
 
 
 class Identity:
-    """Who sends a request. ``subject`` is what messages are stamped with, None for a nameless one."""
+    """The sender of a request. ``subject`` is stored with its messages; None if it has no name."""
 
     __slots__ = (
         "_access",
@@ -103,7 +103,7 @@ class Identity:
         self._could = {action for action in Action if any(one.could(action) for one in in_vhosts)}
         self.reads_everything = all(one.is_total(Action.READ) for one in in_vhosts)
         self.writes_everything = all(one.is_total(Action.WRITE) for one in in_vhosts)
-        # The names that are known to be allowed. Per request one look-up here is all there is to a right.
+        # Caches of allowed names: the usual check of a request is one lookup here.
         self.reads: set[str] = set()
         self.writes: set[str] = set()
         self.configures: set[str] = set()
@@ -113,15 +113,15 @@ class Identity:
         return ADMINISTRATOR in self.tags
 
     def has_tag(self, *tags: str) -> bool:
-        """Whether one of these tags is there; an administrator has all."""
+        """Whether the sender has one of these tags; an administrator has all."""
         return ADMINISTRATOR in self.tags or any(tag in self.tags for tag in tags)
 
     def may_enter(self, vhost: str) -> bool:
-        """Whether there are permissions in the vhost at all."""
+        """Whether the sender has permissions in the vhost at all."""
         return self._access(vhost).is_granted
 
     def check(self, right: Right, path: dict[str, str]) -> None:
-        """Raise RightMissing unless this may go on to be read. Names in the body are checked later."""
+        """Raise RightMissing if a right is missing. Names in the body are checked later."""
         if right.is_public:
             return
         if self.role is not None and right.role is not None and self.role < right.role:
@@ -141,11 +141,11 @@ class Identity:
         for action in right.actions:
             if vhost is None:
                 self.require(action, name)
-            elif vhost in self._vhosts:  # one that is not there is the handler's to refuse
+            elif vhost in self._vhosts:  # the handler refuses an unknown vhost
                 self.require_in(vhost, action, name)
 
     def may(self, action: Action, queue: str) -> bool:
-        """Whether this is allowed on the partitioned queue (ephemeral queue, key) of this name."""
+        """Whether the action is allowed on the partitioned queue, ephemeral queue or key with this name."""
         known = self._known(action)
         if queue in known:
             return True
@@ -158,13 +158,13 @@ class Identity:
         return True
 
     def require(self, action: Action, queue: str) -> None:
-        """Raise RightMissing unless this is allowed on the queue, in the words of AMQP."""
+        """Raise RightMissing unless ``may``; the text is the one AMQP clients get."""
         if not self.may(action, queue):
             vhost, name = self._place_of(queue)
             raise refused(action, name, vhost, self.name)
 
     def require_in(self, vhost: str, action: Action, name: str) -> None:
-        """The same for a queue or exchange in a vhost, as RabbitMQ's API names them."""
+        """As ``require``, for a queue or exchange given by vhost and name, as in RabbitMQ's API."""
         if not self._access(vhost).may(action, name):
             raise refused(action, name, vhost, self.name)
 
@@ -196,7 +196,7 @@ def of_user(
     )
 
 
-# What Queen's roles are in the broker's own terms, in the default vhost alone.
+# Queen's roles as tags and permissions of the broker, which apply in the default vhost only.
 _ROLE_TAGS: Final = {
     Role.READ_ONLY: (MONITORING,),
     Role.READ_WRITE: (MONITORING,),
@@ -212,7 +212,7 @@ _ROLE_PERMISSIONS: Final = {
 def of_role(
     users: UserStore, role: Role, subject: str | None, place_of: PlaceOf, expires_at: float | None
 ) -> Identity:
-    """The identity of a token that names no user of the broker, only a role."""
+    """The identity of a token that has a role but names no user of the broker."""
     inside, outside = Access(_ROLE_PERMISSIONS[role]), Access(None)
     return Identity(
         subject or f"token with role {role.name.lower().replace('_', '-')}",

@@ -1,4 +1,4 @@
-"""The keys that token signatures are checked with.
+"""The public keys that verify token signatures.
 
 Owns: reading PEM texts and key sets (JWKS), and the age of a fetched set.
 Must not touch: tokens and their claims. Fetching blocks: the caller runs it in a thread.
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _FETCH_TIMEOUT: Final = 5.0
 _LARGEST_SET: Final = 1 << 20
-_SOONEST_REFETCH: Final = 10.0  # tokens with made-up key ids must not turn us into a load generator
+_SOONEST_REFETCH: Final = 10.0  # tokens with invented key ids must not cause a fetch each
 
 
 class BadKey(ValueError):
@@ -32,7 +32,7 @@ class BadKey(ValueError):
 
 
 def read_public_key(pem: str) -> PublicKey:
-    """The key in a PEM text; ``\\n`` written out, as environments often have it, is understood."""
+    """The key in a PEM text. A literal ``\\n``, common in environment variables, counts as a line end."""
     try:
         key = load_pem_public_key(pem.replace("\\n", "\n").strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -43,12 +43,12 @@ def read_public_key(pem: str) -> PublicKey:
 
 
 def algorithm_of(key: PublicKey) -> str:
-    """The one algorithm a key is used with, whatever a token's header asks for."""
+    """The only algorithm a key is used with, whatever a token's header says."""
     return "RS256" if isinstance(key, RSAPublicKey) else "EdDSA"
 
 
 def fetch(url: str) -> bytes:
-    """The document at an http(s) address; raises OSError."""
+    """Download the document at an http(s) address; raises OSError."""
     with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT) as answer:
         body: bytes = answer.read(_LARGEST_SET + 1)
     if len(body) > _LARGEST_SET:
@@ -78,20 +78,20 @@ class FetchedKeys:
         self._tried_at: float | None = None
 
     def find(self, kid: str | None, algorithm: str) -> PublicKey | None:
-        """The key of this id; without an id, the only one that fits the algorithm."""
+        """The key with this id; without an id, the key for the algorithm if there is only one."""
         fitting = [named for named in self._keys if algorithm_of(named.key) == algorithm]
         if kid is not None:
             return next((named.key for named in fitting if named.kid == kid), None)
         return fitting[0].key if len(fitting) == 1 else None
 
     def is_due(self, now: float, *, missing: bool) -> bool:
-        """Whether to fetch: the set is old, or ``missing`` the key just asked for."""
+        """Whether to fetch: the set is old, or a requested key is ``missing``. Limited in rate."""
         if self._tried_at is not None and now - self._tried_at < _SOONEST_REFETCH:
             return False
         return missing or self._fetched_at is None or now - self._fetched_at >= self._refresh_seconds
 
     def download(self) -> bytes | None:
-        """Fetch the set; blocks. None when that failed: the old keys stay in use."""
+        """Fetch the set; blocks. Returns None if that failed: the old keys stay in use."""
         try:
             return self._fetch(self._url)
         except (OSError, ValueError) as error:
@@ -99,11 +99,11 @@ class FetchedKeys:
             return None
 
     def note_attempt(self, now: float) -> None:
-        """A fetch begins; no other is due for a while."""
+        """Record that a fetch begins; the next one is not due for some seconds."""
         self._tried_at = now
 
     def accept(self, document: bytes, now: float) -> bool:
-        """Take the keys of a fetched set; False, and the old ones stay, when it is not a key set."""
+        """Use the keys of a fetched set. Returns False and keeps the old ones if it is not a key set."""
         try:
             raw_keys = msgspec.json.decode(document, type=_KeySet).keys
         except msgspec.MsgspecError as error:
@@ -117,7 +117,7 @@ class FetchedKeys:
 def _read_jwk(raw: dict[str, object]) -> _NamedKey | None:
     algorithm = {"RSA": "RS256", "OKP": "EdDSA"}.get(str(raw.get("kty")))
     if algorithm is None or raw.get("use", "sig") != "sig" or raw.get("alg", algorithm) != algorithm:
-        return None  # another purpose or another algorithm: issuers publish those in the same set
+        return None  # issuers publish keys for other purposes and algorithms in the same set
     try:
         key: object = jwt.PyJWK(dict(raw), algorithm=algorithm).key
     except (jwt.PyJWTError, ValueError) as error:

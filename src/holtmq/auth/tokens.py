@@ -1,7 +1,7 @@
-"""Bearer tokens (JWT) on the HTTP side: who sent this request, in which role.
+"""Bearer tokens (JWT) of the HTTP API: who sent a request, in which role.
 
-Owns: the checks and the texts of the refusals. Must not touch: HTTP. The clock is handed in, and fetching
-keys is left to ``authenticate``, the one coroutine here.
+Owns: the checks and the texts of the refusals. Must not touch: HTTP, clocks; the caller passes the time.
+Only ``authenticate`` fetches keys.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 _MOST_REMEMBERED: Final = 4096
 _LONGEST_TOKEN: Final = 16 * 1024
 _MOST_WARNED: Final = 100
-# The signature is PyJWT's work; the claims are checked here, by the clock handed in and with the
-# contract's texts.
+# PyJWT checks the signature only. The claims are checked here, against the caller's time and with the texts
+# that the API contract requires.
 _SIGNATURE_ONLY: Final[dict[str, bool | list[str]]] = {
     "verify_exp": False,
     "verify_nbf": False,
@@ -45,20 +45,20 @@ class Role(IntEnum):
 
 
 class TokenRefused(Exception):
-    """The request has no valid token (HTTP 401); the text is the contract's."""
+    """The request has no valid token (HTTP 401); the API contract defines the text."""
 
 
 class _UnknownKey(TokenRefused):
-    """No key at hand fits; a fresh key set might have it."""
+    """No known key matches; a newly fetched key set may have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """What a valid token says of the one who sent it."""
+    """What a valid token says about its sender."""
 
     subject: str | None
-    role: Role | None = None  # None: valid, and allowed nothing by itself
-    expires_at: float | None = None  # when it must be looked at again
+    role: Role | None = None  # None: the token is valid but grants nothing by itself
+    expires_at: float | None = None  # when the token must be verified again; None: never
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Verified:
 
 
 class TokenVerifier:
-    """Checks tokens by one node's settings. ``auth.jwt_enabled`` is the caller's affair."""
+    """Checks tokens by one node's settings. The caller checks ``auth.jwt_enabled``."""
 
     def __init__(self, settings: Auth, fetch: Callable[[str], bytes] = fetch) -> None:
         self._settings = settings
@@ -87,11 +87,11 @@ class TokenVerifier:
         }
         self._verified: dict[str, _Verified] = {}
         self._fetching = asyncio.Lock()
-        self._warned: set[str | None] = set()  # subjects whose tokens have no end
+        self._warned: set[str | None] = set()  # subjects whose tokens do not expire
 
     @property
     def fetches_keys(self) -> bool:
-        """Whether only ``authenticate`` will do: keys come from elsewhere and age."""
+        """Whether keys are fetched and can be outdated; the caller must then use ``authenticate``."""
         return self._fetched is not None
 
     def is_open(self, path: str) -> bool:
@@ -102,7 +102,7 @@ class TokenVerifier:
         )
 
     async def authenticate(self, authorization: str | None, now: float) -> Bearer:
-        """As ``verify``, but fetches the issuer's keys when they are old or lack the token's."""
+        """As ``verify``, but fetches the issuer's keys if they are old or the token's key is missing."""
         keys = self._fetched
         if keys is not None and keys.is_due(now, missing=False):
             await self._refresh(keys, now, missing=False)
@@ -114,7 +114,7 @@ class TokenVerifier:
             return self.verify(authorization, now)
 
     def verify(self, authorization: str | None, now: float) -> Bearer:
-        """The bearer in an Authorization header, with the keys at hand; raises TokenRefused."""
+        """Verify an Authorization header with the keys already known; raises TokenRefused."""
         token = _token_in(authorization)
         known = self._verified.get(token)
         if known is None:
@@ -138,7 +138,7 @@ class TokenVerifier:
             document = await asyncio.to_thread(keys.download)
             if document is None or not keys.accept(document, now):
                 return False
-            self._verified.clear()  # a withdrawn key must not live on in the memory of its tokens
+            self._verified.clear()  # tokens of a withdrawn key must not stay cached
             return True
 
     def _check(self, token: str) -> _Verified:
@@ -165,8 +165,8 @@ class TokenVerifier:
         return self._read(claims)
 
     def _key(self, algorithm: str, kid: str | None) -> PublicKey | str:
-        # By the algorithm, never by what is configured: a public key used as an HMAC secret would let
-        # anybody sign.
+        # Chosen by the algorithm, not by what is configured: with a public key as HMAC secret, every client
+        # could sign tokens.
         if algorithm == JwtAlgorithm.HS256:
             return str(self._settings.jwt_secret)
         if self._fetched is not None and (found := self._fetched.find(kid, algorithm)) is not None:
@@ -196,7 +196,7 @@ class TokenVerifier:
         return _Verified(bearer, _moment(claims, "nbf", -math.inf), expires_at)
 
     def _without_end(self, subject: str | None) -> None:
-        """A token that never expires cannot be taken back: refused if so configured, else said once."""
+        """A token that never expires cannot be revoked: refuse it if so configured, else warn once."""
         if self._settings.jwt_require_exp:
             raise TokenRefused("Token has no expiry (exp)")
         if subject not in self._warned and len(self._warned) < _MOST_WARNED:
@@ -236,7 +236,7 @@ def _texts(claim: object) -> tuple[str, ...]:
 
 def _moment(claims: Mapping[str, object], name: str, absent: float) -> float:
     moment = claims.get(name, absent)
-    # JSON as Python reads it has NaN, which compares as false with every clock: it would never expire.
+    # Python's JSON accepts NaN, and every comparison with NaN is false: such a token would never expire.
     if isinstance(moment, bool) or not isinstance(moment, (int, float)) or math.isnan(moment):
         raise TokenRefused("Invalid token claims")
     return moment

@@ -1,7 +1,8 @@
-"""Which topics a user may write to and read from, exchange by exchange.
+"""Which topics a user may write to and read from, per exchange.
 
-Owns: these patterns and their matching, as RabbitMQ does it: an exchange without them is open; in a pattern
-``{username}`` and ``{vhost}`` stand for the user's own. Must not touch: what a topic is; the caller asks.
+Owns: these patterns and their matching, as in RabbitMQ: without a pattern every topic is allowed;
+``{username}`` and ``{vhost}`` in a pattern are replaced.
+Must not touch: which exchanges have topics; the caller knows.
 """
 
 import re
@@ -24,7 +25,7 @@ class TopicPermission(msgspec.Struct, frozen=True):
     read: str
 
     def check(self) -> None:
-        """Raise BadPattern when one of the patterns cannot be used."""
+        """Raise BadPattern if one of the patterns is invalid."""
         for name, pattern in (("write", self.write), ("read", self.read)):
             try:
                 compile_pattern(self.expanded(pattern))
@@ -32,26 +33,26 @@ class TopicPermission(msgspec.Struct, frozen=True):
                 raise BadPattern(f"topic permission, {name}: {error}") from None
 
     def expanded(self, pattern: str) -> str:
-        """A pattern with the names in it, which are no patterns themselves."""
+        """Replace the variables in a pattern; the values are escaped."""
         for variable, value in (("{username}", self.user), ("{vhost}", self.vhost)):
             pattern = pattern.replace(variable, re.escape(value))
         return pattern
 
 
 class TopicPermissions:
-    """All of them. Answers are remembered: publishers repeat their topics."""
+    """All topic permissions. Results are cached, because publishers repeat their topics."""
 
     def __init__(self) -> None:
         self._grants: dict[tuple[str, str], dict[str, TopicPermission]] = {}
         self._answers: dict[tuple[str, str, str, str, bool], bool] = {}
 
     def put(self, permission: TopicPermission) -> None:
-        """Give or replace; the caller has checked patterns, user and vhost."""
+        """Add or replace a permission; the caller has checked patterns, user and vhost."""
         self._grants.setdefault((permission.user, permission.vhost), {})[permission.exchange] = permission
         self._answers.clear()
 
     def remove(self, user: str, vhost: str, exchange: str | None = None) -> bool:
-        """Take those of a user in a vhost away, of one exchange or of all; False when there were none."""
+        """Remove a user's permissions in a vhost, on one exchange or all; return whether there were any."""
         granted = self._grants.get((user, vhost), {})
         gone = [exchange] if exchange in granted else [] if exchange is not None else list(granted)
         for name in gone:
@@ -63,14 +64,14 @@ class TopicPermissions:
         return bool(gone)
 
     def forget(self, *, user: str | None = None, vhost: str | None = None) -> None:
-        """The user or the vhost is gone."""
+        """Remove all permissions of a deleted user or vhost."""
         for of, where in list(self._grants):
             if user in (None, of) and vhost in (None, where):
                 del self._grants[of, where]
         self._answers.clear()
 
     def all(self, *, user: str | None = None, vhost: str | None = None) -> list[TopicPermission]:
-        """In a fixed order, of one user or in one vhost if so asked."""
+        """All permissions in a fixed order, optionally of one user or one vhost."""
         return [
             granted[exchange]
             for (of, where), granted in sorted(self._grants.items())
@@ -79,12 +80,12 @@ class TopicPermissions:
         ]
 
     def restricts(self, user: str, vhost: str, exchange: str) -> bool:
-        """Whether the user's topics of the exchange have to be looked at one by one."""
+        """Whether each topic that the user uses on this exchange has to be checked."""
         granted = self._grants.get((user, vhost))
         return granted is not None and exchange in granted
 
     def may(self, user: str, vhost: str, exchange: str, topic: str, *, write: bool) -> bool:
-        """Whether the user may use this topic of the exchange."""
+        """Whether the user may use this topic on the exchange."""
         granted = self._grants.get((user, vhost))
         permission = granted.get(exchange) if granted is not None else None
         if permission is None:

@@ -1,8 +1,8 @@
-"""Whose password is checked next, when more wait than can be checked at a time.
+"""Which waiting login is checked next.
 
 Owns: the order and the bounds. Must not touch: passwords, sockets. Addresses take turns, and so do the user
-names that one address tries: a flood of bad logins delays its own address, and another user at the same
-address by one turn. Newest first within a name: the oldest are those whose clients have given up.
+names tried from one address: a flood of bad logins delays only its own address, and another user at that
+address by one turn. Within a name the newest is first: the clients of the oldest have probably given up.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-# Each argon2 run takes 19 MiB and a core: more at a time would only push the rest of the node aside.
+# Each argon2 run takes 19 MiB and a core: more at a time would slow the rest of the node.
 _AT_A_TIME: Final = 2
 _MOST_OF_ADDRESS: Final = 256
 _MOST: Final = 4096
@@ -21,11 +21,11 @@ _Names = OrderedDict[str, list["asyncio.Future[None]"]]
 
 
 class TooManyLogins(Exception):
-    """More logins wait than are kept waiting; this one gave way to a newer one."""
+    """Too many logins are waiting; this one was dropped for a newer one."""
 
 
 class LoginTurns:
-    """The line in front of argon2."""
+    """The queue of logins that wait for argon2."""
 
     def __init__(self, at_a_time: int = _AT_A_TIME, most_of_address: int = _MOST_OF_ADDRESS) -> None:
         self._free = at_a_time
@@ -39,7 +39,7 @@ class LoginTurns:
 
     @asynccontextmanager
     async def turn(self, address: str, name: str) -> AsyncIterator[None]:
-        """Wait for a turn and hold it; raises TooManyLogins."""
+        """Wait for a turn and hold it for the ``async with`` block; raises TooManyLogins."""
         await self._wait(_network(address), name)
         try:
             yield
@@ -56,7 +56,7 @@ class LoginTurns:
         names = self._lines.setdefault(address, OrderedDict())
         if name not in names:
             names[name] = []
-            names.move_to_end(name, last=False)  # a name that is new here does not wait for all the others
+            names.move_to_end(name, last=False)  # a new name does not wait for all the others
         names[name].append(turn)
         self._arrivals[turn] = (address, name)
         self._waiting_of[address] = self._waiting_of.get(address, 0) + 1
@@ -64,14 +64,14 @@ class LoginTurns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._free += 1  # the turn came at the same moment: it is somebody else's
+                self._free += 1  # the turn was granted at the same moment: pass it on
                 self._call_next()
             else:
                 self._leave(turn)
             raise
 
     def _make_room(self, address: str) -> None:
-        """Send the oldest away: of this address when it has its share, of all when the line is full."""
+        """Drop the oldest login: of this address if it is at its limit, of all if the queue is full."""
         if self._waiting_of.get(address, 0) >= self._most_of_address:
             oldest = next(turn for turn, (where, _) in self._arrivals.items() if where == address)
         elif len(self._arrivals) >= _MOST:
@@ -111,7 +111,7 @@ class LoginTurns:
 
 
 def _network(address: str) -> str:
-    """Whoever has one IPv6 address has its whole /64."""
+    """The address, or its /64 network for IPv6: a client usually controls the whole /64."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

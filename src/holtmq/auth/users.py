@@ -1,7 +1,7 @@
-"""Users, vhosts and who has which permissions where, as plain state.
+"""Users, vhosts and permissions, as plain state.
 
-Owns: the fold of user records, and the decisions made from it.
-Must not touch: the journal (the broker writes a record, then applies it here), clocks, sockets, argon2.
+Owns: that state, and the decisions made from it.
+Must not touch: the journal (the broker writes records and applies them here), clocks, sockets, argon2.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ ADMINISTRATOR: Final = "administrator"
 
 
 class User(msgspec.Struct, frozen=True):
-    """Somebody who can log in."""
+    """A user account."""
 
     name: str
-    password_hash: str  # empty: no password fits; such a user can only come by certificate
+    password_hash: str  # empty: no password matches; only a certificate or token can log in
     tags: tuple[str, ...] = ()
 
     @property
@@ -30,7 +30,7 @@ class User(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback_only(self) -> bool:
-        """The default user's password is known to all, so it opens nothing from outside."""
+        """Whether logins from other machines are refused: the default user's password is public."""
         return self.name == DEFAULT_USER
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All of the store, for a checkpoint."""
+    """The whole store, for a checkpoint."""
 
     vhosts: tuple[Vhost, ...] = ()
     users: tuple[User, ...] = ()
@@ -62,7 +62,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def defaults(guest_password_hash: str) -> Snapshot:
-    """What a new node begins with: vhost ``/``, and ``guest`` with every right in it."""
+    """The state of a new node: vhost ``/``, and ``guest`` with all permissions in it."""
     return Snapshot(
         (Vhost(DEFAULT_VHOST, "Default virtual host"),),
         (User(DEFAULT_USER, guest_password_hash, (ADMINISTRATOR,)),),
@@ -71,24 +71,24 @@ def defaults(guest_password_hash: str) -> Snapshot:
 
 
 class UserStore:
-    """The state. Every change is idempotent, so that a journal can be applied from any checkpoint."""
+    """The store. Every change is idempotent, so that the journal can be replayed from any checkpoint."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self._vhosts: dict[str, Vhost] = {}
         self._users: dict[str, User] = {}
         self._grants: dict[tuple[str, str], Permissions] = {}
         self._access: dict[tuple[str, str], Access] = {}
-        self.changes = 0  # goes up with every change: what was decided before it must be decided anew
+        self.changes = 0  # rises with every change: earlier decisions must be made again
         if snapshot is not None:
             self.restore(snapshot)
 
     def put_user(self, user: User) -> None:
-        """Add the user, or replace the one of that name; permissions stay."""
+        """Add the user, or replace the one with that name; permissions stay."""
         self.changes += 1
         self._users[user.name] = user
 
     def delete_user(self, name: str) -> bool:
-        """Remove the user with all permissions; False when there was none."""
+        """Remove the user and all its permissions; return whether it existed."""
         if self._users.pop(name, None) is None:
             return False
         self.changes += 1
@@ -96,12 +96,12 @@ class UserStore:
         return True
 
     def put_vhost(self, vhost: Vhost) -> None:
-        """Add the vhost, or replace its description."""
+        """Add the vhost, or replace its description and tags."""
         self.changes += 1
         self._vhosts[vhost.name] = vhost
 
     def delete_vhost(self, name: str) -> bool:
-        """Remove the vhost with all permissions in it; False when there was none."""
+        """Remove the vhost and all permissions in it; return whether it existed."""
         if self._vhosts.pop(name, None) is None:
             return False
         self.changes += 1
@@ -109,7 +109,7 @@ class UserStore:
         return True
 
     def set_permissions(self, grant: Grant) -> None:
-        """Give or replace permissions; the caller has checked patterns, user and vhost."""
+        """Add or replace permissions; the caller has checked patterns, user and vhost."""
         self.changes += 1
         key = (grant.user, grant.vhost)
         self._grants[key] = grant.permissions
@@ -117,18 +117,18 @@ class UserStore:
             self._access[key].replace(grant.permissions)
 
     def clear_permissions(self, user: str, vhost: str) -> bool:
-        """Take the user's permissions in the vhost away; False when there were none."""
+        """Remove the user's permissions in the vhost; return whether there were any."""
         if (user, vhost) not in self._grants:
             return False
         self.changes += 1
         del self._grants[user, vhost]
-        # Sessions keep their handle: it refuses now, and follows when permissions are given again.
+        # Sessions keep their Access object: it refuses now, and is updated if permissions are set again.
         if (access := self._access.get((user, vhost))) is not None:
             access.replace(None)
         return True
 
     def user(self, name: str) -> User | None:
-        """The user of this name."""
+        """The user with this name."""
         return self._users.get(name)
 
     def users(self) -> tuple[User, ...]:
@@ -136,7 +136,7 @@ class UserStore:
         return tuple(self._users[name] for name in sorted(self._users))
 
     def vhost(self, name: str) -> Vhost | None:
-        """The vhost of this name."""
+        """The vhost with this name."""
         return self._vhosts.get(name)
 
     def vhosts(self) -> tuple[Vhost, ...]:
@@ -144,7 +144,7 @@ class UserStore:
         return tuple(self._vhosts[name] for name in sorted(self._vhosts))
 
     def grants(self, *, user: str | None = None, vhost: str | None = None) -> tuple[Grant, ...]:
-        """Permissions, of one user or in one vhost if so asked."""
+        """All permissions, optionally of one user or in one vhost."""
         return tuple(
             Grant(of, where, self._grants[of, where])
             for of, where in sorted(self._grants)
@@ -152,31 +152,31 @@ class UserStore:
         )
 
     def access(self, user: str, vhost: str) -> Access:
-        """What the user may do in the vhost; the answer stays true when permissions change."""
+        """What the user may do in the vhost; the object is updated when permissions change."""
         key = (user, vhost)
         found = self._access.get(key)
         if found is None:
             found = Access(self._grants.get(key))
-            # Names that clients make up must not pile up here.
+            # Only for existing names: a client could invent any number of others.
             if user in self._users and vhost in self._vhosts:
                 self._access[key] = found
         return found
 
     def may(self, user: str, vhost: str, action: Action, name: str) -> bool:
-        """Whether the user may do this to the queue or exchange of this name."""
+        """Whether the user may do this to the queue or exchange with this name."""
         return self.access(user, vhost).may(action, name)
 
     @property
     def has_own_users(self) -> bool:
-        """Whether anybody can log in from outside this machine."""
+        """Whether any user can log in from another machine."""
         return any(not user.is_loopback_only for user in self._users.values())
 
     def snapshot(self) -> Snapshot:
-        """All of the state, in a fixed order."""
+        """The whole state, in a fixed order."""
         return Snapshot(self.vhosts(), self.users(), self.grants())
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace all of the state; handles given out before follow."""
+        """Replace the whole state; Access objects given out before are updated."""
         self.changes += 1
         self._vhosts = {vhost.name: vhost for vhost in snapshot.vhosts}
         self._users = {user.name: user for user in snapshot.users}
@@ -187,6 +187,6 @@ class UserStore:
     def _forget(self, keys: Iterable[tuple[str, str]]) -> None:
         for key in keys:
             self._grants.pop(key, None)
-            # A session may still hold the handle: it refuses from now on. The next login gets a new one.
+            # A session may still hold this object: it refuses from now on. The next login gets a new one.
             if (access := self._access.pop(key, None)) is not None:
                 access.replace(None)

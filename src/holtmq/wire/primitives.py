@@ -1,7 +1,7 @@
-"""The smallest pieces of AMQP's wire format: short strings, long strings, bounded reads.
+"""The smallest parts of AMQP's wire format: short strings, long strings, bounded reads.
 
 Owns: ``CodecError``, and the rule that any bytes a client uses as a name survive a round trip.
-Must not touch: tables, properties, methods; they are built from this.
+Must not touch: tables, properties, methods; they are built on this.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _U32: Final = struct.Struct(">I")
 
 
 class CodecError(Exception):
-    """Bytes that are not what they claim to be, or a value the wire format cannot carry."""
+    """Malformed bytes, or a value the wire format cannot carry."""
 
 
 def take(at: int, end: int, size: int, what: str) -> int:
-    """The offset after ``size`` bytes from ``at``, refused when that lies beyond ``end``."""
+    """The offset after ``size`` bytes from ``at``; raises CodecError if that is beyond ``end``."""
     after = at + size
     if after > end:
         raise CodecError(f"{what} needs {size} bytes at offset {at}, only {max(end - at, 0)} are left")
@@ -26,12 +26,12 @@ def take(at: int, end: int, size: int, what: str) -> int:
 
 
 def decode_text(raw: bytes) -> str:
-    """Names as text. Bytes that are not UTF-8 become surrogate escapes, which ``encode_text`` undoes."""
+    """A name as text. Bytes that are not UTF-8 become surrogate escapes, which ``encode_text`` reverses."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def encode_text(text: str) -> bytes:
-    """The bytes of ``text``; surrogate escapes turn back into the bytes they stand for."""
+    """The bytes of ``text``; surrogate escapes become the original bytes again."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -81,8 +81,8 @@ def write_longstr(out: bytearray, raw: bytes) -> None:
 def shorten(text: str) -> str:
     """``text`` cut to what a short string holds, on a character boundary.
 
-    An error text quotes names of up to 255 bytes, so it can outgrow the short string it travels in; a
-    close that cannot be encoded would hide the very error it reports.
+    An error text quotes names of up to 255 bytes, so it can be too long for the short string in a close
+    method. If the close could not be encoded, the error would be lost.
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= SHORTSTR_MAX:

@@ -1,8 +1,8 @@
 """A message's properties: the bytes after the body size in a content header.
 
-Owns: the 14 basic properties, whole (``Properties``), as the few facts a broker needs (``Facts``), and
-rewritten in place. "Property bytes" are the flags and the values after them, ``header_payload[12:]``.
-Must not touch: the meaning of a header or an expiration; bytes a rule did not ask to change.
+Owns: decoding the 14 basic properties (``Properties``), reading only what a broker needs (``Facts``), and
+replacing single ones. "Property bytes" are the flags and the values after them, ``header_payload[12:]``.
+Must not touch: the meaning of a header or an expiration; bytes the caller did not ask to change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EXPIRATION: Final = 1 << 8
 _TIMESTAMP: Final = 1 << 6
 _USER_ID: Final = 1 << 4
 
-# Flag and name in wire order. What is not named in the sets below is a short string.
+# Flag and name in wire order. See ``_form`` for those that are not short strings.
 _NAMES: Final = (
     (1 << 15, "content_type"),
     (1 << 14, "content_encoding"),
@@ -74,7 +74,7 @@ FLAG_USER_ID: Final = _USER_ID
 
 
 class Form(Enum):
-    """How a property is laid out."""
+    """The wire type of a property."""
 
     TEXT = "text"
     TABLE = "table"
@@ -95,7 +95,7 @@ PROPERTY_FLAGS: Final = tuple((flag, name, _form(flag)) for flag, name in _NAMES
 
 @dataclass(slots=True)
 class Properties:
-    """The basic properties; None is "not sent", which differs from sent and empty."""
+    """The basic properties. None means not sent, which differs from empty."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -115,21 +115,21 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What routing and queueing ask. All but ``body_size`` depends on the property bytes alone."""
+    """What routing and queueing need. All but ``body_size`` depends on the property bytes only."""
 
     body_size: int
     delivery_mode: int  # 0 when not sent
     priority: int | None
     expiration: bytes | None
-    headers_at: tuple[int, int] | None  # slice of the property bytes: the table with its length
+    headers_at: tuple[int, int] | None  # slice of the property bytes: the table including its length
     reply_to: str | None
     user_id: str | None
 
 
 def facts(header_payload: bytes) -> Facts:
-    """Read a content header without decoding its headers table, whose inside may still be broken.
+    """Read a content header. Does not decode the headers table, which may still be malformed.
 
-    To cache the answer by property bytes, take the size of each message from ``body_size`` instead.
+    A caller that caches the result by property bytes must call ``body_size`` for each message.
     """
     size = body_size(header_payload)
     data = header_payload[PROPERTIES_AT:]
@@ -148,7 +148,7 @@ def facts(header_payload: bytes) -> Facts:
 
 
 def body_size(header_payload: bytes) -> int:
-    """How many body bytes follow; refuses a header that is not one of ``basic``."""
+    """How many body bytes follow; raises CodecError if the header is not of class basic."""
     if len(header_payload) < PROPERTIES_AT:
         raise CodecError(f"content header of {len(header_payload)} bytes; the least is {PROPERTIES_AT + 2}")
     class_id: int
@@ -171,7 +171,7 @@ def encode_header(size: int, property_bytes: bytes) -> bytes:
 
 
 def decode_properties(data: bytes, offset: int = 0) -> Properties:
-    """All properties, from the flags at ``offset`` (12 in a content header) to the end of ``data``."""
+    """Decode all properties, from the flags at ``offset`` (12 in a content header) to the end of ``data``."""
     property_bytes = data[offset:] if offset else data
     spans = _spans(property_bytes)
     mode, priority = spans.get(_DELIVERY_MODE), spans.get(_PRIORITY)
@@ -196,7 +196,7 @@ def decode_properties(data: bytes, offset: int = 0) -> Properties:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """The property bytes: flags, then each property that is not None."""
+    """Encode the property bytes: flags, then each property that is not None."""
     flags = 0
     out = bytearray(2)
     for flag, name in _NAMES:
@@ -226,17 +226,17 @@ def raw_headers(property_bytes: bytes) -> FieldTable:
 
 
 def header_end(property_bytes: bytes, name: str) -> int:
-    """Where the value of a header ends, which must be there."""
+    """The offset after the value of a header; the header must exist."""
     return entry_spans(property_bytes, _spans(property_bytes)[_HEADERS][0])[name][2]
 
 
 def with_headers(
     property_bytes: bytes, new_headers: Mapping[str, FieldValue] | None, drop_expiration: bool
 ) -> bytes:
-    """The property bytes with another headers table (None: without one); the rest stays byte for byte.
+    """Replace the headers table (None: remove it); the other properties keep their bytes.
 
-    An entry whose value did not change keeps its bytes too: written anew, a client's int8 would come back as
-    an int32, and a consumer that looks at types would notice.
+    An entry whose value did not change keeps its bytes too: encoding it again would turn a client's int8 into
+    an int32, and a consumer may depend on the type.
     """
     spans = _spans(property_bytes)
     pieces: dict[int, bytes | None] = {_HEADERS: None}
@@ -250,7 +250,7 @@ def with_headers(
 
 
 def with_reply_to(property_bytes: bytes, reply_to: str) -> bytes:
-    """The property bytes with another reply-to, as direct reply-to needs; the rest stays byte for byte."""
+    """Replace reply-to, for direct reply-to; the other properties keep their bytes."""
     out = bytearray()
     write_shortstr(out, reply_to, "property reply_to")
     return _rebuild(property_bytes, _spans(property_bytes), {_REPLY_TO: bytes(out)})
@@ -260,15 +260,15 @@ def _merge_table(data: bytes, span: tuple[int, int], table: Mapping[str, FieldVa
     try:
         old = entry_spans(data, span[0])
     except CodecError:
-        # Nobody looked inside until now. A message must not be stuck in its queue because its publisher wrote
-        # nonsense: the new table replaces it whole.
+        # The table was not decoded before. A malformed one must not block its message in the queue: the new
+        # table replaces it completely.
         old = {}
     entries: list[bytes] = []
     for key, value in table.items():
         entry = encode_entry(key, value)
         if key in old:
             before, start, end = old[key]
-            # Compared as encoded: == would take True for 1 and miss a NaN.
+            # Compare encoded values: with ==, True equals 1 and NaN differs from itself.
             if encode_entry(key, before) == entry:
                 entry = data[start:end]
         entries.append(entry)
@@ -276,7 +276,7 @@ def _merge_table(data: bytes, span: tuple[int, int], table: Mapping[str, FieldVa
 
 
 def _rebuild(data: bytes, spans: dict[int, tuple[int, int]], pieces: Mapping[int, bytes | None]) -> bytes:
-    """The properties at ``spans``, with ``pieces`` in place of theirs; None leaves one out."""
+    """The properties at ``spans``, some replaced by ``pieces``; None removes one."""
     flags = 0
     out = [b""]
     for flag, _ in _NAMES:
@@ -290,7 +290,7 @@ def _rebuild(data: bytes, spans: dict[int, tuple[int, int]], pieces: Mapping[int
 
 
 def _spans(data: bytes) -> dict[int, tuple[int, int]]:
-    """Where each property that was sent lies in the property bytes, by flag, in wire order."""
+    """Start and end of each property that was sent, by flag, in wire order."""
     end = len(data)
     at = take(0, end, 2, "property flags")
     flags: int = _U16.unpack_from(data)[0]

@@ -1,8 +1,8 @@
-"""One function for each property flags word, which says in one pass what publishing must know of a message.
+"""Generated functions, one per property flags word, that read what publishing needs in one pass.
 
-Owns: the generated walkers and how many there may be. A walker works on the read buffer, so that a message
-costs no decoding. Must not touch: what needs a second look (``expiration``, ``user_id``, direct reply-to, a
-``CC`` or ``BCC`` header, lengths that do not add up): it only says that there is something.
+Owns: the walkers and their number. A walker reads the receive buffer directly, without decoding.
+Must not touch: what needs the general path (``expiration``, ``user_id``, direct reply-to, a ``CC`` or ``BCC``
+header, inconsistent lengths); a walker returns ``SPECIAL`` for those.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from holtmq.wire.properties import FLAG_EXPIRATION, FLAG_REPLY_TO, FLAG_USER_ID,
 
 PropertyWalker = Callable[[bytes, int, int], int]
 
-SPECIAL: Final = -1  # the general way must look at this message
+SPECIAL: Final = -1  # this message needs the general path
 PERSISTENT: Final = 256  # added to the priority
 _FORBIDDEN: Final = FLAG_EXPIRATION | FLAG_USER_ID | 0b11
 _DIRECT_REPLY_TO: Final = b"\x15amq.rabbitmq.reply-to"
-_WALKERS_MAX: Final = 256  # applications use a few; the others go the general way
-_SEEN_BEFORE: Final = 8  # a walker takes 0.2 ms to make
+_WALKERS_MAX: Final = 256  # applications use a few; messages beyond these take the general path
+_SEEN_BEFORE: Final = 8  # messages before a walker is made, which takes 0.2 ms
 
 
 class PropertyWalkers:
@@ -33,7 +33,7 @@ class PropertyWalkers:
         self._seen: dict[int, int] = {}
 
     def note(self, flags: int) -> None:
-        """A message with these flags was taken the general way: from the eighth on there is a walker."""
+        """Count a message with these flags on the general path; the eighth creates the walker."""
         if flags in self.by_flags or flags & _FORBIDDEN or len(self.by_flags) >= _WALKERS_MAX:
             return
         seen = self._seen.get(flags, 0) + 1
@@ -45,15 +45,15 @@ class PropertyWalkers:
 
 
 def make_walker(flags: int) -> PropertyWalker:
-    """A function of (buffer, first byte after the flags, end of the header), for these flags.
+    """Make the function of (buffer, first byte after the flags, end of the header) for these flags.
 
-    It returns the priority, plus ``PERSISTENT`` for delivery mode 2; or ``SPECIAL``. It may
-    read beyond a header whose lengths lie: then it does not end where the header ends.
+    It returns the priority, plus ``PERSISTENT`` for delivery mode 2; or ``SPECIAL``. With a wrong length in
+    the header it may read past the end of the header; the end offset then differs and it returns ``SPECIAL``.
     """
     if flags & _FORBIDDEN:
         return _special
     lines: list[str] = []
-    step = 0  # bytes of fixed size that were passed and not added yet
+    step = 0  # size of the fixed-size values since ``at`` was last advanced
     mode = priority = "0"
     for flag, name, form in PROPERTY_FLAGS:
         if not flags & flag:
@@ -89,7 +89,7 @@ def make_walker(flags: int) -> PropertyWalker:
         "direct": _DIRECT_REPLY_TO,
         "error": struct.error,
     }
-    # Made of constants alone.
+    # The source is built from constants only.
     exec(compile(source, f"<properties {flags:#06x}>", "exec"), names)
     walker: PropertyWalker = names["walk"]  # type: ignore[assignment]
     return walker

@@ -1,11 +1,9 @@
-"""Field tables and arrays, in the dialect RabbitMQ speaks (its errata, not the 0-9-1 grammar).
+"""Field tables and arrays, with RabbitMQ's type tags (its errata, not the 0-9-1 grammar).
 
-Owns: which wire type becomes which Python value and back. Every length is checked against its container and
-nesting is bounded, so that no input costs more than its own size; a broken table is a ``CodecError``.
+Owns: the mapping between wire types and Python values. Lengths are checked against their container and
+nesting is bounded; a malformed table raises ``CodecError``. Decoding loses the width of integers and floats:
+a caller that passes a client's table on unchanged keeps its bytes (``entry_spans``).
 Must not touch: what the entries mean.
-
-Decoding forgets an integer's or float's width; whoever must pass a client's table on unchanged keeps its
-bytes (``entry_spans``).
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ FieldValue: TypeAlias = (
 )
 FieldTable: TypeAlias = dict[str, FieldValue]
 
-MAX_DEPTH: Final = 64  # containers inside each other, the outermost table included
+MAX_DEPTH: Final = 64  # nested containers, including the outermost table
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)
@@ -47,38 +45,38 @@ _DECIMAL: Final = struct.Struct(">Bi")
 
 
 class Timestamp(int):
-    """Seconds since 1970 that no ``datetime`` can hold; milliseconds sent by mistake are such."""
+    """Seconds since 1970 beyond the range of ``datetime``, such as milliseconds sent by mistake."""
 
     __slots__ = ()
 
 
 class Long(int):
-    """An integer written with 64 bits however small it is, where clients in typed languages expect that."""
+    """An integer always encoded with 64 bits, where clients in typed languages expect that."""
 
     __slots__ = ()
 
 
 def decode_table(data: bytes, at: int = 0, end: int | None = None) -> tuple[FieldTable, int]:
-    """The table at ``at``, length first, and the offset after it."""
+    """Decode the table at ``at``, which starts with its length; return it and the offset after it."""
     stop = len(data) if end is None else end
     after = skip_longstr(data, at, stop, "table")
     return _pairs(data, at + 4, after, 1), after
 
 
 def decode_pairs(data: bytes) -> FieldTable:
-    """A table without its length: the form AMQPLAIN's response has inside its long string."""
+    """Decode a table without its length, as in an AMQPLAIN response."""
     return _pairs(data, 0, len(data), 1)
 
 
 def encode_table(table: Mapping[str, FieldValue]) -> bytes:
-    """The table, length first."""
+    """Encode the table, starting with its length."""
     out = bytearray()
     _write_table(out, table, 1)
     return bytes(out)
 
 
 def encode_entry(key: str, value: FieldValue) -> bytes:
-    """One key and value as they stand in a table."""
+    """Encode one key and value of a table."""
     out = bytearray()
     write_shortstr(out, key, "table key")
     _write_value(out, value, 1)
@@ -86,14 +84,14 @@ def encode_entry(key: str, value: FieldValue) -> bytes:
 
 
 def join_entries(entries: list[bytes]) -> bytes:
-    """A table of entries that are already encoded."""
+    """Build a table from encoded entries."""
     out = bytearray()
     write_longstr(out, b"".join(entries))
     return bytes(out)
 
 
 def entry_spans(data: bytes, at: int = 0) -> dict[str, tuple[FieldValue, int, int]]:
-    """Each key's value and the slice of its entry, key included; of a repeated key the last one."""
+    """By key: the value, and the slice of its entry including the key. The last of a repeated key wins."""
     end = skip_longstr(data, at, len(data), "table")
     spans: dict[str, tuple[FieldValue, int, int]] = {}
     at += 4
@@ -106,12 +104,12 @@ def entry_spans(data: bytes, at: int = 0) -> dict[str, tuple[FieldValue, int, in
 
 
 def timestamp_value(seconds: int) -> datetime | Timestamp:
-    """Wire seconds as a time, or as they are when the calendar ends before them."""
+    """Seconds since 1970 as a datetime, or as a Timestamp beyond the year 9999."""
     return EPOCH + timedelta(seconds=seconds) if seconds <= _LAST_SECOND else Timestamp(seconds)
 
 
 def encode_timestamp(value: datetime | Timestamp) -> bytes:
-    """Whole seconds since 1970 as eight bytes; parts of a second are cut off, the wire has none."""
+    """Encode whole seconds since 1970 in eight bytes; fractions are cut off."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise CodecError(f"timestamp {value.isoformat()} has no time zone")
@@ -145,7 +143,7 @@ def _items(data: bytes, at: int, end: int, depth: int) -> list[FieldValue]:
 
 
 def _value(data: bytes, at: int, end: int, depth: int) -> tuple[FieldValue, int]:
-    """The tagged value at ``at``, inside a container that is ``depth`` deep and stops at ``end``."""
+    """Decode the tagged value at ``at``, in a container at nesting ``depth`` that ends at ``end``."""
     start = take(at, end, 1, "type of a table value")
     tag = data[at]
     fixed = _FIXED.get(tag)
@@ -185,13 +183,13 @@ def _void() -> FieldValue:
 
 
 def _decimal(scale: int, unscaled: int) -> FieldValue:
-    # From its digits: arithmetic would round to, or trap on, the caller's decimal context.
+    # Built from digits: arithmetic would round or raise, depending on the current decimal context.
     digits = tuple(map(int, str(abs(unscaled))))
     return Decimal((int(unscaled < 0), digits, -scale))
 
 
-# RabbitMQ reads a decimal's value as unsigned but never computes with it; pika and py-amqp write and read it
-# signed, so signed is what gives their negative numbers back.
+# RabbitMQ reads a decimal's value as unsigned but never computes with it. pika and py-amqp use signed values,
+# so signed is needed to return their negative numbers.
 _FIXED: Final[dict[int, tuple[struct.Struct, Callable[..., FieldValue]]]] = {
     ord(tag): (struct.Struct(layout), convert)
     for tag, layout, convert in (
@@ -236,7 +234,7 @@ def _write_array(out: bytearray, items: list[FieldValue], depth: int) -> None:
 
 def _write_value(out: bytearray, value: FieldValue, depth: int) -> None:
     match value:
-        case bool():  # before int, whose subclass it is
+        case bool():  # before int, because bool is a subclass
             out += b"t\x01" if value else b"t\x00"
         case Timestamp() | datetime():
             out += b"T"
@@ -281,7 +279,7 @@ def _write_decimal(out: bytearray, value: Decimal) -> None:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise CodecError(f"decimal {value} in a table is not a finite number")
-    # The bound comes first: Decimal("1E999999") must not become an integer of a million digits.
+    # Check the bound first: Decimal("1E999999") must not become an integer of a million digits.
     if not -255 <= exponent <= 10 or len(digits) > 10:
         raise CodecError(f"decimal {value} in a table needs more than 32 bits and 255 places")
     unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
