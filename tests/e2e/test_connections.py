@@ -45,6 +45,7 @@ from holtmq.amqp.methods import (
 from holtmq.auth.passwords import hash_password
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 
 pytestmark = pytest.mark.e2e
@@ -319,6 +320,28 @@ def test_an_unknown_vhost_is_refused(raw: Raw) -> None:
     assert close == ConnectionClose(530, "NOT_ALLOWED - vhost nope not found", 10, 40)
 
 
+def test_a_client_in_its_handshake_is_sent_away_when_clients_are_refused(
+    broker: TestBroker, raw: Raw, connect: Connect
+) -> None:
+    peer = raw(bare=True)
+    peer.socket.sendall(PROTOCOL_HEADER)
+    peer.expect(ConnectionStart)
+    peer.send(0, ConnectionStartOk({}, "PLAIN", b"\0guest\0guest"))
+    peer.expect(ConnectionTune)
+    broker.call(lambda node: node.amqp.refuse("the owner is elsewhere"))
+    try:
+        peer.send(0, ConnectionTuneOk(0, 0, 0))
+        peer.send(0, ConnectionOpen("/"))
+
+        peer.expect(ConnectionOpenOk)
+        assert "the owner is elsewhere" in peer.expect_close().reply_text
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            connect()
+    finally:
+        broker.call(lambda node: node.amqp.refuse(""))
+    connect().channel().close()
+
+
 def test_a_vhost_without_permissions_is_refused(broker: TestBroker, connect: Connect, name: str) -> None:
     user(broker, name, vhost=name)
 
@@ -528,11 +551,15 @@ def test_settled_messages_give_their_disk_back_while_publishers_are_blocked(
         get_soon(consumer, name)
     before = broker.call(lambda node: node.journal.stats().bytes_on_disk)
 
-    alarm(broker, "low on disk")
-    broker.call(lambda node: node.checkpoint_if_due())
-    alarm(broker, "")  # a blocked connection could not be closed
+    def relieved(node: Node) -> bool:
+        """As housekeeping does; what the older of two checkpoints needs is given back by the next one."""
+        node._relieved_at = -math.inf
+        node.checkpoint_if_due()
+        return node.journal.stats().bytes_on_disk < before / 2
 
-    eventually(lambda: broker.call(lambda node: node.journal.stats().bytes_on_disk) < before / 2)
+    alarm(broker, "low on disk")
+    eventually(lambda: broker.call(relieved))
+    alarm(broker, "")  # a blocked connection could not be closed
 
 
 def test_a_connection_that_starts_to_publish_during_an_alarm_is_blocked(

@@ -62,7 +62,7 @@ class AmqpServer:
         broker.on_expelled = self.expel
         self.alarm = ""  # why publishers are paused; empty: they are not
         self._waiting_for_journal: set[AmqpProtocol] = set()
-        self._refusal = ""  # why password logins are refused; empty: they are not
+        self.refusal = ""  # why clients are sent away; empty: they are not
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,8 +108,8 @@ class AmqpServer:
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))
 
     def refuse(self, reason: str) -> None:
-        """Close open connections and refuse password logins; an empty ``reason`` allows them again."""
-        self._refusal = reason
+        """Close open connections and refuse new ones; an empty ``reason`` admits clients again."""
+        self.refusal = reason
         if reason:
             self.expel(reason, lambda vhost, user: True)
             self.wake()
@@ -162,8 +162,8 @@ class AmqpServer:
         except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
         if connection.phase is Phase.HANDSHAKE:
-            if self._refusal:
-                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self._refusal))
+            if self.refusal:
+                connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self.refusal))
             else:
                 connection.handshake.checked(user)
             self.wake()
@@ -451,7 +451,10 @@ class AmqpProtocol(asyncio.Protocol):
 
     def opened(self) -> None:
         """The handshake is done."""
-        self._received_at = self._sent_at = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._received_at = self._sent_at = loop.time()
+        if self._server.refusal:  # it began before the refusal, or logged in by certificate
+            loop.call_soon(self._server.refuse, self._server.refusal)
         log.debug("connection open", extra={"peer": self.peer, "user": self.connection.user_name})
 
     def channel_failed(self, number: int, error: AmqpError) -> None:
