@@ -78,7 +78,7 @@ class Acked(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Retention: these partitions now start at these positions."""
+    """These partitions now start at these positions, by retention or because they were cleared."""
 
     partitions: "array[int]"  # "I"
     firsts: "array[int]"  # "Q"
@@ -104,7 +104,7 @@ class PartitionsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class IdsGiven:
-    """Ids of messages that were assigned before the push."""
+    """Message ids that were assigned before the push."""
 
     ids: tuple[tuple[int, str], ...]  # (offset, message id)
 
@@ -122,7 +122,7 @@ class GroupStarted:
     """Where a group starts in partitions without a cursor: all of them, or the named one."""
 
     name: str
-    group: int  # its number in this queue; a new number makes a new group
+    group: int  # its number in this queue; a new number creates a new group
     start_us: int
     partition: str | None = None
     conflates: bool = False

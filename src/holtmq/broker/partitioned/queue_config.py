@@ -18,7 +18,7 @@ OptionValue = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Options of one queue. None means "not set", where that differs from every value.
+    """Options of one queue. None means "not set".
 
     Seconds are ``int | float`` so that a whole number is returned, and restored, as it was given.
     """

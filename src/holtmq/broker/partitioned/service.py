@@ -313,7 +313,7 @@ class PartitionedService:
         return queue, outcomes
 
     def queues_of_lease(self, lease_id: str) -> list[str]:
-        """The names of the queues in which a lease may hold something."""
+        """The names of the queues in which a lease may hold messages."""
         return [queue.name for queue in self._popping.homes(lease_id)]
 
     def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:

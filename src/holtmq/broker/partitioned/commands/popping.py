@@ -88,7 +88,7 @@ class Popping:
                 wrote = self._join(request, queue, scope, now) or wrote
                 found = self._claim(queue, request, limit, most, left, now)
             except BaseException:
-                line.offer(queue)  # its messages are still there
+                line.offer(queue)  # nothing was delivered
                 raise
             if not found:
                 line.empty(queue)

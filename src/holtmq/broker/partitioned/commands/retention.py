@@ -1,7 +1,7 @@
 """Deciding what a queue drops: by age, by age once all groups have settled it, by waiting too long.
 
 Owns: the three limits and their order. Works in bounded steps: each call continues where the last one
-stopped, so that one call never visits all of many partitions. Must not touch: clocks, bodies.
+stopped, so that no call visits too many partitions. Must not touch: clocks, bodies.
 """
 
 from array import array

@@ -102,7 +102,7 @@ class Group:
             return
         self.start_us = start_us
         self._start_offset = None
-        self.lined_up = False  # the start decides which partitions without a cursor have messages
+        self.lined_up = False  # other partitions may be claimable now
 
     def cursor(self, partition: int) -> int | None:
         """The first position this group has not settled; None when it does not read this partition."""

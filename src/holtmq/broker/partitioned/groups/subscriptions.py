@@ -25,7 +25,7 @@ from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue_config import US
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# A later time, converted to another zone or rounded up, could be past the year 9999, which has no ISO form.
+# A later time, converted to another zone or rounded up, could exceed the last year of ``datetime``.
 _LAST_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _FIRST).days * 86_400 * US
 
 

@@ -136,7 +136,7 @@ class MessageLog:
     def append(
         self, positions: Sequence[int], created_us: int, partitions: "array[int]", fingerprints: "array[int]"
     ) -> None:
-        """Add rows; the first is created at ``created_us``, each next one microsecond later."""
+        """Add rows; the first is created at ``created_us``, each next one a microsecond later."""
         done, count = 0, len(partitions)
         while done < count:
             rows = self.next_offset & _MASK

@@ -54,10 +54,7 @@ class RangeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A filter on the rows of a range; blank and None match all. ``to_us`` is exclusive.
-
-    Times are creation times, unless the reading function says otherwise.
-    """
+    """A row filter; blank and None match all. Times are of creation unless stated; ``to_us`` is exclusive."""
 
     partition: str = ""
     from_us: int | None = None

@@ -39,8 +39,7 @@ class WaitingLine:
         self._wide: dict[_Wide, _Line] = {}
         self._dirty: dict[_Key, None] = {}
         self._dirty_wide: dict[_Wide, None] = {}
-        # Planned wake-ups, each earlier than the one before. Later ones stay planned and are not planned
-        # again: otherwise every earlier wake-up would add another later one.
+        # Planned wake-ups, each earlier than the one before. All are kept, so that none is planned twice.
         self._planned: dict[tuple[str, str], list[float]] = {}
         self._planned_wide: dict[_Wide, list[float]] = {}
         self._watchers: dict[str, list[Callable[[], None]]] = {}  # by queue: readers without a group
@@ -168,7 +167,7 @@ class WaitingLine:
             tell()
 
     def wake_all(self) -> None:
-        """Mark every waiter, after pops were paused."""
+        """Wake every waiter: pops are no longer paused."""
         for member in self._members:
             self._tell_members(member)
         for key in self._lines:
