@@ -1,1 +1,1 @@
-"""Partitioned queues: one log each, consumer groups with cursors, leases with a clock. See service.py."""
+"""Partitioned queues: one log each, consumer groups with cursors, leases that expire. See service.py."""

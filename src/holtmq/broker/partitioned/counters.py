@@ -1,4 +1,4 @@
-"""Counters of the partitioned queues: they only go up, rates are derived by whoever reads them.
+"""Counters of the partitioned queues. They only go up; readers derive rates from them.
 
 Owns: one set of counters per queue name. Must not touch: clocks, wire names.
 """
@@ -32,8 +32,8 @@ class QueueTally:
         self.pop_requests = self.pop_messages = self.pop_empty = 0
         self.ack_requests = self.ack_success = self.ack_failed = 0
         self.transactions = self.dead_letters = 0
-        self.retained = self.evicted = 0  # messages that retention and eviction took
-        self.retained_completed = 0  # that completed retention took; not among the retained
+        self.retained = self.evicted = 0  # messages removed by retention and by eviction
+        self.retained_completed = 0  # removed by completed retention; not counted in ``retained``
         self.partitions_created = self.partitions_deleted = 0
         self.lag_sum_us = self.lag_max_us = 0  # age of the oldest message of each delivery
 
@@ -51,17 +51,17 @@ class QueueTally:
 
 
 class QueueCounters:
-    """The counters of all queues; a deleted queue's go with it, but stay in the totals."""
+    """The counters of all queues. A deleted queue's counters are removed but stay in the totals."""
 
     __slots__ = ("_gone", "_used", "queues")
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueTally] = {}
         self._used: set[str] = set()
-        self._gone = QueueTally()  # of queues that were deleted: a sum that falls would be read as a restart
+        self._gone = QueueTally()  # sum over deleted queues: a total that falls would look like a restart
 
     def of(self, queue: str) -> QueueTally:
-        """The counters of one queue, to be changed."""
+        """The counters of one queue, for the caller to change."""
         self._used.add(queue)
         found = self.queues.get(queue)
         if found is None:
@@ -69,7 +69,7 @@ class QueueCounters:
         return found
 
     def take_used(self) -> set[str]:
-        """The queues whose counters were asked for since the last call."""
+        """The queues whose counters were requested since the last call."""
         used, self._used = self._used, set()
         return used
 

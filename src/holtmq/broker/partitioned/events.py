@@ -1,7 +1,7 @@
-"""What can durably happen to a partitioned queue, and each event as bytes.
+"""The durable events of a partitioned queue, and their encoding.
 
-Owns: the event values and their encoding; the hot three (push, ack, trim) by struct, the rare ones by
-msgpack. Must not touch: state; applying is the queue's. State is the fold of these, in order.
+Owns: the event types and their bytes: struct for the three hot ones (push, ack, trim), msgpack for the rare
+ones. Must not touch: state. The queue applies events; its state is their fold, in order.
 """
 
 from array import array
@@ -21,12 +21,12 @@ from holtmq.broker.partitioned.queue_config import QueueConfig
 
 
 class UnreadableEvent(BrokerError):
-    """Bytes that are not an event of this version: the journal is newer, or damaged."""
+    """Bytes that this version cannot decode as an event: the journal is newer, or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueConfigured:
-    """The queue exists with these options; the first one creates it."""
+    """The queue has these options; the first such event creates it."""
 
     name: str
     namespace: str
@@ -37,15 +37,15 @@ class QueueConfigured:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
-    """Queue, messages, groups and dead letters are gone."""
+    """The queue, its messages, groups and dead letters were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """A run of new messages; the caller's record carries their bodies beside this."""
+    """New messages at consecutive offsets; their bodies are separate records of the same batch."""
 
     first_offset: int
-    created_us: int  # of the first; each next one is a microsecond younger
+    created_us: int  # of the first; each next message is one microsecond later
     partitions: "array[int]"  # "I": partition index of each
     fingerprints: "array[int]"  # "Q": of (partition, transaction id)
     new_partitions: tuple[str, ...] = ()  # take the next free indexes, in this order
@@ -61,35 +61,35 @@ class Filed:
 
 
 class Acked(msgspec.Struct, frozen=True, gc=False):
-    """A group's progress in one partition, however it came about: ack, nack, auto-ack, eviction."""
+    """A group's progress in one partition, by ack, nack, auto-ack or eviction."""
 
     group: int
     partition: int
     cursor: int  # everything below is settled
     retry_count: int
     at_us: int
-    hold_until_us: int = 0  # a nacked head waits until then
+    hold_until_us: int = 0  # a nacked head is not redelivered before this time
     released: bool = False
     dead_letters: tuple[Filed, ...] = ()
-    # For the live lease only, which no restart survives; never encoded.
+    # For the live lease only; never encoded, because leases end at a restart.
     answers: Answers | None = None
-    error: str | None = None  # why the head failed that comes again
+    error: str | None = None  # why the head failed, if it will be redelivered
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Retention: these partitions now start at these positions."""
+    """These partitions now start at these positions, by retention or because they were cleared."""
 
     partitions: "array[int]"  # "I"
     firsts: "array[int]"  # "Q"
-    # For the counters of who decided it; never encoded.
-    completed: int = field(default=0, compare=False)  # of the messages: read by all, then old enough
-    overdue: int = field(default=0, compare=False)  # waited too long
+    # For counters only; never encoded.
+    completed: int = field(default=0, compare=False)  # messages removed by completed retention
+    overdue: int = field(default=0, compare=False)  # messages that waited too long
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDeleted:
-    """One message is gone, its id is free again; its position stays."""
+    """One message was deleted. Its transaction id may be reused; its position remains as a hole."""
 
     partition: int
     position: int
@@ -97,32 +97,32 @@ class MessageDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsDeleted:
-    """Empty partitions are gone. Their indexes are not used again; their names are."""
+    """Empty partitions were deleted. Their names may be reused, their indexes are not."""
 
     partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class IdsGiven:
-    """Messages that were promised an id before they were pushed."""
+    """Message ids that were assigned before the push."""
 
     ids: tuple[tuple[int, str], ...]  # (offset, message id)
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOut:
-    """How often a group has been given the head of each of these partitions, settled or not."""
+    """How often the head of each of these partitions has been delivered to a group."""
 
     group: int
-    rows: tuple[tuple[int, int, int], ...]  # (partition, attempt, end of what was handed out)
+    rows: tuple[tuple[int, int, int], ...]  # (partition, attempt, end of the delivered positions)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStarted:
-    """Where a group starts on partitions it has no cursor for: all of them, or the one named."""
+    """Where a group starts in partitions without a cursor: all of them, or the named one."""
 
     name: str
-    group: int  # its number in this queue; a new number makes a new group
+    group: int  # its number in this queue; a new number creates a new group
     start_us: int
     partition: str | None = None
     conflates: bool = False
@@ -135,7 +135,7 @@ class GroupDeleted:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """The group reads on from this queue-wide offset, in one partition or in all there are now."""
+    """The group continues from this queue-wide offset, in one partition or in all current ones."""
 
     group: int
     offset: int
@@ -149,7 +149,7 @@ class DeadLettersRemoved:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """A group's first choice of start; blank fields mean "any"."""
+    """A group's recorded start for a scope; blank fields mean "any"."""
 
     group: str
     queue: str
@@ -169,7 +169,7 @@ class SubscriptionMoved:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionsForgotten:
-    """Records dropped: of a group, of a queue, or of a group on a queue; blank means "any"."""
+    """Records of a group, of a queue, or of a group on a queue were deleted; blank means "any"."""
 
     group: str
     queue: str
@@ -228,7 +228,7 @@ _encode_rare: Final = msgspec.msgpack.Encoder().encode
 
 
 def encode(queue: int, event: Event) -> bytes:
-    """One event as bytes that say their own length; concatenate to make a record of several."""
+    """One event as length-prefixed bytes; concatenate them for a record of several events."""
     if isinstance(event, Acked):
         tail = _encode_rare(event.dead_letters) if event.dead_letters else b""
         fields = _HEAD_AND_ACK.pack(
@@ -262,7 +262,7 @@ def encode_all(queue: int, events: Iterable[QueueEvent]) -> bytes:
 
 
 def decode_all(data: bytes) -> list[tuple[int, Event]]:
-    """(queue number, event) pairs, in order. Anything cut or unknown raises ``UnreadableEvent``."""
+    """(queue number, event) pairs, in order. Truncated or unknown data raises ``UnreadableEvent``."""
     events: list[tuple[int, Event]] = []
     view, at = memoryview(data), 0
     while at < len(data):
@@ -298,6 +298,6 @@ def _decode(kind: int, body: memoryview) -> Event:
         return Trimmed(from_bytes("I", body[: 4 * count]), from_bytes("Q", body[4 * count :]))
     event = _RARE[kind]
     unknown = set(msgspec.msgpack.decode(body, type=dict[str, msgspec.Raw])).difference(_FIELDS[kind])
-    if unknown:  # a dataclass is decoded without a look at what else is there
+    if unknown:  # msgspec ignores unknown fields when it decodes a dataclass
         raise ValueError(f"{event.__name__} has unknown fields: {', '.join(sorted(unknown))}")
     return msgspec.msgpack.decode(body, type=event)

@@ -1,8 +1,8 @@
-"""A partitioned queue: one sequence of messages, partitions as indexes into it, groups reading them.
+"""A partitioned queue: one sequence of messages, partitions as indexes into it, and consumer groups.
 
-Owns: the queue's state, and ``apply``, the only way to change what is durable. The ``decide_*`` functions of
-the neighbouring modules read this state and return events; applying the same events in the same order gives
-the same queue. Must not touch: bodies, clocks, files, wire names.
+Owns: the queue's state, and ``apply``, the only way to change durable state. The ``decide_*`` functions of
+other modules read this state and return events; applying the same events in the same order gives the same
+queue. Must not touch: bodies, clocks, files, wire names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,15 +33,15 @@ from holtmq.broker.partitioned.log.identifiers import message_id
 from holtmq.broker.partitioned.log.leaving import GivenIds, forget_partitions, let_go_under_lease, trim
 from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, MessageLog, Partition
 
-# (offset, journal position) -> the message's transaction id; None when its body is gone.
+# (offset, journal position) -> the message's transaction id; None when it cannot be read.
 TransactionIdReader = Callable[[int, int], str | None]
 
-SCAN_MAX = 4096  # messages looked at on each side of a cursor for an id that dedup no longer remembers
+SCAN_MAX = 4096  # messages searched on each side of a cursor for an id that left the dedup window
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a pop got. ``events`` (auto-ack only) must be applied at once, before the next command."""
+    """The result of a claim. ``events`` (auto-ack only) must be applied before the next command."""
 
     deliveries: list[Delivery]
     events: tuple[Acked, ...] = ()
@@ -53,15 +53,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A renewed lease: how many partitions it covers, and until when; 0 says why it could not be."""
+    """The result of renewing a lease: how many partitions were renewed, and their earliest expiry."""
 
     renewed: int
     expires_at: float | None
-    known: bool  # the lease existed here; with 0 renewed it had expired
+    known: bool  # the lease exists; if nothing was renewed, it has expired
 
 
 class PartitionedQueue:
-    """See the module. ``number`` names the queue in events and ids and is never reused."""
+    """State of one queue. ``number`` identifies it in events and ids and is never reused."""
 
     def __init__(
         self,
@@ -88,14 +88,12 @@ class PartitionedQueue:
         self.given_ids = GivenIds()
         self.dedup = DedupIndex(self.log, max_dedup_entries)
         self.fingerprint = fingerprint
-        self.progress = 0  # grows whenever something may have made room: acks, trims, seeks, deletions
-        self.trim_hand = 0  # where the next retention step starts its round over the partitions
-        self.room: tuple[int, int] | None = None  # (progress it was counted at, pushes still allowed)
+        self.progress = 0  # grows when something may have made room: acks, trims, deletions
+        self.trim_hand = 0  # the partition that retention visited last
+        self.room: tuple[int, int] | None = None  # (progress when counted, offset up to which pushes fit)
         self._read_transaction_id = read_transaction_id
         self._numbered: dict[int, Group] = {}
         self._woken: set[str] = set()
-
-    # -- live commands: leases, which no restart survives ----------------------------------------
 
     def claim(
         self,
@@ -109,9 +107,9 @@ class PartitionedQueue:
         lease_seconds: float | None = None,
         auto_ack: bool = False,
     ) -> Claim:
-        """Hand out the next messages, of one partition or of any. The group must have joined.
+        """Claim the next messages, of one partition or of any. The group must have joined.
 
-        Nothing claimable, or an unknown partition, is an empty claim and no error.
+        If nothing is claimable or the partition is unknown, the claim is empty.
         """
         reader = self.groups.get(group)
         if reader is None:
@@ -138,14 +136,14 @@ class PartitionedQueue:
             delivery.lease.delivered(transaction_ids, delivery.positions)
 
     def leave_out(self, group: str, delivery: Delivery) -> None:
-        """A partition of a claim that is not handed out after all: the next pop may have it."""
+        """Return one partition of a claim that is not delivered after all; the next pop may claim it."""
         reader = self.groups[group]
         if delivery.lease is not None:
             reader.leases.give_back(delivery.partition)
         self._offer(reader, delivery.partition)
 
     def extend(self, lease_id: str, seconds: float, now: float) -> Extension:
-        """Renew every partition held under a lease; an expired one cannot be revived."""
+        """Renew every partition held under a lease; an expired lease cannot be renewed."""
         renewed, known = 0, False
         expires_at: float | None = None
         for group in self.groups.values():
@@ -157,19 +155,17 @@ class PartitionedQueue:
         return Extension(renewed, expires_at, known)
 
     def knows_lease(self, lease_id: str) -> bool:
-        """Whether anything is held under this id, or was and nobody has noticed its end."""
+        """Whether a lease with this id exists, including expired ones that were not removed yet."""
         return any(group.leases.knows(lease_id) for group in self.groups.values())
 
     def release(self, group: str, partition: int, lease_id: str) -> bool:
-        """Give a lease back untouched: the answer to its worker could not be sent. Whether it was there."""
+        """Release a lease without settling anything; return whether it existed."""
         reader = self.groups.get(group)
         if reader is None or not reader.leases.has(partition, lease_id):
             return False
         reader.leases.give_back(partition)
         self._offer(reader, partition)
         return True
-
-    # -- time and waking -------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When ``advance`` next has something to do: a lease, delay, window or hold ends."""
@@ -179,21 +175,19 @@ class PartitionedQueue:
         )
 
     def advance(self, now: float) -> set[str]:
-        """Let time pass; the groups for which a partition may have become claimable."""
+        """Process deadlines; return the groups for which a partition may have become claimable."""
         return {name for name, group in self.groups.items() if group.advance(now)}
 
     def take_woken(self) -> set[str]:
-        """Groups that may have become claimable by what was applied since the last call."""
+        """Groups that may have something to claim because of events since the last call."""
         woken = self._woken
         if woken:
             self._woken = set()
         return woken
 
-    # -- durable changes -------------------------------------------------------------------------
-
     def apply(self, event: QueueEvent, positions: Sequence[int] = ()) -> None:
-        """Make an event true. ``positions`` are the journal positions of a push's messages, which nobody
-        gets before ``show``."""
+        """Apply an event. ``positions`` are the journal positions of a push's messages, which stay invisible
+        until ``show``."""
         match event:
             case Pushed():
                 self._pushed(event, positions)
@@ -226,13 +220,13 @@ class PartitionedQueue:
                 self.namespace, self.task, self.config = event.namespace, event.task, event.config
                 self.room = None
                 for group in self.groups.values():
-                    group.lined_up = False  # delays and windows may have changed: look at all again
+                    group.lined_up = False  # delays and windows may have changed: check all partitions again
                     self._woken.add(group.name)
             case QueueDeleted():
-                pass  # whoever holds the queue drops it
+                pass  # the store drops the queue
 
     def relocate(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
-        """Compaction moved these messages' bodies."""
+        """Record the new positions of bodies that compaction moved."""
         self.log.relocate(offsets, positions)
         for offset, position in zip(offsets, positions, strict=True):
             self.dead_letters.relocate(offset, position)
@@ -255,7 +249,7 @@ class PartitionedQueue:
                 partitions[index].offsets.append(offset)
 
     def show(self, event: Pushed) -> None:
-        """What was pushed is there to be claimed."""
+        """Make pushed messages visible: their record is durable."""
         indexes = event.partitions
         self.log.durable_end = event.first_offset + len(indexes)
         touched = (indexes[0],) if indexes.count(indexes[0]) == len(indexes) else set(indexes)
@@ -338,7 +332,7 @@ class PartitionedQueue:
         group.start(event.start_us, event.partition)
         if event.partition in self.indexes:
             group.offer(self.indexes[event.partition])
-        self.room = None  # more may be waiting now than was counted
+        self.room = None  # more messages may be unsettled now than were counted
         self._woken.add(group.name)
 
     def _sought(self, event: Sought) -> None:
@@ -357,16 +351,14 @@ class PartitionedQueue:
         self._woken.add(group.name)
 
     def adopt(self, group: Group) -> None:
-        """Take over a group from a checkpoint."""
+        """Add a group restored from a checkpoint."""
         self.groups[group.name] = self._numbered[group.number] = group
 
-    # -- looking things up -----------------------------------------------------------------------
-
     def find(self, partition: int, transaction_id: str, near: int | None = None) -> int | None:
-        """Position of a message by its transaction id; None when there is none (any more, or in sight yet).
+        """Position of a message by its transaction id; None when it is not stored or not visible yet.
 
-        Inside the dedup window this is one look-up. Beyond it, fingerprints around ``near`` (a cursor; by
-        default the newest message) are compared, ``SCAN_MAX`` each way.
+        Inside the dedup window this is one lookup. Beyond it, fingerprints around ``near`` (a cursor; by
+        default the newest message) are compared, ``SCAN_MAX`` in each direction.
         """
         if partition >= len(self.partitions):
             return None
@@ -382,7 +374,7 @@ class PartitionedQueue:
         shown = where.position_of(durable_end) - where.first
         middle = shown if near is None else min(max(near - where.first, 0), shown)
         for row in _outward(middle, shown):
-            offset = where.offsets[row]  # a hole's fingerprint is nobody's
+            offset = where.offsets[row]  # a hole's fingerprint matches no id
             if self.log.fingerprint(offset) == wanted and self.carries(offset, transaction_id):
                 return where.first + row
         return None
@@ -390,7 +382,7 @@ class PartitionedQueue:
     def carries(self, offset: int, transaction_id: str) -> bool:
         """Whether a message with the id's fingerprint really has the id.
 
-        A body that retention took cannot be asked; then 60 equal bits are believed.
+        If the body is gone or unreadable, the 60-bit fingerprint is trusted.
         """
         if self.log.partition(offset) == GONE:
             return True
@@ -405,11 +397,11 @@ class PartitionedQueue:
         return where.offsets[position - where.first]
 
     def id_of(self, offset: int, created_us: int) -> str:
-        """The id a client knows a message by."""
+        """The message id that clients see."""
         return self.given_ids.get(offset) or message_id(self.number, offset, created_us)
 
     def live_positions(self) -> Iterator[int]:
-        """Journal positions that must be kept: stored messages, and dead letters that outlived theirs."""
+        """Journal positions that must be kept: those of stored messages and of dead letters."""
         for offset in self.log.live_offsets(0, self.log.next_offset):
             yield self.log.position(offset)
         for letter in self.dead_letters:

@@ -1,4 +1,4 @@
-"""What a partitioned queue was told to do: its options, their defaults, and how changes merge.
+"""The options of a partitioned queue, their defaults, and how changes merge.
 
 Owns: the meaning of "unset", "zero" and "explicitly false" for every option. Must not touch: the wire's
 spelling of option names (an edge translates them) and the queue's contents.
@@ -18,9 +18,9 @@ OptionValue = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Options of one queue; None marks one whose mere being set changes the rules.
+    """Options of one queue. None means "not set".
 
-    Seconds are ``int | float`` so that a whole number is echoed, and restored, as it was given.
+    Seconds are ``int | float`` so that a whole number is returned, and restored, as it was given.
     """
 
     lease_seconds: int | float = 300
@@ -46,12 +46,12 @@ class QueueConfig:
 
     @property
     def files_dead_letters(self) -> bool:
-        """Filed unless both switches were thrown: clients that send neither still expect the DLQ."""
+        """True unless both options are explicitly false: clients that send neither expect the DLQ."""
         return self.dead_letter_queue is not False or self.dlq_after_max_retries is not False
 
     @property
     def files_evicted(self) -> bool:
-        """Overdue messages are filed only on request, since most callers want them gone."""
+        """Evicted messages become dead letters only on request: most callers want them dropped."""
         return self.dead_letter_queue is True
 
     @property
@@ -72,7 +72,7 @@ class QueueConfig:
 
     @property
     def priority_order(self) -> int:
-        """Sort key among queues of one namespace or task pop: higher priority first."""
+        """Sort key for a pop over a namespace or task: higher priority first."""
         return -self.priority
 
 
@@ -81,13 +81,13 @@ _FLAGS: Final = frozenset(
     {"retention_enabled", "encryption_enabled", "dead_letter_queue", "dlq_after_max_retries"}
 )
 _COUNTS: Final = frozenset({"retry_limit", "retry_delay_ms", "max_size", "priority"})
-_MOST_SECONDS: Final = 3_153_600_000  # a hundred years: added to a time of day, still 64 bits of µs
+_MOST_SECONDS: Final = 3_153_600_000  # a hundred years: now plus this, in µs, still fits 64 bits
 _MOST_COUNT: Final = 1 << 50
 OPTION_NAMES: Final = tuple(field.name for field in fields(QueueConfig))
 
 
 def merge(current: QueueConfig, changes: Mapping[str, OptionValue]) -> QueueConfig:
-    """``current`` with ``changes``; None restores a default, zero is a real value, strangers are ignored.
+    """``current`` with ``changes``; None restores a default, zero is a value, unknown names are ignored.
 
     To replace instead of merging, pass ``QueueConfig()`` as ``current``.
     """
@@ -118,6 +118,6 @@ def _checked(name: str, value: OptionValue) -> OptionValue:
 
 
 def names_of(queue: str) -> tuple[str, str]:
-    """Namespace and task of a queue that nobody configured: the first two pieces of a dotted name."""
+    """Namespace and task of a queue created by a push: the first two parts of a dotted name."""
     namespace, dot, rest = queue.partition(".")
     return (namespace, rest.partition(".")[0]) if dot else ("", "")

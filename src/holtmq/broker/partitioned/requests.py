@@ -1,6 +1,6 @@
-"""What an edge asks of partitioned queues and what it gets: plain values, no wire names.
+"""Requests from the edges to partitioned queues, and the answers: plain values, no wire names.
 
-Owns: the shapes of requests and answers. Must not touch: state.
+Owns: the types of requests and answers. Must not touch: state.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class PushItem(NamedTuple):
 
 
 class PushResult(NamedTuple):
-    """Where a message is; for a duplicate, where the original is."""
+    """The address of a stored message; for a duplicate, that of the original."""
 
     queue: int
     partition: int
@@ -32,7 +32,7 @@ class PushResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """Who wants how much from where. Without a queue: from all of a namespace and/or task."""
+    """One pop. Without a queue it reads all queues of a namespace and/or task."""
 
     lease_id: str
     queue: str = ""
@@ -46,12 +46,12 @@ class PopRequest:
     auto_ack: bool = False
     conflates: bool = False
     start: StartRequest = field(default_factory=lambda: StartRequest(explicit=False))
-    reader: str = ""  # who asks, where not every queue is theirs to read
+    reader: str = ""  # the user, if it may not read every queue
     may_read: Callable[[str], bool] | None = None
 
 
 class Run(NamedTuple):
-    """Messages of one partition, in order, with the rows and bodies behind them."""
+    """Messages of one partition, in order, with their log rows and bodies."""
 
     queue: PartitionedQueue
     delivery: Delivery
@@ -61,7 +61,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """What a pop got. ``waits``: for the journal, because it wrote."""
+    """The result of a pop. ``waits``: it wrote records, so the answer must wait for the journal."""
 
     request: PopRequest
     runs: list[Run]
@@ -73,7 +73,7 @@ class Popped:
 
 
 class Waiter:
-    """A pop that waits. Either ``deliver`` is called, once, or ``give_up`` when the node stops."""
+    """A waiting pop. ``deliver`` is called once, or ``give_up`` if the pop fails or the node stops."""
 
     __slots__ = ("deliver", "done", "give_up", "request")
 
@@ -89,8 +89,8 @@ class Waiter:
         self.done = False
 
     def end(self) -> None:
-        """It was served, or withdrawn. What it would have called mostly holds on to it, and to what was
-        handed out: let go of here, or it all waits for the garbage collector."""
+        """Mark it as served or withdrawn. The callbacks usually refer back to the waiter and to the delivered
+        messages: dropping them here breaks the cycle, so that memory is freed without the collector."""
         self.done = True
         self.deliver, self.give_up = _ignore, _nothing
 

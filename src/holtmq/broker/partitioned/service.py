@@ -1,8 +1,8 @@
-"""Partitioned queues at work: push, pop, ack, transaction, each decided, written and applied in one step.
+"""The commands of partitioned queues: push, pop, ack; each is decided, written and applied in one step.
 
-Owns: which commands a queue gets and in which order; who is woken by what is the waiting line's. Must not
-touch: wire names, clocks (``now`` comes in), durability of answers: after a command the edge answers when the
-journal says so (``journal.on_durable``).
+Owns: the order of commands on a queue (``WaitingLine`` decides which pops are woken). Must not touch: wire
+names, clocks (``now`` is a parameter), the durability of answers: after a command the edge waits for
+``journal.on_durable`` before it answers.
 """
 
 from collections.abc import Sequence
@@ -53,14 +53,14 @@ _push_result = partial(tuple.__new__, PushResult)  # a third of the time of the 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the node's configuration says about partitioned queues."""
+    """The node's configuration of partitioned queues."""
 
     lookback: float = 4.0
     default_mode: str = ""
 
 
 class PartitionedService:
-    """See the module. One per node, on the loop's thread."""
+    """All commands on partitioned queues. One per node, on the event loop's thread."""
 
     def __init__(self, journal: Journal, settings: Settings | None = None) -> None:
         self.journal = journal
@@ -83,12 +83,10 @@ class PartitionedService:
         self._firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None
 
-    # -- push ------------------------------------------------------------------------------------
-
     def push(self, items: Sequence[PushItem], now: float, one_each: bool = False) -> list[PushResult] | None:
-        """Store messages, over any number of queues, as one step; None: kept in the spool instead.
+        """Store messages, in any number of queues, as one step; None: they went to the spool instead.
 
-        ``one_each``: each came with a request of its own.
+        ``one_each``: each item came in its own request.
         """
         if not items:
             return []
@@ -98,21 +96,23 @@ class PartitionedService:
         return self._store_all(items, now, one_each=one_each)
 
     def drain_spool(self, now: float) -> bool:
-        """Push the spool's oldest, if it may go; whether more of it can follow at once."""
+        """Push the spool's oldest messages if pushes are enabled; return whether to continue at once."""
         if self.spool.pushes_spooled or not len(self.spool):
             return False
         items, count = self.spool.head()
         try:
             self._store_all(items, now, [self.spool.gone(count)])
         except LimitReached:
-            return False  # a full queue: everything behind it waits, for order's sake
+            return False  # a full queue: everything behind it waits, to keep the order
         return len(self.spool) > 0
 
     def push_with(
         self, items: Sequence[PushItem], now: float, work_records: Sequence[StateRecord]
     ) -> list[int]:
-        """Store messages for which room was asked, and records of work queues, as one step; where the latter
-        are."""
+        """Store messages whose size limit was already checked, and work queues' records, as one step.
+
+        Returns the journal positions of the work records.
+        """
         if self.spool.holds:
             return self.store.commit((), state_records=self.spool.records(items), work_records=work_records)
         changes: list[Change] = []
@@ -121,7 +121,7 @@ class PartitionedService:
         decided = self.decide_pushes(items, now, changes, records, bodies, limited=False)
         work_positions = self.store.commit(changes, records, bodies, work_records=work_records)
         for name, mine, decision in decided:
-            self._count(name, decision, len(mine), requests=len(mine))  # each was a publish of its own
+            self._count(name, decision, len(mine), requests=len(mine))  # each was its own publish
         return work_positions
 
     def _store_all(
@@ -149,7 +149,7 @@ class PartitionedService:
         limited: bool = True,
         apart: bool = False,
     ) -> list[Decided]:
-        """Decide pushes queue by queue; what they add to a commit is appended to the three lists."""
+        """Decide pushes queue by queue; append what must be committed to the three lists."""
         return [
             (name, mine, self._decide_push(name, mine, now, changes, records, bodies, limited, apart))
             for name, mine in _by_queue(items)
@@ -158,7 +158,7 @@ class PartitionedService:
     def results(
         self, items: Sequence[PushItem], decided: Sequence[Decided], one_each: bool = False
     ) -> list[PushResult]:
-        """The answers to pushes that were decided and have been committed, in the items' order."""
+        """The answers to pushes that have been committed, in the order of the items."""
         if len(decided) == 1:
             return self._results(*decided[0], one_each)
         answers = {
@@ -204,7 +204,7 @@ class PartitionedService:
         number, indexes, created = queue.number, queue.indexes, queue.log.created_us
         duplicates, event = decision.duplicates, decision.event
         self._count(name, decision, len(items), requests=len(items) if one_each else 1)
-        if event is not None and not duplicates:  # the hot case: offsets and times are a run
+        if event is not None and not duplicates:  # the hot case: offsets and times are consecutive
             created_from = event.created_us
             times = range(created_from, created_from + len(items))
             rows = zip(repeat(number), event.partitions, decision.offsets, times, repeat(False))
@@ -224,21 +224,19 @@ class PartitionedService:
     def push_from_amqp(
         self, queue: str, partition: str, transaction_id: str, payload: bytes, facts: AmqpFacts, now: float
     ) -> PushResult | None:
-        """A message that an exchange routed here; ``payload`` must be JSON."""
+        """Store a message that an exchange routed here; ``payload`` must be JSON."""
         results = self.push([PushItem(queue, partition, Body(transaction_id, payload, facts=facts))], now)
         return results[0] if results else None
 
-    # -- pop -------------------------------------------------------------------------------------
-
     def pop(self, request: PopRequest, now: float) -> Popped | None:
-        """Hand out what is there, under a lease or settled at once; None when there is nothing.
+        """Deliver available messages, under a lease or auto-acked; None when there are none.
 
-        A group's first pop records where it starts, whether it finds anything or not.
+        A group's first pop records where it starts, even if it finds nothing.
         """
         return None if self.spool.pops_paused else self._popping.pop(request, now)
 
     def record_deliveries(self) -> None:
-        """Write down how often what is out has been handed out; before a stop in good order."""
+        """Record the delivery counts of unsettled messages; called before a clean shutdown."""
         self._popping.marks.write()
 
     def matching(self, namespace: str, task: str) -> list[PartitionedQueue]:
@@ -246,26 +244,24 @@ class PartitionedService:
         return self._popping.matching(namespace, task)
 
     def forget_joined(self) -> None:
-        """Groups, queues or their records went away: the next pops look again."""
+        """Drop what pops have cached, after groups, queues or subscription records were deleted."""
         self._popping.forget_joined()
 
     def wait(self, waiter: Waiter, now: float) -> None:
-        """Serve the pop as soon as there is something for it."""
+        """Serve the pop as soon as there is a message for it."""
         self.line.add(waiter, now)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """The client is gone or its time is up."""
+        """Remove a waiting pop: the client disconnected or its timeout passed."""
         self.line.remove(waiter)
 
     def give_back(self, queue: PartitionedQueue, group: str, partition: int, lease_id: str) -> None:
-        """A holder leaves what it leased untouched: others may have it at once."""
+        """Release a lease without settling anything; other consumers may claim the partition at once."""
         if queue.release(group, partition, lease_id):
             self.line.given_back(queue)
 
-    # -- ack -------------------------------------------------------------------------------------
-
     def ack(self, requests: Sequence[AckRequest], now: float) -> list[AckAnswer]:
-        """Settle messages of any queues and groups; each has its own answer."""
+        """Settle messages of any queues and groups; each gets its own answer."""
         answers: list[AckAnswer | None] = [None] * len(requests)
         places: dict[tuple[int, str], list[int]] = {}
         for place, request in enumerate(requests):
@@ -292,7 +288,7 @@ class PartitionedService:
         refused = 0
         last: AckOutcome | None = None
         for outcome in outcomes:
-            if outcome is not last:  # equal answers are one object: most calls are done with one look
+            if outcome is not last:  # equal answers are one object, so most calls check only one
                 last = outcome
                 if not outcome.success:
                     refused = sum(1 for each in outcomes if not each.success)
@@ -306,7 +302,7 @@ class PartitionedService:
     def settle_clean(
         self, number: int, group: str, runs: Sequence[CleanRun], now: float
     ) -> tuple[PartitionedQueue, list[AckOutcome]] | None:
-        """Settle whole runs as completed, an outcome for each; None, and nothing done: use ``settle``."""
+        """Settle whole runs as completed, one outcome each; None: nothing was done, use ``settle``."""
         queue = self.store.by_number.get(number)
         decided = None if queue is None else decide_clean(queue, group, runs, now)
         if queue is None or decided is None:
@@ -317,11 +313,11 @@ class PartitionedService:
         return queue, outcomes
 
     def queues_of_lease(self, lease_id: str) -> list[str]:
-        """The names of the queues in which a lease may hold something."""
+        """The names of the queues in which a lease may hold messages."""
         return [queue.name for queue in self._popping.homes(lease_id)]
 
     def extend(self, lease_id: str, seconds: float | None, now: float) -> Extension:
-        """Renew a lease wherever it holds something; by default for a minute, or its queue's lease time."""
+        """Renew a lease in all its queues; by default for the queue's lease time, at least a minute."""
         renewed, known = 0, False
         expires_at: float | None = None
         for queue in self._popping.homes(lease_id):
@@ -332,10 +328,8 @@ class PartitionedService:
                 expires_at = found.expires_at if expires_at is None else min(expires_at, found.expires_at)
         return Extension(renewed, expires_at, known)
 
-    # -- time ------------------------------------------------------------------------------------
-
     def turn(self, now: float) -> None:
-        """Serve whoever was woken since the last turn."""
+        """Push timed messages that are due, then serve the pops woken since the last turn."""
         try:
             if self._firing.wanted:
                 self._firing.fire(now)
@@ -343,16 +337,16 @@ class PartitionedService:
             self.line.serve(now)
 
     def plan_timed(self) -> None:
-        """Have the node call when the next timed message is due; after a change and after a restart."""
+        """Schedule a call for when the next timed message is due; used after a change or a restart."""
         self._firing.plan()
 
     @property
     def has_retention(self) -> bool:
-        """Whether any queue lets go of messages by itself."""
+        """Whether any queue drops messages by age or size."""
         return bool(self.store.aging) or len(self.stream_limits) > 0
 
     def retain(self, now: float, *, eviction: bool = True, retention: bool = True) -> bool:
-        """One bounded step of retention and eviction over all queues; whether there may be more to do."""
+        """One bounded step of retention and eviction over all queues; return whether there may be more."""
         queues = dict(self.store.aging)
         if retention and self.stream_limits:
             named = (self.store.queues.get(name) for name in self.stream_limits.names())
@@ -386,7 +380,7 @@ class PartitionedService:
                 counters.evicted += event.overdue
 
     def drop_idle(self, now: float, days: int) -> bool:
-        """One bounded step of deleting empty partitions that nobody used; whether the pass goes on."""
+        """One bounded step of deleting idle, empty partitions; return whether the pass continues."""
         if self._sweep is None:
             self._sweep = IdleSweep(list(self.store.queues.values()))
         found = self._sweep.step(now, days * 86_400 * US)

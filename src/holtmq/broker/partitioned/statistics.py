@@ -1,8 +1,8 @@
-"""Figures about a partitioned queue: per queue, partition, group and message.
+"""Statistics of a partitioned queue: per queue, partition, group and message.
 
 Owns: what "pending", "processing" and "completed" mean when several groups read one partition.
-Must not touch: state. Costs O(1) for one partition or message, O(partitions) for the sums; those can be made
-in steps, between which the queue may change.
+Must not touch: state. Costs O(1) for one partition or message, O(partitions) for the sums. Sums can be
+computed in steps; the queue may change between two steps.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ Steps = Generator[None, None, T]
 
 
 class MessageState(Enum):
-    """A message as an operator sees it, over all groups."""
+    """The state of a message over all groups, for operators."""
 
     PENDING = "pending"
     PROCESSING = "processing"
@@ -30,7 +30,7 @@ class MessageState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """``total`` are stored messages: pending, processing and completed add up to it."""
+    """``total`` counts stored messages; pending, processing and completed add up to it."""
 
     total: int = 0
     pending: int = 0
@@ -41,7 +41,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """A group's place in one partition."""
+    """A group's progress in one partition."""
 
     partition: int
     cursor: int
@@ -50,7 +50,7 @@ class GroupPartition:
     retry_count: int
     consumed: int
     last_consumed_us: int  # 0: never
-    oldest_us: int | None  # creation time of the message it waits for
+    oldest_us: int | None  # creation time of the oldest unsettled message
     lease_id: str | None
     lease_size: int
     lease_expires_at: float | None
@@ -61,7 +61,7 @@ class GroupCounts:
     members: int  # partitions with a cursor of its own
     lag: int
     processing: int
-    ready: int  # messages claimable right now
+    ready: int  # messages claimable now
     partitions_lagging: int
     partitions_ready: int
     oldest_us: int | None
@@ -69,7 +69,7 @@ class GroupCounts:
 
 
 def partition_counts(queue: PartitionedQueue, index: int, now: float, dead_letters: int = 0) -> Counts:
-    """Completed: passed by every named group, or without one by the group of the nameless."""
+    """Completed: settled by every named group, or by ``QUEUE_MODE`` if there is no named group."""
     where = queue.partitions[index]
     settled = settled_before(queue, index)
     processing = 0
@@ -107,7 +107,7 @@ def dead_letters_by_partition(queue: PartitionedQueue) -> Counter[int]:
 
 
 def settled_before(queue: PartitionedQueue, index: int) -> int:
-    """The first position not completed by those who count."""
+    """The first position that is not completed (see ``partition_counts``)."""
     named: list[int] = []
     nameless: int | None = None
     for group in queue.groups.values():
@@ -159,7 +159,7 @@ def group_partition(queue: PartitionedQueue, group: Group, index: int, now: floa
 
 
 def group_partitions(queue: PartitionedQueue, group: Group, now: float) -> Iterator[GroupPartition]:
-    """One after the other; partitions may come and go meanwhile."""
+    """One by one; partitions may be created and deleted meanwhile."""
     for index in list(queue.indexes.values()):
         if queue.partitions[index] is NO_PARTITION:
             continue
@@ -197,7 +197,7 @@ def count_group(queue: PartitionedQueue, group: Group, now: float) -> Steps[Grou
 
 
 def _finished(steps: Steps[T]) -> T:
-    """All steps at once."""
+    """Run all steps; return the result."""
     while True:
         try:
             next(steps)

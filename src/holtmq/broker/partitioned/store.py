@@ -1,7 +1,7 @@
-"""All partitioned queues of a node, and the one way to change them: ``commit``.
+"""All partitioned queues of a node, and ``commit``, the only way to change them.
 
-Owns: the pairing of events with journal records (one atomic batch, then apply), the fold of those records
-at start-up and the records of a checkpoint. Must not touch: decisions, wire names, clocks.
+Owns: pairing events with journal records (one atomic batch, then apply), folding those records at start-up,
+and the records of a checkpoint. Must not touch: decisions, wire names, clocks.
 """
 
 from array import array
@@ -42,25 +42,25 @@ CACHE_BYTES: Final = 64 << 20
 UNREADABLE: Final = "unreadable"  # transaction id of a dead letter whose message cannot be read
 _WEIGHED_BYTES: Final = 1 << 20
 
-Change = tuple[int, Event]  # a queue's number (NO_QUEUE for what belongs to none) and what happens
+Change = tuple[int, Event]  # queue number (NO_QUEUE if the event belongs to no queue) and event
 StateRecord = tuple[int, bytes]  # kind and payload of a record that another part of the node folds
 
 
 class MessagesSetAside(RecordUnreadable):
-    """Some messages cannot be read, and have left their queues: the caller looks again at what is left."""
+    """Unreadable messages were removed from their queues; the caller retries with the rest."""
 
 
 class StatePart:
-    """A part of the node that keeps state of its own in the same journal: folds and dumps its kinds."""
+    """A part of the node with its own state in the same journal: it folds and dumps its record kinds."""
 
     kinds: tuple[int, ...] = ()
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
-        """Make one record true, now or at start-up."""
+        """Apply one record, after a commit or at start-up."""
         raise NotImplementedError
 
     def dump(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        """Records that stand for all of it, and the journal positions it refers to, in any order."""
+        """Records that hold the whole state, and the journal positions it refers to, in any order."""
         raise NotImplementedError
 
 
@@ -76,7 +76,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class PartitionedStore:
-    """See the module. ``on_event`` hears of every event after it was applied, of a push when it shows."""
+    """All queues of a node. ``on_event`` gets each event once applied, a push once it is visible."""
 
     def __init__(self, journal: Journal, cache_bytes: int = CACHE_BYTES) -> None:
         self.journal = journal
@@ -84,7 +84,7 @@ class PartitionedStore:
         self.default_config = QueueConfig()
         self.queues: dict[str, PartitionedQueue] = {}
         self.by_number: dict[int, PartitionedQueue] = {}
-        self.aging: dict[int, PartitionedQueue] = {}  # those that let go of messages by age
+        self.aging: dict[int, PartitionedQueue] = {}  # queues that drop messages by age
         self.subscriptions = Subscriptions()
         self.traces = TraceStore()
         self.next_queue = NO_QUEUE + 1
@@ -93,14 +93,12 @@ class PartitionedStore:
         self.on_event: Callable[[PartitionedQueue, QueueEvent], None] | None = None
         self._pending_visibility = PendingVisibility(journal, self._show)
         self._state_parts: dict[int, StatePart] = {}
-        self._lost: list[int] = []  # while folding: which of the loose ones a repair gave up
-        self._loose: list[int] = []  # while folding: bodies whose events have not come yet
+        self._lost: list[int] = []  # while folding: indexes in ``_loose`` of records that are lost
+        self._loose: list[int] = []  # while folding: positions of bodies whose event has not been read yet
 
     def add_state_part(self, side: StatePart) -> None:
         for kind in side.kinds:
             self._state_parts[kind] = side
-
-    # -- changing --------------------------------------------------------------------------------
 
     def commit(
         self,
@@ -110,10 +108,10 @@ class PartitionedStore:
         state_records: Sequence[StateRecord] = (),
         work_records: Sequence[StateRecord] = (),
     ) -> list[int]:
-        """Write everything as one record of which a crash leaves all or nothing, then make it true.
+        """Write everything as one atomic batch, then apply it.
 
-        ``records`` and ``bodies`` are the messages of all ``Pushed`` events in order. ``work_records`` are of
-        work queues: written here, folded there; their positions are the answer.
+        ``records`` and ``bodies`` are the messages of all ``Pushed`` events, in order. ``work_records``
+        belong to work queues, which apply them; their positions are returned.
         """
         batch: list[StateRecord] = [(_BODY, record) for record in records]
         batch += state_records
@@ -134,7 +132,7 @@ class PartitionedStore:
         return work_positions
 
     def commit_state(self, state_records: Sequence[StateRecord]) -> list[int]:
-        """Records of the sides alone, bodies before the record they belong to; their positions."""
+        """Write and fold records of state parts, bodies before their record; return the positions."""
         positions = self.journal.append_batch(state_records)
         self._fold_state(state_records, positions)
         return positions
@@ -147,7 +145,7 @@ class PartitionedStore:
                 self._state_parts[kind].fold(position, kind, payload)
 
     def apply_stored(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
-        """For a side whose record carries events of its own: its messages' bodies lie at ``positions``."""
+        """Apply events that a state part's record contains; the message bodies are at ``positions``."""
         self._apply(changes, positions)
 
     def _apply(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
@@ -185,7 +183,7 @@ class PartitionedStore:
             self.on_event(queue, event)
 
     def draft(self, name: str, now: float, ahead: int = 0) -> tuple[PartitionedQueue, QueueConfigured]:
-        """A queue to decide a first push on, and the event that makes it real."""
+        """A queue to decide the first push on, and the event that creates it."""
         namespace, task = names_of(name)
         configured = QueueConfigured(name, namespace, task, self.default_config, micros(now))
         return PartitionedQueue(self.next_queue + ahead, configured, self.read_transaction_id), configured
@@ -212,10 +210,8 @@ class PartitionedStore:
         self.traces.forget_queue(number)
         return queue
 
-    # -- reading ---------------------------------------------------------------------------------
-
     def bodies(self, positions: Sequence[int]) -> list[Body]:
-        """The messages at these journal positions; the newest come from memory."""
+        """The messages at these journal positions, from the cache where possible."""
         found = self.cache.get_all(positions)
         if all(found):
             return found  # type: ignore[return-value]  # just checked
@@ -236,7 +232,7 @@ class PartitionedStore:
         return self.bodies((position,))[0]
 
     def weigh(self, positions: Sequence[int]) -> list[int]:
-        """Payload sizes of the messages at the first of these positions, until the disk gave a mebibyte."""
+        """Payload sizes for these positions, in order; stops after about 1 MiB was read from disk."""
         sizes: list[int] = []
         read = 0
         for position, known in zip(positions, self.cache.get_all(positions), strict=True):
@@ -249,7 +245,7 @@ class PartitionedStore:
         return sizes
 
     def read_transaction_id(self, _offset: int, position: int) -> str | None:
-        """None when the message cannot be read: then it has no id that another could repeat."""
+        """The transaction id of a message; None when it cannot be read."""
         body = self.cache.get(position)
         if body is not None:
             return body.transaction_id
@@ -259,7 +255,7 @@ class PartitionedStore:
             return None
 
     def letter_body(self, queue: PartitionedQueue, letter: DeadLetter) -> Body:
-        """A dead letter's message; an empty one in its place when it cannot be read."""
+        """A dead letter's message; a placeholder when it cannot be read."""
         try:
             return self.body(letter.journal_position)
         except RecordUnreadable as error:
@@ -267,16 +263,15 @@ class PartitionedStore:
             return Body(UNREADABLE, b"null")
 
     def note_rot(self, error: RecordUnreadable) -> None:
-        """A stretch of the log cannot be read: its messages leave their queues before they are asked for."""
+        """Remove the messages of an unreadable part of the journal before a consumer asks for them."""
         stretch = range(error.position, error.position + max(error.size, 1))
         for queue in list(self.by_number.values()):
             self.set_aside([position for _, position in queue.log.find_positions(stretch)])
 
     def set_aside(self, positions: Sequence[int]) -> int:
-        """Of the messages at these journal positions, those that cannot be read leave their queues.
+        """Remove the unreadable ones of these messages from their queues; return how many.
 
-        Each becomes a hole, as if it had been deleted: groups pass over it, and readers of ranges are told
-        that something is gone. How many there were.
+        Each becomes a hole, as if it had been deleted: groups skip it, and range reads report it as gone.
         """
         errors: dict[int, RecordUnreadable] = {}
         for position in positions:
@@ -298,16 +293,14 @@ class PartitionedStore:
         return count
 
     def find(self, number: int, index: int) -> PartitionedQueue | None:
-        """The queue of a partition address; None when there is no such partition."""
+        """The queue with this number; None when it has no such partition."""
         queue = self.by_number.get(number)
         if queue is None or index >= len(queue.partitions) or queue.partitions[index] is NO_PARTITION:
             return None
         return queue
 
-    # -- recovery and checkpoints ----------------------------------------------------------------
-
     def fold(self, position: int, kind: int, payload: bytes) -> None:
-        """One record of the journal, in order, at start-up."""
+        """Apply one journal record at start-up; records must come in order."""
         if kind == _BODY:
             self._loose.append(position)
         elif kind == _EVENTS:
@@ -327,7 +320,7 @@ class PartitionedStore:
             raise ValueError("no such kind")
 
     def loose_bodies(self, wanted: int | None = None) -> list[int]:
-        """For a record that follows bodies: where they are. More or fewer than ``wanted`` are refused."""
+        """Take the positions of the bodies before this record; any number but ``wanted`` is an error."""
         loose, self._loose = self._loose, []
         if self._lost:
             loose, self._lost = self._around_lost(loose, wanted), []
@@ -337,27 +330,27 @@ class PartitionedStore:
 
     @property
     def loose(self) -> int | None:
-        """Where the last body lies whose record has not come; None when there is none."""
+        """Position of the last body whose record has not been read; None when there is none."""
         return self._loose[-1] if self._loose else None
 
     def mended(self) -> None:
-        """A repair gave up a stretch of the log here: what came before belongs to nothing that follows."""
+        """A repair dropped part of the journal here: earlier bodies belong to no later record."""
         self._loose, self._lost = [], []
 
     def fold_lost(self, position: int) -> None:
-        """Some records of the batch that is being folded are lost, from this position on."""
+        """Note that records of the current batch are lost, starting at this position."""
         self._lost.append(len(self._loose))
         self._loose.append(position)
 
     def _around_lost(self, loose: list[int], wanted: int | None) -> list[int]:
-        """The positions of a damaged batch's bodies: each message keeps its own, the lost ones keep a place.
+        """Body positions of a damaged batch, one per message; lost bodies get an unreadable position.
 
-        What lies before the first loss and behind the last one is known to be in its place. Between them,
-        which body is whose cannot be told: those messages count as lost, too.
+        Bodies before the first loss and after the last one belong to known messages. Between them the
+        assignment is unknown, so those messages count as lost too.
         """
         lost = self._lost
         kept = [position for at, position in enumerate(loose) if at not in lost]
-        if wanted is None or len(kept) == wanted:  # no body was among the lost
+        if wanted is None or len(kept) == wanted:  # no lost record was a body
             return kept
         before, behind = loose[: lost[0]], loose[lost[-1] + 1 :]
         missing = wanted - len(before) - len(behind)
@@ -366,7 +359,7 @@ class PartitionedStore:
         return [*before, *range(loose[lost[0]], loose[lost[0]] + missing), *behind]
 
     def snapshot(self) -> tuple[list[StateRecord], list["array[int]"]]:
-        """Records that stand for all of this, and the journal positions it refers to, in any order."""
+        """Records that hold the whole state, and the journal positions it refers to, in any order."""
         events: list[bytes] = [encode(NO_QUEUE, event) for event in self.subscriptions.dump()]
         events += [encode(NO_QUEUE, event) for event in self.traces]
         records: list[StateRecord] = [

@@ -1,7 +1,7 @@
-"""Deciding acknowledgments: whose lease, which message, and then the rules of ``acknowledgment``.
+"""Deciding acknowledgments: check the lease, find the message, then apply the rules of ``acknowledgment``.
 
-Owns: the lease check, the resolving of transaction ids to positions, and the answers to late, stale and
-repeated acks. Must not touch: state (the queue applies the events), clocks, wire names.
+Owns: the lease check, resolving transaction ids to positions, and the answers to late, stale and repeated
+acks. Must not touch: state (the queue applies the events), clocks, wire names.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ NOOP: Final = AckOutcome(AckVerdict.ACKNOWLEDGED, noop=True)
 
 @dataclass(frozen=True, slots=True)
 class AckDecision:
-    """One outcome per item, in input order, and what to write and apply (nothing when all were refused)."""
+    """One outcome per item, in input order, and the events to commit (none when all were refused)."""
 
     outcomes: list[AckOutcome]
     events: tuple[GroupStarted | Acked, ...]
@@ -52,13 +52,13 @@ def decide_acks(
 ) -> AckDecision:
     """Decide one call's acks for one group. Items of one partition take effect together.
 
-    ``release`` True ends the lease at a clean ack even when part of the batch is left. ``new_number`` is for
-    a group the queue does not know, when the same transaction brings another one.
+    ``release`` True ends the lease at a clean ack even when part of the batch is left. ``new_number`` is the
+    number for a group that the queue does not know, if one transaction creates several groups.
     """
     events: list[GroupStarted | Acked] = []
     reader = queue.groups.get(group)
     if reader is None:
-        # Acks need no lease, so a group may act here before it ever popped; it starts with the oldest.
+        # Acks need no lease, so a group may ack before its first pop; it starts at the oldest message.
         number = queue.next_group if new_number is None else new_number
         reader = Group(group, number, queue.partitions, queue.log)
         reader.start(0, None)
@@ -91,7 +91,7 @@ def _decide_partition(
     if cursor is None:
         cursor = queue.partitions[partition].first
     known: Mapping[str, int] = lease.transactions if lease is not None else {}
-    mentions: Counter[str] = Counter()  # in this call, of ids that the lease holds more than once
+    mentions: Counter[str] = Counter()  # acks per id so far, for ids that the lease holds more than once
     live_id = lease.id if lease is not None else ""
     named: dict[int, Named] = {}
     accepted: list[tuple[int, int]] = []  # (place, position)
@@ -134,9 +134,9 @@ def _head_error(named: Mapping[int, Named]) -> str | None:
 
 
 def _late(group: Group, lease_id: str, partition: int, position: int, completed: bool) -> AckOutcome:
-    """An ack under a lease that is over: the repeat of the call that ended it gets its answer again.
+    """Answer an ack under an ended lease: a repeat of the call that ended it gets the same answer.
 
-    A changed mind is no repeat: "completed" for a message that goes out again must not sound like success.
+    A different status is no repeat: "completed" for a message that is redelivered must not succeed.
     """
     answers = group.released_answers(lease_id, partition)
     answer = None if answers is None else answers.at(position)
@@ -156,7 +156,7 @@ def _answer(
     positions = [position for _, position in accepted]
     first, end = min(positions), max(positions) + 1
     if settlement.cursor >= end and not settlement.filed:
-        same = AckOutcome(AckVerdict.ACKNOWLEDGED, released)  # the hot case: all clean, one object for all
+        same = AckOutcome(AckVerdict.ACKNOWLEDGED, released)  # hot case: all completed, one object for all
         for place, _ in accepted:
             outcomes[place] = same
         return Answers(first, end, same, {})

@@ -1,8 +1,8 @@
-"""The costly part of deciding a large push, ahead of it and in steps: where items go, what identifies them.
+"""The expensive part of deciding a large push, done in advance and in steps: partitions and fingerprints.
 
-Owns: partition, fingerprint and a first look at duplicates of items that will be pushed together. Must not
+Owns: partition, fingerprint and a first duplicate check of items that will be pushed together. Must not
 touch: state, clocks. The queue may change between two steps: ``holds`` tells whether the addresses are still
-true, and ``all_new`` looks again at what came meanwhile.
+valid, and ``all_new`` also checks messages pushed in the meantime.
 """
 
 from array import array
@@ -12,14 +12,14 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 
 
 class Addresses:
-    """Of the items of one push, in order."""
+    """Partition index and fingerprint of each item of one push, in order."""
 
     __slots__ = ("_fresh", "_names", "_queue", "_seen", "_since", "new", "places", "prints")
 
     def __init__(self, queue: PartitionedQueue) -> None:
         self.places: array[int] = array("I")  # partition index of each item
         self.prints: array[int] = array("Q")
-        self.new: dict[str, int] = {}  # partitions that the push will make
+        self.new: dict[str, int] = {}  # partitions that the push will create
         self._queue = queue
         self._names = len(queue.partitions), len(queue.indexes)
         self._since = queue.log.next_offset
@@ -27,7 +27,7 @@ class Addresses:
         self._fresh = True
 
     def add(self, items: Sequence[tuple[str, str]]) -> None:
-        """The next (partition name, transaction id) pairs."""
+        """Add the next (partition name, transaction id) pairs."""
         places, prints = address(self._queue, items, self.new)
         self.places.extend(array("I", places))
         self.prints.extend(array("Q", prints))
@@ -36,13 +36,13 @@ class Addresses:
             self._fresh = len(self._seen) == len(self.prints) and self._queue.dedup.knows_none(prints)
 
     def holds(self, queue: PartitionedQueue | None) -> bool:
-        """Whether this is still the queue, with the same partitions. None: it does not exist (yet)."""
+        """Whether the addresses are valid for ``queue`` as it is now. None: it does not exist (yet)."""
         if queue is None:
             return self._names == (0, 0)
         return queue is self._queue and self._names == (len(queue.partitions), len(queue.indexes))
 
     def all_new(self) -> bool:
-        """Whether no item can be a duplicate. Only those pushed since the first step are looked at."""
+        """Whether no item can be a duplicate. Only messages pushed since the first step are checked."""
         log = self._queue.log
         return self._fresh and all(
             self._seen.isdisjoint(prints) for _, prints in log.fingerprint_runs(self._since)
@@ -52,7 +52,7 @@ class Addresses:
 def address(
     queue: PartitionedQueue, items: Sequence[tuple[str, str]], new: dict[str, int]
 ) -> tuple[list[int], list[int]]:
-    """Partition index and fingerprint of each item; partitions that are not there go into ``new``."""
+    """Partition index and fingerprint of each item; missing partitions are added to ``new``."""
     indexes, print_of, next_index = queue.indexes, queue.fingerprint, len(queue.partitions)
     places: list[int] = []
     prints: list[int] = []

@@ -1,6 +1,6 @@
 """Rare commands on partitioned queues: configure, delete, seek, replay, purge, trace.
 
-Owns: each of them as one commit. Must not touch: wire names, clocks; the hot commands are the service's.
+Owns: these commands, each as one commit. Must not touch: wire names, clocks, the hot commands (see service).
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def configure(
     *,
     replace: bool = False,
 ) -> PartitionedQueue:
-    """Create a queue or change its options; what is not named stays, or with ``replace`` is reset."""
+    """Create a queue or change its options; options not given are kept, or reset with ``replace``."""
     store = service.store
     queue = store.queues.get(name)
     current = store.default_config if queue is None or replace else queue.config
@@ -67,7 +67,7 @@ def configure(
 
 
 def delete_queue(service: PartitionedService, name: str) -> bool:
-    """Everything of a queue, and the subscription records that name it; whether it existed."""
+    """Delete a queue and the subscription records that name it; return whether it existed."""
     queue = service.store.queues.get(name)
     changes: list[Change] = [(NO_QUEUE, forget_subscriptions(queue=name))]
     if queue is not None:
@@ -85,9 +85,6 @@ def queue_named(service: PartitionedService, name: str) -> PartitionedQueue:
     return queue
 
 
-# -- groups ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class GroupDeletion:
     partitions: int
@@ -97,7 +94,7 @@ class GroupDeletion:
 def delete_group(
     service: PartitionedService, group: str, queue_name: str | None, *, with_records: bool
 ) -> GroupDeletion:
-    """Forget a group's cursors and leases, on one queue or on all, and where it once started."""
+    """Delete a group's cursors and leases, on one queue or on all; ``with_records``: its starts too."""
     store = service.store
     changes: list[Change] = []
     partitions = 0
@@ -118,7 +115,7 @@ def delete_group(
 
 
 def move_subscription(service: PartitionedService, group: str, timestamp_us: int) -> int:
-    """Move where a group starts on partitions it has not touched; how many records there were."""
+    """Move where a group starts in partitions without a cursor; return how many records it has."""
     moved, starts, count = decide_move(
         service.store.subscriptions, service.store.queues.values(), group, timestamp_us
     )
@@ -130,14 +127,11 @@ def move_subscription(service: PartitionedService, group: str, timestamp_us: int
 def seek(
     service: PartitionedService, group: str, queue_name: str, timestamp_us: int | None, partition: str | None
 ) -> SeekDecision:
-    """Read on from a time, or from behind the newest message."""
+    """Move a group's cursors to a time, or with None after the newest message."""
     queue = queue_named(service, queue_name)
     decision = decide_seek(queue, group, timestamp_us, partition)
     service.store.commit([(queue.number, event) for event in decision.events])
     return decision
-
-
-# -- dead letters and messages -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +149,7 @@ def replay(
     target_name: str | None = None,
     partition: str | None = None,
 ) -> Replayed:
-    """A dead letter becomes a message again; both changes are one step."""
+    """Push a dead letter as a message again and remove it, in one step."""
     store = service.store
     changes: list[Change] = []
     target = queue
@@ -189,7 +183,7 @@ def replay(
 
 
 def purge(service: PartitionedService, queue: PartitionedQueue, wanted: LetterFilter) -> int:
-    """Throw dead letters away; how many."""
+    """Delete matching dead letters; return how many."""
     event = decide_purge(queue, wanted)
     if event is None:
         return 0
@@ -200,7 +194,7 @@ def purge(service: PartitionedService, queue: PartitionedQueue, wanted: LetterFi
 def delete_message(
     service: PartitionedService, queue: PartitionedQueue, partition: int, transaction_id: str
 ) -> bool:
-    """A message and every group's dead letter of it, as one step; whether there was either."""
+    """Delete a message and all its dead letters in one step; return whether there were any."""
     position = queue.find(partition, transaction_id)
     if position is None:
         letter = find_letter(queue, partition, transaction_id)
@@ -218,7 +212,7 @@ def delete_message(
 
 
 def clear(service: PartitionedService, queue: PartitionedQueue, partition: str | None) -> int:
-    """Let go of every message; how many."""
+    """Delete all messages, of one partition or of all; return how many."""
     event, count = decide_clear(queue, partition)
     if event is not None:
         service.store.commit([(queue.number, event)])
@@ -236,7 +230,7 @@ def trace(
     data: bytes,
     now: float,
 ) -> Traced:
-    """Leave a trace event with a message; raises NotFound."""
+    """Attach a trace event to a message; raises NotFound."""
     home = service.store.find(queue, partition)
     if home is None or home.find(partition, transaction_id) is None:
         raise NotFound("Message not found")

@@ -1,7 +1,7 @@
-"""Several things in one step: a client's transaction, and the cycle of a stream processor.
+"""Atomic commits: a client's transaction, and the cycle of a stream processor.
 
-Owns: collecting what each part decides into one commit, all of it or nothing. Must not touch: the decisions
-themselves, wire names, clocks.
+Owns: collecting all decisions into one commit, all or nothing. Must not touch: the decisions themselves,
+wire names, clocks.
 """
 
 from collections.abc import Sequence
@@ -26,22 +26,24 @@ from holtmq.broker.partitioned.store import Change, StateRecord
 
 @dataclass(slots=True)
 class Part:
-    """What a transaction, or a push to both kinds of queue, wants of partitioned queues; and once it is
-    written, what came of it."""
+    """The part of a transaction, or of a push to both kinds of queue, that concerns partitioned queues.
+
+    ``results`` and ``answers`` are set once it is written.
+    """
 
     items: Sequence[PushItem]
     acks: Sequence[AckRequest]
     now: float
     state_records: Sequence[StateRecord] = ()
-    is_push: bool = False  # counted as such
+    is_push: bool = False  # counted as a push, not as a transaction
     results: list[PushResult] | None = None  # None: the pushes are in the spool
     answers: list[AckAnswer] = field(default_factory=list)
 
 
 def transact(service: PartitionedService, part: Part) -> Part:
-    """Pushes and acks together; raises the first refusal, and then nothing has happened.
+    """Commit pushes and acks together; raises the first refusal, and then nothing has happened.
 
-    While pushes are spooled, these are, too, in the same record as the acks.
+    While pushes are spooled, these go to the spool, in the same record as the acks.
     """
     changes, decision, operations = _decide(service, part.items, part.acks, part.now, refuses=True)
     _write(service, part, changes, decision, operations, (), ())
@@ -49,7 +51,7 @@ def transact(service: PartitionedService, part: Part) -> Part:
 
 
 def check(service: PartitionedService, part: Part) -> None:
-    """Raise what ``transact`` would; nothing happens."""
+    """Raise what ``transact`` would raise; changes nothing."""
     _decide(service, part.items, part.acks, part.now, refuses=True)
 
 
@@ -60,8 +62,8 @@ def write_together(
     settled: Sequence[AckRequest],
     work_records: Sequence[StateRecord],
 ) -> list[int]:
-    """A part that was checked, what exchanges placed and AMQP consumers settled, and records of work queues:
-    one record. Where the latter are."""
+    """Write one record: a checked part, messages routed by exchanges (``placed``), acks of AMQP consumers
+    (``settled``) and records of work queues. Returns the positions of the latter."""
     items, acks = [*part.items, *placed], [*part.acks, *settled]
     changes, decision, operations = _decide(service, items, acks, part.now, refuses=False)
     work_positions_at = _write(service, part, changes, decision, operations, placed, work_records)
@@ -138,7 +140,7 @@ def _write(
     if not spooled:
         part.results = [
             _result(store.queues[item.queue], item, pushed.offset, pushed.duplicate)
-            for pushed, item in zip(decision.pushed, items, strict=False)  # then come those of exchanges
+            for pushed, item in zip(decision.pushed, items, strict=False)  # ``placed`` follows
         ]
     part.answers = [
         AckAnswer(outcome, operation.queue) for outcome, operation in zip(decision.acked, own, strict=False)
@@ -147,7 +149,7 @@ def _write(
 
 
 def _count_push(service: PartitionedService, decision: TransactionDecision, own: int) -> None:
-    """The first ``own`` items were one request; in the spool they are not counted before they leave it."""
+    """Count the first ``own`` items as one request; spooled items are counted when they leave the spool."""
     for queue, decided, places in decision.pushes:
         mine = [place for place in places if place < own]
         if mine:
@@ -183,7 +185,7 @@ class Cycle:
 def run_cycle(
     service: PartitionedService, streams: StreamStates, cycle: Cycle, now: float
 ) -> tuple[list[PushResult] | None, AckOutcome | None, PartitionedQueue]:
-    """State, pushes and ack together; raises the first refusal. None: the pushes are in the spool."""
+    """Commit state, pushes and ack together; raises the first refusal. None: the pushes were spooled."""
     if not streams.knows(cycle.query_id):
         raise NotFound(f"Unknown query: {cycle.query_id}")
     queue = _home(service, cycle.queue, cycle.partition)
@@ -214,7 +216,7 @@ def run_cycle(
 
 
 def refusal_text(outcome: AckOutcome) -> str:
-    """Why an ack did not count."""
+    """The error text for a refused ack."""
     return _TEXTS.get(outcome.verdict.value, "The message is already settled")
 
 

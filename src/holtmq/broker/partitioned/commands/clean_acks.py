@@ -1,6 +1,6 @@
-"""Acks of what was just popped, all completed: decided by lease, without a look at each message's fate.
+"""A fast path for acks of just popped messages, all completed: decided per lease, not per message.
 
-Owns: recognising the case. Whatever is not wholly clean is left to ``acking``, whose answers these equal.
+Owns: recognising this case. All other acks are left to ``acking``, which would give the same answers here.
 Must not touch: state (the queue applies the events), clocks, wire names.
 """
 
@@ -31,7 +31,7 @@ class CleanRun(NamedTuple):
 def decide_clean(
     queue: PartitionedQueue, group: str, runs: Sequence[CleanRun], now: float
 ) -> tuple[list[AckOutcome], list[Acked]] | None:
-    """One outcome and one event for each run; None when any of them needs a closer look."""
+    """One outcome and one event for each run; None when any of them is not such a case."""
     reader = queue.groups.get(group)
     if reader is None or (len(runs) > 1 and len({run[0] for run in runs}) < len(runs)):
         return None
@@ -55,7 +55,7 @@ def decide_clean(
         cursor = reader.cursor(partition)
         if cursor is None or first < cursor or end > lease.end:
             return None
-        # All of them completed: the highest settles everything below, by the head rule.
+        # All are completed: the highest position settles everything below, by the head rule.
         released = end == lease.end
         outcome = _RELEASED if released else _HELD_ON
         retries = 0 if released else leases.retries.get(partition, 0)

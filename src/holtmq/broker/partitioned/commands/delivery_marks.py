@@ -1,8 +1,8 @@
-"""How often messages have been handed out, written down: a restart must not begin to count anew.
+"""Journalled delivery counts, so that a restart does not reset them.
 
-Owns: when that is recorded. What comes again is recorded at once; what goes out for the first time only if it
-is still not settled after a moment, so that a worker who is quick costs no record. Nothing waits for these
-records to be durable. Must not touch: the counting (the group's leases), clocks.
+Owns: when they are recorded. A redelivery is recorded at once; a first delivery only if it is not settled
+after a short time, so that a fast worker costs no record. No answer waits for these records. Must not touch:
+the counting (done by the group's leases), clocks.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _AFTER: Final = 0.05  # seconds
 
 
 class DeliveryMarks:
-    """See the module. One per node."""
+    """Records delivery counts. One per node."""
 
     def __init__(self, store: PartitionedStore, line: WaitingLine) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class DeliveryMarks:
         self._planned = False
 
     def note(self, queue: PartitionedQueue, group: str, runs: Sequence[Run], now: float) -> None:
-        """These have been handed out under a lease."""
+        """Note messages that were delivered under a lease."""
         self._noted[queue.number, group] = None
         for run in runs:
             if run.delivery.attempt > 1:
@@ -42,7 +42,7 @@ class DeliveryMarks:
         self.write()
 
     def write(self) -> None:
-        """Record what is not recorded yet and not settled either."""
+        """Record the deliveries that are neither recorded nor settled yet."""
         noted, self._noted = self._noted, {}
         if self._store.journal.failed is not None:
             return

@@ -1,7 +1,7 @@
-"""Deciding which partitions are deleted: empty ones in which nothing has happened for long.
+"""Deciding which partitions to delete: empty ones that were not used for a long time.
 
-Owns: what idle means, and the walk over all queues in bounded steps. Must not touch: clocks, state (the
-queue applies the event). A name that is pushed to again becomes a new partition: new id, positions from 0.
+Owns: what idle means, and the pass over all queues in bounded steps. Must not touch: clocks, state (the
+queue applies the event). A later push to the same name creates a new partition: new id, positions from 0.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ STEP_PARTITIONS: Final = 20_000  # about 5 ms of walking
 
 
 class IdleSweep:
-    """One pass over the partitions of all queues; ``step`` goes on where the last one stopped."""
+    """One pass over the partitions of all queues; each ``step`` continues where the last one stopped."""
 
     def __init__(self, queues: Iterable[PartitionedQueue]) -> None:
         self._places: Iterator[tuple[PartitionedQueue, int]] = (
@@ -25,7 +25,7 @@ class IdleSweep:
         )
 
     def step(self, now: float, idle_us: int) -> tuple[PartitionedQueue, PartitionsDeleted | None] | None:
-        """What to delete in the next stretch, and where; None when the pass is over."""
+        """The next queue and what to delete in it; None when the pass is over."""
         for queue, start in self._places:
             return queue, decide_idle(queue, now, idle_us, range(start, start + STEP_PARTITIONS))
         return None
@@ -34,10 +34,10 @@ class IdleSweep:
 def decide_idle(
     queue: PartitionedQueue, now: float, idle_us: int, stretch: range | None = None
 ) -> PartitionsDeleted | None:
-    """The partitions without a message, a dead letter or a lease that nobody used for ``idle_us``."""
+    """Partitions without messages, dead letters and leases that were not used for ``idle_us``."""
     partitions = queue.partitions
     stretch = range(len(partitions)) if stretch is None else stretch
-    # Within the dedup window a repeated id must still meet its original, whose key is the partition's.
+    # Within the dedup window a repeated id must match its original, and the fingerprint covers the partition.
     before_us = micros(now) - max(idle_us, queue.config.dedup_window_us)
     empty = [
         index
@@ -56,7 +56,7 @@ def _lettered(letters: Iterable[DeadLetter]) -> set[int]:
 
 
 def _used_us(queue: PartitionedQueue, index: int, now: float) -> int:
-    """When something last happened there."""
+    """When the partition was last used; now, if it is leased."""
     where = queue.partitions[index]
     used = max(where.created_us, where.last_us)
     for group in queue.groups.values():

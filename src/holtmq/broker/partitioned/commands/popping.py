@@ -1,7 +1,7 @@
-"""Pops: the group's first step if it is its first, then the claim, then the bodies.
+"""Pops: join the group if needed, claim messages, read their bodies.
 
-Owns: how a request becomes claims, over one queue or many. Must not touch: claiming rules (the queue's), who
-waits (the line's), wire names, clocks.
+Owns: how a request becomes claims, over one queue or many. Must not touch: the claiming rules (see the
+queue), waiting pops (see ``WaitingLine``), wire names, clocks.
 """
 
 from bisect import bisect_right
@@ -24,12 +24,12 @@ from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 
 _SWEEP: Final = 4_096
-_JOINED_MAX: Final = 100_000  # of 180 bytes: partitions come and go, and pops may name any that never were
+_JOINED_MAX: Final = 100_000  # 180 bytes each; needs a bound because pops may name any partition
 _PIECE: Final = 256  # messages read at a time when there may be too many bytes
 
 
 class Popping:
-    """See the module."""
+    """Runs pops over one queue or many. One per node."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class Popping:
         self._counters_of_queues = counters
         self._line = line
         self._wide = wide
-        self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> the queues it was given out in
+        self._homes: dict[str, tuple[int, ...]] = {}  # lease id -> numbers of the queues where it was granted
         self._sweep_at = _SWEEP
         self._lookback = lookback
         self.marks = DeliveryMarks(store, line)
-        self.most_bytes = 64 << 20  # in one pop over all its queues, and the message that goes beyond
-        self._joined: set[tuple[int, str, str]] = set()  # pops that have nothing to record any more
+        self.most_bytes = 64 << 20  # per pop over all its queues; the last message may exceed it
+        self._joined: set[tuple[int, str, str]] = set()  # pops that need no join any more
 
     def pop(self, request: PopRequest, now: float) -> Popped | None:
-        """Hand out what is there, under a lease or settled at once; None when there is nothing.
+        """Deliver available messages, under a lease or auto-acked; None when there are none.
 
-        A group's first pop records where it starts, whether it finds anything or not. While the journal takes
-        nothing, nothing is handed out: an ack of it could not be kept.
+        A group's first pop records where it starts, even if it finds nothing. While the journal is stalled,
+        nothing is delivered: an ack could not be stored.
         """
         if self._store.journal.failed is not None:
             raise self._store.journal.failed
@@ -82,13 +82,13 @@ class Popping:
         may_read = request.may_read
         for queue in line.take(now):
             if may_read is not None and not may_read(queue.name):
-                line.offer(queue)  # it may be somebody else's
+                line.offer(queue)  # another reader may have access
                 continue
             try:
                 wrote = self._join(request, queue, scope, now) or wrote
                 found = self._claim(queue, request, limit, most, left, now)
             except BaseException:
-                line.offer(queue)  # nobody has looked
+                line.offer(queue)  # nothing was delivered
                 raise
             if not found:
                 line.empty(queue)
@@ -107,7 +107,7 @@ class Popping:
         return [queue for queue in self._store.queues.values() if matches(namespace, task, queue)]
 
     def _join(self, request: PopRequest, queue: PartitionedQueue | None, scope: Scope, now: float) -> bool:
-        """Record where the group starts, if that is not known yet; whether anything was written."""
+        """Record where the group starts, if it is not recorded yet; return whether anything was written."""
         group = request.group
         key = (queue.number if queue is not None else NO_QUEUE, group, scope.partition or scope.queue)
         if queue is not None and key in self._joined:
@@ -119,8 +119,8 @@ class Popping:
             store.subscriptions, named, group, scope, request.start, now, self._lookback
         )
         if made is not None:
-            # Two records, the second decided on the first: a crash between them leaves a record without a
-            # start, which the next pop turns into one.
+            # Two commits, because the start depends on the record. After a crash between them, the next pop
+            # writes the missing start.
             store.commit([(NO_QUEUE, made)])
         if queue is not None:
             start = decide_join(
@@ -140,7 +140,7 @@ class Popping:
         return made is not None or bool(changes)
 
     def forget_joined(self) -> None:
-        """Groups, queues or their records went away: the next pops look again."""
+        """Drop the caches, after groups, queues or subscription records were deleted."""
         self._joined.clear()
         self._wide.clear()
 
@@ -151,7 +151,7 @@ class Popping:
             try:
                 return self._claim_once(queue, request, limit, most, left, now)
             except MessagesSetAside:
-                continue  # the store has set it aside: what is left can be read
+                continue  # the store has removed the unreadable messages; claim the rest
 
     def _claim_once(
         self, queue: PartitionedQueue, request: PopRequest, limit: int, most: int, left: int, now: float
@@ -175,7 +175,7 @@ class Popping:
                 events = [replace(e, cursor=ends[e.partition]) for e in claim.events if e.partition in ends]
                 self._store.commit([(queue.number, event) for event in events])
         except BaseException:
-            for delivery in claim.deliveries:  # nobody gets them: do not make the next worker wait
+            for delivery in claim.deliveries:  # not delivered: do not make the next worker wait
                 queue.leave_out(request.group, delivery)
             raise
         if not request.auto_ack:
@@ -187,11 +187,11 @@ class Popping:
     def _runs(
         self, queue: PartitionedQueue, group: str, deliveries: Sequence[Delivery], left: int
     ) -> list[Run]:
-        """The messages of these deliveries, up to ``left`` bytes and the one that goes beyond."""
+        """The messages of these deliveries, up to ``left`` bytes; the last one may exceed that."""
         refs = queue.log.refs
         rows = [row for delivery in deliveries for row in refs(delivery.offsets)]
         positions = [position for _, position, _ in rows]
-        # Messages are no longer than the journal from the first to the last: no need to look at each.
+        # The journal span from first to last bounds their total size: no need to check each.
         if max(positions) - min(positions) > left:
             return self._runs_within(queue, group, deliveries, left)
         bodies = self._store.bodies(positions)
@@ -221,11 +221,11 @@ class Popping:
         return runs
 
     def _bodies_within(self, positions: Sequence[int], most: int) -> tuple[list[Body], int]:
-        """The first of these messages, one at least, until they have ``most`` bytes; what is left of it."""
+        """The first of these messages, at least one, until ``most`` bytes are reached; and the bytes left."""
         bodies: list[Body] = []
         at = 0
         while at < len(positions) and (most > 0 or not bodies):
-            reach = positions[at] + most  # no piece is read that alone is too much
+            reach = positions[at] + most  # do not read a piece that exceeds the bound by itself
             stop = bisect_right(positions, reach, at, min(at + _PIECE, len(positions)))
             piece = positions[at : max(at + 1, stop)]
             for body in self._store.bodies(piece):
@@ -241,7 +241,7 @@ class Popping:
         if number not in homes:
             self._homes[lease_id] = (*homes, number)
         if len(self._homes) > self._sweep_at:
-            # Leases end in many ways and none has to tell: now and then the ended ones are forgotten.
+            # Leases that end are not reported here, so ended ones are removed from time to time.
             kept = {}
             for held, numbers in self._homes.items():
                 if left := tuple(home.number for home in self._known(numbers) if home.knows_lease(held)):
@@ -250,7 +250,7 @@ class Popping:
             self._sweep_at = 2 * len(kept) + _SWEEP
 
     def homes(self, lease_id: str) -> list[PartitionedQueue]:
-        """The queues in which this lease may hold something."""
+        """The queues in which this lease may hold messages."""
         return self._known(self._homes.get(lease_id, ()))
 
     def _known(self, numbers: Sequence[int]) -> list[PartitionedQueue]:

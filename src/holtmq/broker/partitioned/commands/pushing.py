@@ -22,7 +22,7 @@ DEFAULT_PARTITION: Final = "Default"
 
 @dataclass(frozen=True, slots=True)
 class PushDecision:
-    """``offsets[i]`` is item i's offset, or its original's when i is among the duplicates."""
+    """``offsets[i]`` is item i's offset, or that of the original if i is in ``duplicates``."""
 
     event: Pushed | None  # None: every item was a duplicate, nothing to write
     offsets: list[int]
@@ -39,9 +39,9 @@ def decide_push(
 ) -> PushDecision:
     """Decide (partition name, transaction id) pairs, in order. All are stored, or the push is refused.
 
-    ``limited`` False: somebody has asked for room already, and what has been begun cannot be refused.
-    ``ahead``: their addresses, where somebody has worked them out in steps.
-    ``apart``: they start a millisecond of their own, for messages whose ids do not tell their order.
+    ``limited`` False: skip the size limit, because the caller has checked it and can no longer refuse.
+    ``ahead``: addresses that were computed in advance.
+    ``apart``: start at a new millisecond, for messages whose ids were assigned before the push.
     """
     now_us = micros(now)
     first = queue.log.next_offset
@@ -86,10 +86,10 @@ def _deduplicated(
     next_offset: int,
     oldest_us: int,
 ) -> tuple[list[int], list[int]]:
-    """Offset of each item, the original's where it is a duplicate; and the places of the duplicates."""
+    """The offset of each item (of the original, for a duplicate), and the indexes of the duplicates."""
     known = queue.dedup.newest
-    fresh: dict[int, int] = {}  # fingerprint -> place in this call
-    twins: dict[int, list[int]] = {}  # later places whose fingerprint collides with one in fresh
+    fresh: dict[int, int] = {}  # fingerprint -> index in this call
+    twins: dict[int, list[int]] = {}  # later indexes whose fingerprint collides with one in fresh
     offsets: list[int] = []
     duplicates: list[int] = []
     for place, (index, print_) in enumerate(zip(indexes, prints, strict=True)):
@@ -125,20 +125,20 @@ def _stored(
 ) -> int | None:
     for offset in queue.dedup.candidates(print_):
         if queue.log.created_us(offset) < oldest_us:
-            return None  # youngest first: the others are older still
+            return None  # newest first: the others are older
         if _same_partition(queue, index, offset) and queue.carries(offset, transaction_id):
             return offset
     return None
 
 
 def _same_partition(queue: PartitionedQueue, index: int, offset: int) -> bool:
-    # A trimmed row no longer says where it was; its fingerprint, which covers the partition, does.
+    # A removed row has lost its partition, but its fingerprint covers the partition.
     stored = queue.log.partition(offset)
     return stored in (index, GONE)
 
 
 def waiting(queue: PartitionedQueue) -> int:
-    """Messages that some group has not finished, or all stored ones while no group reads the queue."""
+    """Messages that some group has not settled; without groups, all stored messages."""
     if not queue.groups:
         return queue.log.live
     total = 0
@@ -149,20 +149,20 @@ def waiting(queue: PartitionedQueue) -> int:
 
 
 def has_room(queue: PartitionedQueue, count: int) -> bool:
-    """Whether ``max_size`` allows so many. Counting is O(partitions): a count is used until it runs out."""
+    """Whether ``max_size`` allows ``count`` more. Counting is O(partitions), so a count is reused."""
     most = queue.config.max_size
     if not most:
         return True
     if queue.room is None or (
         queue.room[1] < queue.log.next_offset + count and queue.room[0] != queue.progress
     ):
-        # Kept as "the offset up to which pushes fit": pushes since then need no bookkeeping.
+        # Stored as the offset up to which pushes fit, so that pushes need not update it.
         queue.room = (queue.progress, queue.log.next_offset + most - waiting(queue))
     return queue.room[1] >= queue.log.next_offset + count
 
 
 def room_left(queue: PartitionedQueue) -> int:
-    """How many fit for sure; when those are in, ``has_room`` may know of more."""
+    """A lower bound of how many messages fit; ``has_room`` may allow more after that."""
     if not queue.config.max_size:
         return sys.maxsize
     has_room(queue, 1)

@@ -1,6 +1,6 @@
-"""Dead letters that go back to a queue, or away for good.
+"""Replaying and purging dead letters.
 
-Owns: finding a letter by its message's address, the replay as one step (push and removal), the purge.
+Owns: finding a dead letter by its message's address, the replay as one step (push and removal), the purge.
 Must not touch: state, bodies (the caller copies the payload), clocks.
 """
 
@@ -16,7 +16,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 
 @dataclass(frozen=True, slots=True)
 class ReplayDecision:
-    """Both events belong into one journal record; ``push.event`` is None for a repeat."""
+    """Both events belong in one journal record; ``push.event`` is None for a duplicate."""
 
     letter: DeadLetter
     target: PartitionedQueue
@@ -33,20 +33,20 @@ def decide_replay(
     target: PartitionedQueue | None = None,
     partition: str | None = None,
 ) -> ReplayDecision:
-    """Put a dead letter back as a new message, at home or where the caller says."""
+    """Push a dead letter as a new message, to its own queue and partition unless others are given."""
     letter = queue.dead_letters.get(number)
     if letter is None:
         raise NotFound("Message not found")
     target = queue if target is None else target
     partition = queue.partitions[letter.partition].name if partition is None else partition
-    # Named after the letter: a repeated replay is a duplicate, not a second message.
+    # The id derives from the letter: a repeated replay is a duplicate, not a second message.
     transaction_id = f"dlq:{dead_letter_id(queue.number, number)}"
     push = decide_push(target, [(partition, transaction_id)], now)
     return ReplayDecision(letter, target, partition, transaction_id, push, DeadLettersRemoved((number,)))
 
 
 def decide_purge(queue: PartitionedQueue, wanted: LetterFilter) -> DeadLettersRemoved | None:
-    """Throw away all matching dead letters; None when there are none."""
+    """Delete all matching dead letters; None when there are none."""
     numbers = tuple(letter.number for letter in queue.dead_letters if wanted.matches(letter))
     return DeadLettersRemoved(numbers) if numbers else None
 
@@ -54,7 +54,7 @@ def decide_purge(queue: PartitionedQueue, wanted: LetterFilter) -> DeadLettersRe
 def find_letter(
     queue: PartitionedQueue, partition: int, transaction_id: str, group: str | None = None
 ) -> DeadLetter | None:
-    """The newest dead letter of a message, which may itself be gone from the queue."""
+    """The newest dead letter of a message; the message itself may be gone from the queue."""
     position = queue.find(partition, transaction_id)
     if position is not None:
         letters = queue.dead_letters.of_message(queue.offset_of(partition, position))

@@ -1,7 +1,7 @@
-"""Deciding what a queue lets go of: by age, by age once everybody has read it, by waiting too long.
+"""Deciding what a queue drops: by age, by age once all groups have settled it, by waiting too long.
 
-Owns: the three limits and their order. Works in bounded steps: each call goes on where the last one
-stopped, so that a queue with many partitions is never walked in one go. Must not touch: clocks, bodies.
+Owns: the three limits and their order. Works in bounded steps: each call continues where the last one
+stopped, so that no call visits too many partitions. Must not touch: clocks, bodies.
 """
 
 from array import array
@@ -20,7 +20,7 @@ STEP_MESSAGES: Final = 10_000
 
 @dataclass(slots=True)
 class _Step:
-    """One step's limits (as queue-wide offsets: everything below is too old) and findings."""
+    """One step's limits (queue-wide offsets: everything below is too old) and its results."""
 
     queue: PartitionedQueue
     now: float
@@ -45,13 +45,13 @@ def decide_retention(
 ) -> tuple[QueueEvent, ...]:
     """The next step of retention and eviction; empty when there is nothing to do.
 
-    What lies below ``floor``, an offset of the queue, goes whatever the options say.
+    Messages below the offset ``floor`` are dropped whatever the options say.
     """
     config, log = queue.config, queue.log
     kept = config.retention_enabled
 
     def below(seconds: float, on: bool) -> int:
-        # Not what is still on its way to the disk: as a dead letter it would come to sight.
+        # Only durable messages: a dead letter would make a message visible before it is durable.
         return (
             min(log.offset_at(micros(now) - int(seconds * US)), log.durable_end) if on and seconds > 0 else 0
         )
@@ -92,7 +92,7 @@ def _visit(step: _Step, index: int) -> None:
         untouched = max(cursors, default=where.first) <= where.first
         held = any(g.leases.lease(index, step.now) for g in readers)
         if untouched and not held and not step.queue.config.files_evicted:
-            first = overdue  # nobody has read any of it: it can go at once
+            first = overdue  # no group has read any of it: drop it at once
         else:
             _evict(step, index, overdue, readers)
     first = min(first, where.first + step.left)
@@ -105,15 +105,15 @@ def _visit(step: _Step, index: int) -> None:
 
 
 def _evict(step: _Step, index: int, overdue: int, readers: list[Group]) -> None:
-    """Move every group past what waited too long, filing it for them if the queue says so.
+    """Move every group past messages that waited too long; dead-letter them if the queue is set to.
 
-    The messages themselves stay for the groups that did read them, until retention takes them.
+    The messages remain stored until retention removes them.
     """
     at_us, files = micros(step.now), step.queue.config.files_evicted
     positions: list[tuple[int, int]] = [
         (g.number, c)
         for g in readers
-        # Under a lease it is being worked on, not waiting.
+        # Leased messages are being processed, not waiting.
         if (c := g.cursor(index)) is not None and g.leases.lease(index, step.now) is None
     ]
     if not readers and files:
@@ -132,7 +132,7 @@ def _evict(step: _Step, index: int, overdue: int, readers: list[Group]) -> None:
 
 
 def decide_clear(queue: PartitionedQueue, partition: str | None = None) -> tuple[Trimmed | None, int]:
-    """Let go of every message, of one partition or of all; (event, how many)."""
+    """Delete all messages, of one partition or of all; (event, how many)."""
     chosen = list(queue.partitions) if partition is None else []
     if partition is not None and partition in queue.indexes:
         chosen = [queue.partitions[queue.indexes[partition]]]

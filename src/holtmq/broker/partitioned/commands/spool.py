@@ -1,7 +1,7 @@
-"""Maintenance: two switches, and the durable spool that pushes go into while the first one is on.
+"""Maintenance: two switches, and the durable spool that receives pushes while the first one is on.
 
-Owns: the switches, the spooled messages and their order; each reaches its queue once. Must not touch: rules
-of queues (a drain is an ordinary push), clocks.
+Owns: the switches, the spooled messages and their order; each reaches its queue once. Must not touch: the
+rules of queues (a drain is an ordinary push), clocks.
 """
 
 from array import array
@@ -21,7 +21,7 @@ STEP: Final = 1_000
 
 
 class Switches(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Both as they are from here on."""
+    """The state of both switches."""
 
     pushes_spooled: bool = False
     pops_paused: bool = False
@@ -39,7 +39,7 @@ _state: Final = msgspec.msgpack.Decoder(_SpoolState)
 
 
 class Spool(StatePart):
-    """See the module."""
+    """The switches and the spooled messages of a node."""
 
     kinds = (int(Kind.SWITCHED), int(Kind.SPOOLED), int(Kind.UNSPOOLED), int(Kind.SPOOL_STATE))
 
@@ -62,7 +62,7 @@ class Spool(StatePart):
 
     @property
     def holds(self) -> bool:
-        """Whether a push must queue up here: the switch is on, or older ones still wait."""
+        """Whether a push must go to the spool: the switch is on, or older messages are still in it."""
         return self._switches.pushes_spooled or bool(self._waiting)
 
     def switch(self, *, pushes_spooled: bool | None = None, pops_paused: bool | None = None) -> None:
@@ -74,11 +74,11 @@ class Spool(StatePart):
         self._store.commit_state([(Kind.SWITCHED, _encode(wanted))])
 
     def put(self, items: Sequence[PushItem]) -> None:
-        """Keep messages, in order."""
+        """Append messages to the spool."""
         self._store.commit_state(self.records(items))
 
     def records(self, items: Sequence[PushItem]) -> list[StateRecord]:
-        """The records that keep these messages, for a commit that does more than that."""
+        """The records that spool these messages, for a larger commit."""
         if not items:
             return []
         queues, cipher = self._store.queues, self._store.cipher
@@ -91,7 +91,7 @@ class Spool(StatePart):
         return [*records, (Kind.SPOOLED, _encode(places))]
 
     def head(self) -> tuple[list[PushItem], int]:
-        """The oldest messages, as they were pushed, and how many they are with those that cannot be read."""
+        """The oldest messages, and their number including those that cannot be read."""
         rows = [self._waiting[at] for at in range(min(STEP, len(self._waiting)))]
         items: list[PushItem] = []
         for queue, partition, position in rows:
@@ -106,10 +106,8 @@ class Spool(StatePart):
         return tuple(self._waiting)
 
     def gone(self, count: int) -> StateRecord:
-        """The record that the oldest ``count`` have reached their queues; goes with their push."""
+        """The record that removes the oldest ``count`` messages; it is committed with their push."""
         return Kind.UNSPOOLED, _encode(count)
-
-    # -- the journal's side ----------------------------------------------------------------------
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         if kind == Kind.SWITCHED:

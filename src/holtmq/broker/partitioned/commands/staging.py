@@ -1,15 +1,15 @@
-"""Batches of an outside writer (a Spark query): staged by many, published by one commit, once.
+"""Batches of an external writer (a Spark query): many tasks stage them, one commit publishes them, once.
 
-Owns: the staged parts by (writer, batch, task, attempt), which batch each writer last committed, and the one
-record that turns a batch into messages. A part's bodies are in the journal from the start; memory holds eight
-bytes a row. Must not touch: clocks, wire names, the rules of pushing.
+Owns: the staged parts by (writer, batch, task, attempt), each writer's last committed batch, and the record
+that publishes a batch as messages. A part's bodies are written to the journal when staged; memory holds eight
+bytes per row. Must not touch: clocks, wire names, the rules of pushing.
 
-A batch number at or below the writer's last committed one has happened: the answer is "duplicate", whatever
-its rows. Spark repeats only its newest batch, under the same number.
+A batch number at or below the writer's last committed one is a duplicate, whatever its rows. Spark repeats
+only its newest batch, under the same number.
 
-A batch of more than ``ATOMIC_ROWS`` rows is published in several records. Each names the parts that are still
-to come, so the first one decides the batch. It is finished from these parts, by the same request, by a
-repeated one (whatever that one has staged) or by ``finish`` after a crash, and cannot be aborted any more.
+A batch of more than ``ATOMIC_ROWS`` rows is published in several records. Each lists the parts that remain,
+so after the first one the batch cannot be aborted. The rest is published from these parts: by the same
+request, by a repeated one (whatever it has staged), or by ``finish`` after a crash.
 """
 
 from array import array
@@ -45,15 +45,15 @@ from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart,
 from holtmq.broker.records.changes import Kind
 
 ORPHAN_SECONDS: Final = 3600.0
-WRITERS_MAX: Final = 100_000  # committed writers remembered; the longest silent is forgotten first
-ATOMIC_ROWS: Final = 1_000_000  # published by one record: its last step takes about 0.5 µs a row
+WRITERS_MAX: Final = 100_000  # committed writers remembered; the one with the oldest commit is dropped first
+ATOMIC_ROWS: Final = 1_000_000  # published by one record: its last step takes about 0.5 µs per row
 PIECE_ROWS: Final = 250_000  # in each record of a larger batch
-STEP_ROWS: Final = 4096  # in each step before it
+STEP_ROWS: Final = 4096  # in each step before the record is written
 _TRIES: Final = 3
 
 
 class Staging(StatePart):
-    """See the module. One per node."""
+    """All staged batches. One per node."""
 
     kinds = (int(Kind.STAGED), int(Kind.STAGE_COMMITTED), int(Kind.STAGING_STATE))
 
@@ -62,12 +62,10 @@ class Staging(StatePart):
         self._spool = spool
         self._committed: dict[str, tuple[int, int]] = {}  # writer -> (last batch, µs)
         self._batches: dict[tuple[str, int], dict[Key, Attempt]] = {}
-        self._ended: dict[str, float] = {}  # writer -> when it was aborted for good
-        self._begun: dict[str, tuple[int, list[Place]]] = {}  # writer -> batch in publication, and its rest
-        self._committing: list[str] = []  # the writer of each commit that is under way
+        self._ended: dict[str, float] = {}  # writer -> when it was ended
+        self._begun: dict[str, tuple[int, list[Place]]] = {}  # writer -> partly published batch, and its rest
+        self._committing: list[str] = []  # the writer of each commit in progress
         self._store.add_state_part(self)
-
-    # -- commands --------------------------------------------------------------------------------
 
     def stage(
         self,
@@ -79,7 +77,7 @@ class Staging(StatePart):
         rows: Sequence[StagedRow],
         now: float,
     ) -> int:
-        """Keep a part of an attempt's rows; the same part again replaces it. Returns the attempt's rows."""
+        """Stage a part of an attempt's rows, replacing the same part; return the attempt's row count."""
         self.drop_orphans(now)
         if writer in self._ended:
             raise Conflict(f"writer {writer} was aborted: nothing more is staged for it")
@@ -110,8 +108,8 @@ class Staging(StatePart):
     ) -> Generator[None, None, Committed]:
         """Publish the winners' rows, once. Nothing happens when the batch was committed before.
 
-        In steps: what costs most is done ahead, ``STEP_ROWS`` at a time, and others may run in between. The
-        last step of each record looks at everything once more, and writes it.
+        Runs in steps: the expensive work is done first, ``STEP_ROWS`` at a time, and other tasks may run in
+        between. The last step of each record checks everything again and writes it.
         """
         published = rows = duplicates = 0
         self._committing.append(writer)
@@ -125,7 +123,7 @@ class Staging(StatePart):
         return Committed(rows, duplicates, not published)
 
     def finish(self, now: float) -> Generator[None, None, None]:
-        """Publish the rest of batches whose commit was cut off by a crash, or went away with its client."""
+        """Publish the rest of batches whose commit was interrupted by a crash or a disconnect."""
         for writer in [writer for writer in self._begun if writer not in self._committing]:
             while writer in self._begun and not self._spool.holds:
                 yield from self._publish_next(writer, self._begun[writer][0], (), now)
@@ -133,9 +131,9 @@ class Staging(StatePart):
     def _publish_next(
         self, writer: str, batch: int, winners: Sequence[Winner], now: float
     ) -> Generator[None, None, Committed | None]:
-        """Publish the batch, or its next piece; None when another request was quicker with it.
+        """Publish the batch, or its next piece; None when another request published it first.
 
-        A batch that is in publication is finished from its own parts, whatever the winners are now.
+        A partly published batch is finished from its own parts, whatever the winners are now.
         """
         begun = self._begun.get(writer)
         if begun is None:
@@ -149,7 +147,7 @@ class Staging(StatePart):
         for place, part in piece.items():
             if self._overtaken(writer, batch, begun):
                 return None
-            if not self._is_staged(writer, batch, place, part):  # a checkpoint may have let go of it
+            if not self._is_staged(writer, batch, place, part):  # a checkpoint may have dropped it
                 raise _changed(batch)
             self._gather(part, shares)
             yield
@@ -160,7 +158,7 @@ class Staging(StatePart):
             tries += 1
             for name in stale:
                 for _ in self._address(name, shares[name], now):
-                    if tries < _TRIES:  # somebody makes partitions all the time: then in one go
+                    if tries < _TRIES:  # if partitions keep being created, finish without yielding
                         yield
         if self._overtaken(writer, batch, begun):
             return None
@@ -168,7 +166,7 @@ class Staging(StatePart):
             raise PushesSuspended("Pushes are suspended by maintenance")
         if begun is None and self._parts(writer, batch, winners) != parts:
             raise _changed(batch)
-        # Room in a queue is asked for once: what has begun cannot be refused any more.
+        # The size limit is checked once: a partly published batch cannot be refused any more.
         return self._publish(writer, batch, shares, [*parts][len(piece) :], now, limited=begun is None)
 
     def _overtaken(self, writer: str, batch: int, begun: tuple[int, list[Place]] | None) -> bool:
@@ -178,7 +176,7 @@ class Staging(StatePart):
         last = self._committed.get(writer)
         if last is None or batch > last[0]:
             return False
-        self.abort(writer, batch)  # what the repeat has staged nobody will ask for
+        self.abort(writer, batch)  # what the repeat has staged will never be committed
         return True
 
     def _publish(
@@ -203,14 +201,14 @@ class Staging(StatePart):
         return Committed(len(order), duplicates, False)
 
     def abort(self, writer: str, batch: int) -> bool:
-        """Forget what was staged; whether there was anything. A batch in publication is kept."""
+        """Drop what was staged; return whether there was anything. A partly published batch is kept."""
         if self._in_publication(writer, batch):
             return False
         return self._batches.pop((writer, batch), None) is not None
 
     def end(self, writer: str, now: float) -> bool:
-        """Forget all a writer has staged, and refuse what its tasks, not yet stopped, will stage late."""
-        self._ended.pop(writer, None)  # the newest last: they leave in this order
+        """Drop all that a writer has staged, and refuse what its running tasks stage from now on."""
+        self._ended.pop(writer, None)  # keep the newest last: the oldest is dropped first
         self._ended[writer] = now
         if len(self._ended) > WRITERS_MAX:
             del self._ended[next(iter(self._ended))]
@@ -220,7 +218,7 @@ class Staging(StatePart):
         return bool(gone)
 
     def queues_of(self, writer: str, batch: int | None = None) -> set[str]:
-        """The queues that rows are staged for, by a writer in one batch or in all."""
+        """The queues for which a writer has staged rows, in one batch or in all."""
         names: set[str] = set()
         for (of, number), attempts in self._batches.items():
             if of != writer or batch not in (None, number):
@@ -239,23 +237,21 @@ class Staging(StatePart):
         return None if last is None else last[0]
 
     def staged(self) -> dict[str, int]:
-        """How many rows wait for a commit, by writer."""
+        """The number of staged rows, by writer."""
         rows: dict[str, int] = {}
         for (writer, _), attempts in self._batches.items():
             rows[writer] = rows.get(writer, 0) + sum(attempt.rows for attempt in attempts.values())
         return rows
 
     def parts(self) -> Iterator[tuple[tuple[str, int], Place, Part]]:
-        """Everything staged and not committed: (writer, batch), (task, attempt, part) and where it is."""
+        """All staged parts: (writer, batch), (task, attempt, part) and the part."""
         for key, attempts in self._batches.items():
             for (task, attempt), staged in attempts.items():
                 for number, part in staged.parts.items():
                     yield key, (task, attempt, number), part
 
-    # -- deciding --------------------------------------------------------------------------------
-
     def _parts(self, writer: str, batch: int, winners: Iterable[Winner]) -> dict[Place, Part]:
-        """The parts that count, in order of the tasks."""
+        """The winners' parts, in order of the tasks."""
         staged = self._batches.get((writer, batch), {})
         parts: dict[Place, Part] = {}
         for winner in sorted(winners):
@@ -277,7 +273,7 @@ class Staging(StatePart):
         return found is not None and found.parts.get(number) is part
 
     def _gather(self, part: Part, shares: dict[str, Share]) -> None:
-        """Add a part's rows to what each queue gets."""
+        """Add a part's rows to the share of each queue."""
         header = decode_header(self._store.journal.read(part.header)[1])
         names = header.names
         wanted = {row[0] for row in header.rows}
@@ -327,7 +323,7 @@ class Staging(StatePart):
         return changes, order, duplicates
 
     def drop_orphans(self, now: float) -> None:
-        """Forget what nobody has committed in time, so that its bodies need not be kept any more."""
+        """Drop batches that were not committed in time, so that their bodies can be removed."""
         oldest = round((now - ORPHAN_SECONDS) * 1e6)
         for key, attempts in list(self._batches.items()):
             newest = max(part.staged_us for attempt in attempts.values() for part in attempt.parts.values())
@@ -335,8 +331,6 @@ class Staging(StatePart):
                 del self._batches[key]
         while self._ended and next(iter(self._ended.values())) < now - ORPHAN_SECONDS:
             del self._ended[next(iter(self._ended))]
-
-    # -- the journal's side ----------------------------------------------------------------------
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         if kind == Kind.STAGED:
@@ -366,7 +360,7 @@ class Staging(StatePart):
             self._begun = state.begun
 
     def _keep_only(self, writer: str, batch: int, rest: set[Place]) -> None:
-        """Let go of the parts that were published, and of attempts that lost."""
+        """Drop the published parts, and the attempts that did not win."""
         attempts = self._batches[writer, batch]
         for (task, attempt), staged in list(attempts.items()):
             for part in [part for part in staged.parts if (task, attempt, part) not in rest]:
@@ -391,7 +385,7 @@ class Staging(StatePart):
 
 
 def _first_piece(parts: Mapping[Place, Part], fresh: bool) -> dict[Place, Part]:
-    """What the next record publishes: all of it, or about ``PIECE_ROWS`` where it is too much for one."""
+    """The parts for the next record: all, or up to about ``PIECE_ROWS`` rows if the batch is too large."""
     if fresh and sum(len(part.positions) for part in parts.values()) <= ATOMIC_ROWS:
         return dict(parts)
     piece: dict[Place, Part] = {}

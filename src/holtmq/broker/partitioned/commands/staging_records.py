@@ -1,6 +1,6 @@
-"""What the staging of batches consists of: rows, parts, attempts, and the records of them in the journal.
+"""The data types of staging: rows, parts, attempts, and their journal records.
 
-Owns: the shape of the records. Must not touch: when a part is kept, published or forgotten (``staging``).
+Owns: the layout of the records. Must not touch: when a part is kept, published or dropped (``staging``).
 """
 
 from array import array
@@ -18,7 +18,7 @@ Place = tuple[int, int, int]  # task, attempt, part
 
 
 class PushesSuspended(Conflict):
-    """Maintenance began before the commit was done; it can be tried again."""
+    """Pushes are suspended by maintenance; the commit can be retried."""
 
 
 class StagedRow(NamedTuple):
@@ -28,7 +28,7 @@ class StagedRow(NamedTuple):
 
 
 class Winner(NamedTuple):
-    """The attempt of a task whose rows count, and how many it staged."""
+    """The attempt of a task whose rows are published, and how many it staged."""
 
     task: int
     attempt: int
@@ -38,12 +38,12 @@ class Winner(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Committed:
     rows: int
-    duplicates: int  # rows a queue knew already by their transaction id
-    repeated: bool  # the batch had been committed before; nothing happened now
+    duplicates: int  # rows whose transaction id was already in the queue
+    repeated: bool  # the batch had been committed before; nothing was done
 
 
 class Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A part as recorded; names as a table, because rows repeat them."""
+    """The record of a part; names are in a table because rows repeat them."""
 
     writer: str
     batch: int
@@ -52,7 +52,7 @@ class Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     part: int
     staged_us: int
     names: list[str]
-    rows: list[tuple[int, int, str]]  # queue, partition (places in ``names``), transaction id
+    rows: list[tuple[int, int, str]]  # queue, partition (indexes in ``names``), transaction id
 
 
 class Publication(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -88,7 +88,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Share:
-    """What one queue gets of a batch: (partition, transaction id) of each row, and where its body is."""
+    """One queue's rows of a batch: (partition, transaction id) of each, and the position of its body."""
 
     items: list[tuple[str, str]] = field(default_factory=list)
     positions: "array[int]" = field(default_factory=lambda: array("Q"))

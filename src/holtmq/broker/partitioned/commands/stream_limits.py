@@ -1,8 +1,8 @@
-"""How much of a stream is kept: ``x-max-age`` and ``x-max-length-bytes``, from its arguments or a policy.
+"""The limits of streams: ``x-max-age`` and ``x-max-length-bytes``, from arguments or a policy.
 
-Owns: the limits by queue name, and what the messages of a queue with a limit in bytes weigh. That is
-measured, newest first and in bounded steps: no index has it. Must not touch: clocks, how messages leave
-(``retention.py``).
+Owns: the limits by queue name, and the message sizes of queues with a limit in bytes. No index has these
+sizes, so they are measured, newest first and in bounded steps. Must not touch: clocks, how messages are
+removed (``retention.py``).
 """
 
 from array import array
@@ -15,15 +15,15 @@ from holtmq.broker.partitioned.log.message_log import GONE, MessageLog
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US
 
-STEP_MESSAGES: Final = 2_000  # weighed in one step
+STEP_MESSAGES: Final = 2_000  # measured in one step
 
-# Sizes of the messages at the first of these journal positions: one at least, fewer than all if that is long.
+# Sizes of the messages at these journal positions, in order: at least one, not all if they are large.
 Weigh = Callable[[Sequence[int]], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a stream may hold."""
+    """The limits of one stream."""
 
     max_age: int | None = None  # seconds
     max_bytes: int | None = None
@@ -41,18 +41,18 @@ class StreamLimits:
         return len(self._limits)
 
     def names(self) -> list[str]:
-        """The queues with a limit; some may have no message yet."""
+        """The queues with a limit; some may not exist yet."""
         return list(self._limits)
 
     def put(self, name: str, limits: Limits) -> None:
-        """What holds for the queue of this name from now on."""
+        """Set the limits of the queue with this name."""
         if limits == Limits():
             self._limits.pop(name, None)
         else:
             self._limits[name] = limits
 
     def floor(self, queue: PartitionedQueue, now: float) -> tuple[int, bool]:
-        """The offset below which messages must go, and whether there is more to weigh at once."""
+        """The offset below which messages must be dropped, and whether there is more to measure."""
         limits = self._limits.get(queue.name, Limits())
         log = queue.log
         floor, busy = 0, False
@@ -67,13 +67,13 @@ class StreamLimits:
         return min(floor, log.durable_end), busy
 
     def drop_scales(self, living: Callable[[int], bool]) -> None:
-        """Forget what queues weigh that are gone."""
+        """Drop the measured sizes of deleted queues."""
         for number in [number for number in self._scales if not living(number)]:
             del self._scales[number]
 
 
 class _Scale:
-    """What a log's newest messages weigh, as far back as the limit reaches."""
+    """Sizes of a log's newest messages, as far back as the limit reaches."""
 
     __slots__ = ("_complete", "_head", "_log", "_newer", "_older", "_start", "_total")
 
@@ -81,13 +81,13 @@ class _Scale:
         self._log = log
         self._start = log.durable_end
         self._older: array[int] = array("Q")  # sizes of messages below ``_start``, the newest first
-        self._newer: array[int] = array("Q")  # of those from there on, the oldest first
-        self._head = 0  # so many of the newer ones no longer count
+        self._newer: array[int] = array("Q")  # sizes from ``_start`` on, the oldest first
+        self._head = 0  # how many at the start of ``_newer`` are no longer counted
         self._total = 0
-        self._complete = False  # what lies below the counted ones has to go, or there is nothing
+        self._complete = False  # nothing below the counted messages is to be kept
 
     def cut(self, most: int, weigh: Weigh) -> tuple[int, bool]:
-        """The offset below which there is too much (0: not known), and whether there is more to weigh."""
+        """The offset below which the limit is exceeded (0: unknown), and whether there is more to measure."""
         log = self._log
         end = self._start + len(self._newer)
         sizes = self._sizes(range(end, min(log.durable_end, end + STEP_MESSAGES)), weigh)
@@ -95,7 +95,7 @@ class _Scale:
         self._total += sum(sizes)
         if not self._complete:
             self._look_back(most, weigh)
-        while self._total > most and self._count > 1:  # the newest stays, whatever it weighs
+        while self._total > most and self._count > 1:  # the newest is kept, whatever its size
             self._total -= self._pop_oldest()
             self._complete = True
         busy = end + len(sizes) < log.durable_end or not self._complete

@@ -1,6 +1,6 @@
-"""Several pushes and acks that happen together or not at all.
+"""Transactions: several pushes and acks that happen together or not at all.
 
-Owns: deciding them as one, over any number of queues, and the refusal when any part is refused. Must not
+Owns: deciding them together, over any number of queues, and refusing all when one is refused. Must not
 touch: state; the caller writes all events as one journal record, then applies them.
 """
 
@@ -30,7 +30,7 @@ class AckOperation:
 
 @dataclass(frozen=True, slots=True)
 class PushedItem:
-    """The fate of one item: its offset, or its original's when it was a duplicate."""
+    """The result of one item: its offset, or that of the original for a duplicate."""
 
     queue: PartitionedQueue
     offset: int
@@ -44,15 +44,15 @@ class TransactionDecision:
     pushed: list[PushedItem]
     acked: list[AckOutcome]
     events: list[tuple[PartitionedQueue, QueueEvent]]
-    pushes: list[tuple[PartitionedQueue, PushDecision, list[int]]]  # the last: which pushed items, in order
+    pushes: list[tuple[PartitionedQueue, PushDecision, list[int]]]  # the last: indexes into ``pushed``
 
 
 def decide_transaction(
     pushes: Sequence[PushOperation], acks: Sequence[AckOperation], now: float, *, refuses: bool = True
 ) -> TransactionDecision:
-    """Decide everything; raises the first refusal, and then nothing has happened.
+    """Decide all operations; raises the first refusal, and then nothing has happened.
 
-    Without ``refuses`` an ack that does not count changes nothing, and limits are not asked about.
+    Without ``refuses``, invalid acks are ignored and size limits are not checked.
     """
     events: list[tuple[PartitionedQueue, QueueEvent]] = []
     acked = _decide_acks(acks, now, events, refuses)
@@ -79,7 +79,7 @@ def _decide_acks(
     events: list[tuple[PartitionedQueue, QueueEvent]],
     refuses: bool,
 ) -> list[AckOutcome]:
-    # All acks of one (queue, group) are decided in one call: together they may release a lease.
+    # Acks of one (queue, group) are decided in one call: only together they may release a lease.
     places: dict[tuple[int, str], list[int]] = {}
     for place, operation in enumerate(acks):
         places.setdefault((operation.queue.number, operation.group), []).append(place)
@@ -111,7 +111,7 @@ def _refusal(ack: Ack, outcome: AckOutcome) -> BrokerError | None:
         case AckVerdict.UNKNOWN_STATUS:
             return Conflict("Unknown acknowledgment status")
         case _ if ack.lease_id and (outcome.noop or outcome.repeated):
-            # The transaction happened before: its other operations must not happen twice.
+            # The transaction was committed before: its other operations must not happen twice.
             return Conflict("The message is already settled")
         case _:
             return None

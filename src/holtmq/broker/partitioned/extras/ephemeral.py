@@ -1,7 +1,7 @@
-"""Ephemeral queues: partitions of messages in memory alone, for what may be lost with the process.
+"""Ephemeral queues: partitions of messages in memory only, which are lost when the process ends.
 
 Owns: their bounds, leases per message, redelivery. Nothing here is journalled. Must not touch: clocks, wire
-names. Time comes in as ``now``.
+names. Time is passed in as ``now``.
 """
 
 import secrets
@@ -12,9 +12,9 @@ from typing import Final
 
 from holtmq.broker.errors import LimitReached
 
-NAMELESS: Final = "__QUEUE_MODE__"  # the group of whoever names none
-_COST: Final = 200  # bytes a message takes beside its payload
-_GROUPS_MAX: Final = 256  # that a queue remembers for partitions to come
+NAMELESS: Final = "__QUEUE_MODE__"  # the group of consumers that name none
+_COST: Final = 200  # bytes per message beside its payload
+_GROUPS_MAX: Final = 256  # groups that get a reader in new partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class _Reader:
     again: deque[tuple[Fleeting, int]] = field(default_factory=deque)  # (message, attempts so far)
 
     def take_back(self, outs: list[_Out]) -> None:
-        """They come again, in order, before anything new."""
+        """Queue messages for redelivery, in order, before new ones."""
         rows = [*self.again, *((out.message, out.attempts) for out in outs)]
         self.again = deque(sorted(rows, key=lambda row: row[0].number))
 
     @property
     def unsettled(self) -> int:
-        """The oldest number this group is not done with."""
+        """The oldest number that this group has not settled."""
         again = (message.number for message, _ in self.again)
         return min(
             self.next_number, min(self.out, default=self.next_number), min(again, default=self.next_number)
@@ -76,7 +76,7 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A message in a worker's hands."""
+    """A message delivered to a worker."""
 
     partition: str
     number: int
@@ -90,17 +90,17 @@ class Gauges:
     size: int
     partitions: int
     dropped: int
-    groups: dict[str, tuple[int, int]]  # waiting, out with workers
+    groups: dict[str, tuple[int, int]]  # (waiting, delivered and unsettled)
 
     @property
     def pending(self) -> int:
-        """What the group furthest behind has before it; named groups count first."""
+        """Messages waiting for the group with the largest backlog; named groups take precedence."""
         named = [waiting for name, (waiting, _) in self.groups.items() if name != NAMELESS]
         return max(named) if named else self.groups.get(NAMELESS, (self.length, 0))[0]
 
 
 class EphemeralQueue:
-    """See the module. Numbers begin anew with each ``incarnation``: one of an earlier means nothing now."""
+    """One queue. Message numbers restart with each ``incarnation``; those of an earlier one are invalid."""
 
     def __init__(self, name: str, config: EphemeralConfig) -> None:
         self.name = name
@@ -112,12 +112,12 @@ class EphemeralQueue:
         self.size = 0
         self.wakes: list[Callable[[], None]] = []
         self._partitions: dict[str, _Partition] = {}
-        # Groups reading the whole queue: a partition begins with a reader for each, or the first to settle a
-        # message would take it from those who asked for it too and look a moment later.
+        # Groups that read the whole queue. A new partition starts with a reader for each: otherwise the first
+        # group to settle a message would remove it before the others have read it.
         self._groups: dict[str, None] = {}
 
     def push(self, partition: str, payloads: list[bytes], now: float) -> None:
-        """Take messages, all or none when the queue refuses at its bound."""
+        """Store messages; refuse them all if they exceed the bound and the queue does not drop old ones."""
         config = self.config
         more = sum(len(payload) + _COST for payload in payloads)
         if self._full(len(payloads), more):
@@ -147,7 +147,7 @@ class EphemeralQueue:
         return where
 
     def _readers(self, group: str, partition: str | None) -> list[tuple[str, _Partition, _Reader]]:
-        """Where a group reads, from now on at the latest."""
+        """The (name, partition, reader) that a group pops from; missing readers are created."""
         if partition is not None:
             places = [(partition, self._partition(partition))]
         else:
@@ -161,7 +161,7 @@ class EphemeralQueue:
         return [(name, where, where.readers[group]) for name, where in places]
 
     def pop(self, group: str, partition: str | None, limit: int, auto_ack: bool, now: float) -> list[Handed]:
-        """The next messages for a group, in partition order; returned ones come first."""
+        """The next messages for a group, partition by partition; redeliveries come first."""
         found: list[Handed] = []
         for name, where, reader in self._readers(group, partition):
             self._age(where, now)
@@ -202,14 +202,14 @@ class EphemeralQueue:
 
     @property
     def unused(self) -> bool:
-        """Made by being named, empty, nobody waits and no group is known: made again it would be the same."""
+        """Whether it can be dropped: not declared, empty, no waiting pop and no named group."""
         readers = {NAMELESS, *self._groups}.union(*(where.readers for where in self._partitions.values()))
         return not (self.declared or self.length or self.wakes) and len(readers) == 1
 
     def settle(self, group: str, acks: Iterable[tuple[str, int, bool]], now: float) -> list[str]:
-        """How each (partition, number, completed) went: ``acked``, ``redelivered``, or ``unknown``.
+        """Settle (partition, number, completed) items: ``acked``, ``redelivered`` or ``unknown`` for each.
 
-        Unknown is what this group does not hold: settled before, or come back and not handed out again.
+        Unknown: the group does not hold the message, because it was settled before or its lease expired.
         """
         outcomes: list[str] = []
         places: dict[str, tuple[_Partition, _Reader, list[_Out]]] = {}
@@ -239,7 +239,7 @@ class EphemeralQueue:
         return outcomes
 
     def reset(self) -> int:
-        """Throw the contents away; how many. Who reads goes on with what comes."""
+        """Delete all messages; return how many. Groups continue with the next push."""
         gone = self.length
         for name, where in list(self._partitions.items()):
             if not where.readers:
@@ -261,7 +261,7 @@ class EphemeralQueue:
         return Gauges(self.length, self.size, len(self._partitions), self.dropped, groups)
 
     def next_change(self, group: str, partition: str | None, now: float) -> float | None:
-        """When a lease or window of a group next ends, for whoever waits."""
+        """When the next lease or window of a group ends, for waiting pops."""
         names = list(self._partitions) if partition is None else [partition]
         moments: list[float] = []
         for where in (self._partitions[name] for name in names if name in self._partitions):
@@ -275,7 +275,7 @@ class EphemeralQueue:
         return min((moment for moment in moments if moment > now), default=None)
 
     def _take_back(self, where: _Partition, reader: _Reader, now: float) -> None:
-        """What a worker let expire comes again, like what it refused, until its retries are spent."""
+        """Redeliver messages whose lease expired, like failed ones, until their retries are exhausted."""
         expired = [number for number, out in reader.out.items() if out.expires_at <= now]
         if expired:
             outs = [reader.out.pop(number) for number in expired]
@@ -295,7 +295,7 @@ class EphemeralQueue:
             self.dropped += 1
 
     def _trim(self, where: _Partition) -> None:
-        """What every group has settled leaves the ring."""
+        """Remove messages that every group has settled."""
         done = min((reader.unsettled for reader in where.readers.values()), default=0)
         while where.ring and where.ring[0].number < done:
             self._forget(where)

@@ -1,7 +1,7 @@
-"""Rows of JSON by (namespace, key), with versions and lifetimes, written beside messages.
+"""JSON rows by (namespace, key), with versions and expiry, stored in the same journal as messages.
 
 Owns: the operations, their conditions, expiry. A call's operations see each other and take effect together;
-one that is ``required`` and loses undoes them all. Must not touch: clocks, wire names, the meaning of values.
+if a ``required`` one fails, none does. Must not touch: clocks, wire names, the meaning of values.
 """
 
 from array import array
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyOp:
-    """One operation, checked for shape by the edge."""
+    """One operation, already validated by the edge."""
 
     verb: Verb
     namespace: str
@@ -62,7 +62,7 @@ class KeyOp:
 
 @dataclass(slots=True)
 class KeyResult:
-    """What came of one. ``row`` is what is there afterwards, or was there when it was refused."""
+    """The result of one operation. ``row`` is the row afterwards, or the existing one if it was refused."""
 
     verb: Verb
     key: str
@@ -76,7 +76,7 @@ class KeyResult:
 
 @dataclass(slots=True)
 class KeyDecision:
-    """``failed`` is the place of a required operation that lost; then nothing is to be written."""
+    """``failed`` is the index of a required operation that failed; then nothing must be written."""
 
     results: list[KeyResult]
     writes: list[tuple[str, str, bytes | None, int, int, int]]
@@ -93,16 +93,16 @@ _number: Final = msgspec.json.Decoder(int | float)
 
 
 class KeyedRows(StatePart):
-    """See the module."""
+    """All rows of the node."""
 
     kinds = (int(Kind.KEYED),)
 
     def __init__(self, store: PartitionedStore) -> None:
         self._store = store
         self._rows: dict[str, dict[str, Row]] = {}
-        self._sorted: dict[str, list[str]] = {}  # keys of the namespaces that somebody read in order
+        self._sorted: dict[str, list[str]] = {}  # sorted keys of namespaces that were read by prefix
         self._expiries: list[tuple[int, str, str]] = []
-        self._expiries_max = _EXPIRIES_MIN  # beyond, those of rows put again since are dropped
+        self._expiries_max = _EXPIRIES_MIN  # above it, outdated entries are removed
         self._version = 0
         store.add_state_part(self)
 
@@ -115,7 +115,7 @@ class KeyedRows(StatePart):
         return row if row is not None and _lives(row, now_us) else None
 
     def keys(self, namespace: str, prefix: str, after: str) -> Iterator[str]:
-        """The keys with a prefix, in order, behind one of them; a page costs no more in a large namespace."""
+        """Keys with a prefix, in order, after a given key. A namespace is sorted once, so pages are cheap."""
         rows = self._rows.get(namespace)
         if rows is None:
             return
@@ -132,7 +132,7 @@ class KeyedRows(StatePart):
             self._store.commit_state(decision.state_records)
 
     def decide(self, ops: Sequence[KeyOp], now_us: int) -> KeyDecision:
-        """Decide a call; the caller writes ``state_records`` with whatever else belongs to it."""
+        """Decide a call; the caller writes ``state_records``, alone or as part of a larger commit."""
         self._sweep(now_us)
         call = _Call(self, now_us, self._version)
         for place, op in enumerate(ops):
@@ -165,7 +165,7 @@ class KeyedRows(StatePart):
     def _expire_later(self, row: Row, namespace: str) -> None:
         heappush(self._expiries, (row.expires_us, namespace, row.key))
         if len(self._expiries) > self._expiries_max:
-            # Whoever puts the same few again and again leaves one entry each time, until that is due.
+            # Each repeated put of a row leaves an entry until it is due: rebuild the heap from the rows.
             self._expiries = [
                 (each.expires_us, name, each.key)
                 for name, rows in self._rows.items()
@@ -174,8 +174,6 @@ class KeyedRows(StatePart):
             ]
             heapify(self._expiries)
             self._expiries_max = max(_EXPIRIES_MIN, 2 * len(self._expiries))
-
-    # -- the journal's side ----------------------------------------------------------------------
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         for namespace, key, value, version, expires_us, updated_us in _writes.decode(payload):
@@ -196,13 +194,13 @@ class KeyedRows(StatePart):
             for namespace, keys in self._rows.items()
             for row in keys.values()
         ]
-        # The newest version must not come again, even if its row is gone: a token would be valid twice.
+        # The newest version must not be reused even if its row is gone: a lock token would be valid twice.
         rows.append(("", "", None, self._version, FOREVER, 0))
         return [(int(Kind.KEYED), _encode(rows))], []
 
 
 class _Call:
-    """The operations of one call, on top of the stored rows."""
+    """The operations of one call, as changes over the stored rows."""
 
     def __init__(self, rows: KeyedRows, now_us: int, version: int) -> None:
         self._rows = rows
@@ -278,7 +276,7 @@ class _Call:
     def _incr(self, op: KeyOp) -> KeyResult:
         row = self._get(op.namespace, op.key)
         value: int | float = 0
-        # A counter's window closes when it was opened to close, however busy it is.
+        # Increments do not extend a counter's expiry: its window ends when it was first set to end.
         expires_us = FOREVER if op.ttl_us == FOREVER else self._now_us + op.ttl_us
         if row is not None:
             expires_us = row.expires_us

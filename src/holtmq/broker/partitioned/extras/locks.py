@@ -1,6 +1,6 @@
-"""Locks and semaphores: permits that are keyed rows with a lifetime.
+"""Locks and semaphores: each permit is a keyed row that expires.
 
-Owns: which slot a holder gets, and that a token only ever rises. Must not touch: how rows are stored, clocks.
+Owns: which slot a holder gets, and that tokens only increase. Must not touch: how rows are stored, clocks.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ NAMESPACE: Final = "queen-locks"
 
 
 class Permit(msgspec.Struct):
-    """What a permit's row says."""
+    """The value of a permit's row."""
 
     owner: str
     since: int  # µs
@@ -33,7 +33,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class LockAnswer:
-    """``held`` is the caller's permit; without one, ``holders`` says who has them."""
+    """``held`` is the caller's permit, if any; ``holders`` are the permits held before the call."""
 
     held: Held | None
     holders: list[Held]
@@ -41,7 +41,7 @@ class LockAnswer:
 
 
 class LockPermits:
-    """See the module."""
+    """Acquires, renews and releases permits."""
 
     def __init__(self, rows: KeyedRows) -> None:
         self._rows = rows
@@ -50,7 +50,7 @@ class LockPermits:
         return list(self._held(name, limit, now_us))
 
     def acquire(self, name: str, owner: str, limit: int, ttl_us: int, now_us: int) -> LockAnswer:
-        """A permit, or the one the owner already has: a call sent twice takes one."""
+        """Take a permit, or return the one the owner has: a repeated call takes no second permit."""
         holders = list(self._held(name, limit, now_us))
         for held in holders:
             if held.owner == owner:
@@ -64,7 +64,7 @@ class LockPermits:
     def renew(
         self, name: str, token: int, owner: str | None, slot: int | None, ttl_us: int, now_us: int
     ) -> LockAnswer:
-        """A longer life and a new token; an owner may repeat itself with the old one."""
+        """Extend a permit and change its token; the ``owner`` may repeat the call with the old token."""
         holders = list(self._held(name, _MOST, now_us))
         for held in holders:
             if slot in (None, held.slot) and (held.token == token or (owner and held.owner == owner)):

@@ -1,7 +1,7 @@
-"""State of stream processors: their queries, and rows of JSON by (query, partition, key).
+"""State of stream processors: their queries, and JSON rows by (query, partition, key).
 
-Owns: registration and its conflicts, the rows, both durable. Must not touch: queues (a cycle puts state,
-pushes and ack into one commit elsewhere), clocks, the meaning of values but for a window's end.
+Owns: registration and its conflicts, and the rows; both are durable. Must not touch: queues (``run_cycle``
+commits state, pushes and ack together), clocks, the meaning of values except a window's end.
 """
 
 from array import array
@@ -18,7 +18,7 @@ from holtmq.broker.records.changes import Kind
 
 
 class StateOp(NamedTuple):
-    """Put a row (its JSON), or with None take it away."""
+    """Put a row's JSON value, or delete the row with None."""
 
     key: str
     value: bytes | None
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 class QueryPut(msgspec.Struct, tag="query", array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A query as registered; ``wipes`` drops the rows it had."""
+    """A query as registered; ``wipes`` deletes its existing rows."""
 
     id: str
     name: str
@@ -63,7 +63,7 @@ class Registration:
 
 
 class _Window(msgspec.Struct):
-    """The one field of a row's value that a question can be about."""
+    """The one field of a row's value that rows can be filtered by."""
 
     window_end: float | None = msgspec.field(default=None, name="windowEnd")
 
@@ -74,7 +74,7 @@ _window: Final = msgspec.json.Decoder(_Window)
 
 
 class StreamStates(StatePart):
-    """See the module."""
+    """All queries of the node and their rows."""
 
     kinds = (int(Kind.STREAM),)
 
@@ -91,7 +91,7 @@ class StreamStates(StatePart):
     def register(
         self, name: str, source: str, sink: str, config_hash: str, reset: bool, new_id: str
     ) -> Registration:
-        """Register, re-attach, or with ``reset`` start over; raises ConfigMismatch."""
+        """Register a query or attach to it; a changed configuration needs ``reset``, else ConfigMismatch."""
         known = self._queries.get(name)
         if known is None:
             query = QueryPut(new_id, name, source, sink, config_hash)
@@ -108,7 +108,7 @@ class StreamStates(StatePart):
     def rows(
         self, query_id: str, partition_id: str, keys: Sequence[str], prefix: str, ripe_ms: float | None
     ) -> list[Row]:
-        """Rows by keys, or all, cut down to a prefix and to windows that ended by then; by key."""
+        """Rows with these keys (or all) and this prefix, sorted by key; ``ripe_ms``: only ended windows."""
         mine = self._rows.get(query_id, {}).get(partition_id, {})
         found = [mine[key] for key in dict.fromkeys(keys) if key in mine] if keys else list(mine.values())
         return sorted(
@@ -120,14 +120,12 @@ class StreamStates(StatePart):
     def change(
         self, query_id: str, partition_id: str, ops: Sequence[StateOp], now: float
     ) -> list[StateRecord]:
-        """The record of a cycle's state operations, for the cycle's commit."""
+        """The record of a cycle's state operations; the cycle commits it."""
         if not ops:
             return []
         at_us = micros(now)
         put = StatePut(query_id, partition_id, [(op.key, op.value, at_us) for op in ops])
         return [(int(Kind.STREAM), _encode(put))]
-
-    # -- the journal's side ----------------------------------------------------------------------
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         change = _decoder.decode(payload)

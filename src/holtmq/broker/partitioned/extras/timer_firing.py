@@ -1,7 +1,7 @@
-"""Timed messages become messages when their time has come, under the id they were promised.
+"""Pushes timed messages when they are due, under the id they were assigned.
 
-Owns: when the next one is due, and that each is pushed once, in one step with its end. Must not touch:
-clocks (the node calls in time), wire names.
+Owns: when the next one is due, and that each is pushed once: the push and the timer's removal are one
+commit. Must not touch: clocks (the node calls at the planned time), wire names.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class CountPushes(Protocol):
 
 
 class Firing:
-    """See the module. ``wanted``: one is due, and the next turn calls ``fire``."""
+    """Pushes due timers. ``wanted``: a timer is due, and the next turn calls ``fire``."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Firing:
         self.wanted = False
 
     def plan(self) -> None:
-        """Have the node call when the next one is due."""
+        """Schedule a call for when the next timer is due."""
         due_us = self._timed.next_due_us()
         if due_us is not None and (self._fires_at_us is None or due_us < self._fires_at_us):
             self._fires_at_us = due_us
@@ -75,25 +75,25 @@ class Firing:
         self._line.on_dirty()
 
     def fire(self, now: float) -> None:
-        """Push what is due; what a full queue refuses or no key opens stays due."""
+        """Push timers that are due. Those that a full queue refuses or no key decrypts stay due."""
         self.wanted = False
         if self._store.journal.failed is not None:
-            return  # a restart finds them due
+            return  # they are still due after a restart
         if self._spool.holds:
-            # They are as safe here as in the spool, which would forget their ids.
+            # Timers are durable already, and the spool would lose their ids.
             self._line.at(now + _TRY_AGAIN, self._due)
             return
         timers = self._timed.due(micros(now))
         try:
             self._push(timers, now)
         except (LimitReached, UnreadableBody):
-            # One full queue must not hold up the timers of others: each on its own, the refused ones later.
+            # One full queue must not block the timers of others: push one by one, retry the refused later.
             for timer in timers:
                 try:
                     self._push([timer], now)
                 except (LimitReached, UnreadableBody):
                     self._refused.append(timer)
-            # Out of the line until then: they would be due at once, again and again.
+            # Refused timers stay out of the line until then: otherwise they would be due again at once.
             self._line.at(now + _TRY_AGAIN, self._retry)
         self.plan()
 
@@ -105,7 +105,7 @@ class Firing:
     def _push(self, timers: Sequence[Timed], now: float) -> None:
         if not timers:
             return
-        # In the order of their ids, which are older than the message: see ``decide_push``.
+        # Offsets must follow the order of ids, and these ids were assigned earlier: see ``decide_push``.
         timers = sorted(timers, key=lambda timer: timer.message_id)
         items = [
             PushItem(

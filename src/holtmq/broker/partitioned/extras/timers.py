@@ -1,7 +1,7 @@
-"""Messages that wait for their time: scheduled, moved or cancelled by key, then pushed like any other.
+"""Timed messages: scheduled, moved or cancelled by key, and pushed when due.
 
-Owns: the waiting ones by (queue, key), and that each fires once. Must not touch: clocks (the node calls
-``due`` in time), queues (firing is an ordinary push).
+Owns: the waiting timers by (queue, key). Must not touch: clocks (``due`` gets the time), queues (firing is
+an ordinary push).
 """
 
 from array import array
@@ -28,12 +28,12 @@ class Timed(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
     due_us: int
     message_id: str
     producer: str | None = None
-    sealed: bool = False  # the payload, because the queue is to be encrypted
+    sealed: bool = False  # the payload is encrypted, like messages of its queue
     trace_id: str | None = None
 
 
 class TimedChange(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Timers set, and (queue, key) of those that ended, in that order."""
+    """Timers set, then (queue, key) of timers that ended; applied in this order."""
 
     put: list[Timed] = []
     ended: list[tuple[str, str]] = []
@@ -46,7 +46,7 @@ _changes: Final = msgspec.msgpack.Decoder(TimedChange)
 
 
 class TimedMessages(StatePart):
-    """See the module."""
+    """All waiting timers of the node."""
 
     kinds = (int(Kind.TIMED),)
 
@@ -54,14 +54,14 @@ class TimedMessages(StatePart):
         self._store = store
         self._timers: dict[str, dict[str, Timed]] = {}
         self._line: list[tuple[int, str, str]] = []
-        self._line_max = _LINE_MIN  # beyond, those that were moved or cancelled are looked for and dropped
+        self._line_max = _LINE_MIN  # above it, entries of moved or cancelled timers are removed
         store.add_state_part(self)
 
     def __len__(self) -> int:
         return sum(map(len, self._timers.values()))
 
     def seal(self, timer: Timed) -> Timed:
-        """As it is stored: sealed like a message of its queue would be."""
+        """The timer as stored: encrypted if its queue encrypts messages."""
         queue, cipher = self._store.queues.get(timer.queue), self._store.cipher
         if cipher is None or queue is None or not queue.config.encryption_enabled:
             return timer
@@ -69,7 +69,7 @@ class TimedMessages(StatePart):
         return msgspec.structs.replace(timer, payload=payload, sealed=True)
 
     def payload(self, timer: Timed) -> bytes:
-        """As it came; raises UnreadableBody without the key that sealed it."""
+        """The plain payload; raises UnreadableBody without the right key."""
         if not timer.sealed:
             return timer.payload
         if self._store.cipher is None:
@@ -80,14 +80,14 @@ class TimedMessages(StatePart):
         return self._timers.get(queue, {}).get(key)
 
     def page(self, queue: str, after: str, limit: int) -> tuple[list[Timed], bool]:
-        """By key; whether there are more."""
+        """A page in key order after ``after``, and whether there are more."""
         timers = self._timers.get(queue, {})
         keys = sorted(timers)
         at = bisect_right(keys, after) if after else 0
         return [timers[key] for key in keys[at : at + limit]], len(keys) > at + limit
 
     def record(self, change: TimedChange) -> list[StateRecord]:
-        """The record of a change, for the commit it belongs to."""
+        """The journal record of a change, for the caller's commit."""
         return [(int(Kind.TIMED), _encode(change))] if change.put or change.ended else []
 
     def next_due_us(self) -> int | None:
@@ -96,16 +96,16 @@ class TimedMessages(StatePart):
             timer = self.get(queue, key)
             if timer is not None and timer.due_us == due_us:
                 return due_us
-            heappop(self._line)  # moved or cancelled since
+            heappop(self._line)  # moved or cancelled
         return None
 
     def in_line(self) -> int:
-        """How long the line is, with those in it that were moved or cancelled."""
+        """The length of the line, including entries of moved or cancelled timers."""
         return len(self._line)
 
     def due(self, now_us: int, most: int = 1000) -> list[Timed]:
-        """Those whose time has come, earliest first; the caller pushes them and records their end."""
-        found: dict[tuple[str, str], Timed] = {}  # moved to the time it had, it stands there twice
+        """Timers that are due, earliest first; the caller pushes them and records their end."""
+        found: dict[tuple[str, str], Timed] = {}  # a timer moved away and back is in the line twice
         while len(found) < most and self._line and self._line[0][0] <= now_us:
             due_us, queue, key = heappop(self._line)
             timer = self.get(queue, key)
@@ -114,7 +114,7 @@ class TimedMessages(StatePart):
         return list(found.values())
 
     def put_back(self, timers: Iterable[Timed]) -> None:
-        """They could not be pushed: they stay due."""
+        """Return timers that could not be pushed; they stay due."""
         for timer in timers:
             self._stand_in_line(timer)
 
@@ -122,7 +122,7 @@ class TimedMessages(StatePart):
         line = self._line
         heappush(line, (timer.due_us, timer.queue, timer.key))
         if len(line) > self._line_max:
-            # Whoever puts off the same few again and again leaves one entry each time, until that is due.
+            # Each move of a timer leaves an entry until it is due: remove the outdated ones.
             kept = {entry for entry in line if self._is_due_at(entry)}
             line[:] = sorted(kept)
             self._line_max = max(_LINE_MIN, 2 * len(line))
@@ -130,8 +130,6 @@ class TimedMessages(StatePart):
     def _is_due_at(self, entry: tuple[int, str, str]) -> bool:
         timer = self.get(entry[1], entry[2])
         return timer is not None and timer.due_us == entry[0]
-
-    # -- the journal's side ----------------------------------------------------------------------
 
     def fold(self, position: int, kind: int, payload: bytes) -> None:
         change = _changes.decode(payload)

@@ -1,7 +1,7 @@
-"""Trace events that workers leave with messages: what happened to this order, in which step.
+"""Trace events that workers attach to messages.
 
-Owns: the newest events of the node, by message and by name, within a bound. Must not touch: payload
-meaning (``data`` is the client's JSON as it came), clocks.
+Owns: the newest events of the node, by message and by name, bounded. Must not touch: the meaning of
+``data`` (the client's JSON, unchanged), clocks.
 """
 
 from collections import deque
@@ -12,13 +12,13 @@ from typing import Final
 
 EVENTS_MAX: Final = 100_000
 BYTES_MAX: Final = 256 << 20
-_EVENT_COST: Final = 1_000  # bytes of memory beside its texts
-_NAME_COST: Final = 1_000  # of a name that only one event has
+_EVENT_COST: Final = 1_000  # bytes of memory per event beside its texts
+_NAME_COST: Final = 1_000  # bytes of memory per name that only one event has
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One trace event; durable as it is."""
+    """One trace event; it is also the journalled form."""
 
     number: int
     queue: int
@@ -33,7 +33,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class TraceName:
-    """A name with its figures."""
+    """A name with its statistics."""
 
     name: str
     events: int
@@ -42,7 +42,7 @@ class TraceName:
 
 
 class TraceStore:
-    """The newest ``limit`` events, fewer when they have ``most_bytes``; the oldest leave first."""
+    """The newest events, at most ``limit`` and about ``most_bytes``; the oldest are dropped first."""
 
     __slots__ = ("_by_message", "_by_name", "_bytes", "_events", "_limit", "_most_bytes", "next_number")
 
@@ -74,17 +74,17 @@ class TraceStore:
     def of_message(
         self, queue: int, partition: int, transaction_id: str, limit: int, skip: int
     ) -> tuple[list[Traced], int]:
-        """A page, oldest first, and how many there are."""
+        """A page, oldest first, and the total number."""
         events = self._by_message.get((queue, partition, transaction_id), ())
         return list(islice(events, skip, skip + limit)), len(events)
 
     def named(self, name: str, limit: int, skip: int) -> tuple[list[Traced], int]:
-        """A page, newest first, and how many there are."""
+        """A page, newest first, and the total number."""
         events = list(self._by_name.get(name, ()))
         return events[::-1][skip : skip + limit], len(events)
 
     def names(self, limit: int, skip: int) -> tuple[list[TraceName], int]:
-        """The names, most recently used first, and how many there are."""
+        """A page of names, most recently used first, and the total number."""
         rows = [
             TraceName(name, len(events), len({_key(event) for event in events}), events[-1].created_us)
             for name, events in self._by_name.items()
@@ -93,7 +93,7 @@ class TraceStore:
         return rows[skip : skip + limit], len(rows)
 
     def forget_queue(self, queue: int) -> None:
-        """With its queue an event has nothing left to point at."""
+        """Drop the events of a deleted queue."""
         kept = [event for event in self._events if event.queue != queue]
         number = self.next_number
         self._events.clear()
@@ -105,7 +105,7 @@ class TraceStore:
         self.next_number = number
 
     def _drop(self, event: Traced) -> None:
-        # Events leave in the order they came, so each is the first of every list it is in.
+        # Events are dropped in order of arrival, so each is the first of every deque it is in.
         self._bytes -= _size(event)
         for name in set(event.names):
             self._by_name[name].popleft()

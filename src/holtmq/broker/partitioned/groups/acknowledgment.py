@@ -1,7 +1,7 @@
-"""What an acknowledgment does to one group's place in one partition.
+"""The effect of an acknowledgment on one group's progress in one partition.
 
-Owns: the words of an answer, and the head rule: which positions a call settles, retries or files.
-Must not touch: leases, clocks, identifiers; positions come in resolved, the outcome goes out as values.
+Owns: the possible answers, and the head rule: which positions a call settles, retries or dead-letters.
+Must not touch: leases, clocks, identifiers. The caller resolves positions; the result is a plain value.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ ERROR_MAX: Final = 4_000  # characters of a caller's error text kept with a dead
 
 
 class AckStatus(Enum):
-    """What the worker says about a message. The value orders them at one position: highest wins."""
+    """What the worker reports about a message. For one position, the highest value wins."""
 
     COMPLETED = 0
     RETRY = 1
@@ -25,7 +25,7 @@ class AckStatus(Enum):
 
     @classmethod
     def named(cls, word: str) -> "AckStatus | None":
-        """The status behind a client's word; None for an unknown one, which is refused, not guessed."""
+        """The status for a client's word; None for an unknown one, which the caller refuses."""
         return _WORDS.get(word)
 
 
@@ -39,7 +39,7 @@ _WORDS: Final = {
 
 
 class Ack(NamedTuple):
-    """One message's acknowledgment. A tuple: 100 of them are made per hot call."""
+    """One message's acknowledgment. A tuple for speed: a hot call creates 100 of them."""
 
     partition: int
     transaction_id: str
@@ -49,15 +49,15 @@ class Ack(NamedTuple):
 
 
 class AckVerdict(Enum):
-    """What came of one acknowledgment."""
+    """The result of one acknowledgment."""
 
     ACKNOWLEDGED = "acknowledged"
-    REDELIVERED = "failed_retry"  # success, and the message comes again
+    REDELIVERED = "failed_retry"  # success; the message will be redelivered
     FILED = "failed_dlq"
-    DROPPED = "dropped"  # would have been filed, but the queue keeps no dead letters
+    DROPPED = "dropped"  # would be dead-lettered, but the queue keeps no dead letters
     INVALID_LEASE = "invalid_lease"
     NOT_FOUND = "not_found"
-    STALE = "stale"  # a failure reported for something already settled
+    STALE = "stale"  # a failure reported for a settled message
     UNKNOWN_STATUS = "unknown_status"
 
     @property
@@ -72,12 +72,12 @@ _SUCCESSES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AckOutcome:
-    """The answer for one item; equal answers of one call are one object."""
+    """The answer for one item; equal answers of one call share one object."""
 
     verdict: AckVerdict
     lease_released: bool = False
-    noop: bool = False  # a completed ack of something already settled
-    repeated: bool = False  # the answer of an earlier call, given again
+    noop: bool = False  # a completed ack of a settled message
+    repeated: bool = False  # the same answer as to an earlier, identical call
 
     @property
     def success(self) -> bool:
@@ -89,7 +89,7 @@ class AckOutcome:
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
-    """What one call was told about a partition, kept for its repeat: usually one answer for a whole span."""
+    """The answers of one call for a partition, kept in case it is repeated; usually all are the same."""
 
     first: int
     end: int
@@ -103,14 +103,14 @@ class Answers(msgspec.Struct, frozen=True, gc=False):
 
 
 class Named(NamedTuple):
-    """What one call says about one position."""
+    """What one call reports about one position."""
 
     status: AckStatus
     error: str | None
 
 
 class Budget(NamedTuple):
-    """Retries already spent in this (partition, group), and how many the queue allows."""
+    """Retries already used in this (partition, group), and how many the queue allows."""
 
     spent: int
     limit: int
@@ -118,12 +118,12 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The group's place afterwards."""
+    """The group's progress after a call."""
 
     cursor: int  # everything below is settled
     retry_count: int
-    released: bool  # the lease, if there is one, ends
-    failed: bool = False  # the head goes back after a failure: the retry delay applies
+    released: bool  # the lease, if any, ends
+    failed: bool = False  # the head is retried after a failure: the retry delay applies
     filed: tuple[tuple[int, str], ...] = ()  # (position, error), lowest first
 
 
@@ -136,12 +136,12 @@ def settle(
 ) -> Settlement:
     """Apply all of one call's items for one (partition, group) together.
 
-    ``named`` holds positions at or above ``cursor``, at least one. ``lease_end`` is one past the live
-    lease's last position. ``release`` ends the lease at a clean ack whatever is left of it.
+    ``named`` has at least one position, all at or above ``cursor``. ``lease_end`` is one past the live
+    lease's last position. ``release`` ends the lease at a clean ack even if positions remain.
     """
     heads = [position for position, item in named.items() if item.status is not AckStatus.COMPLETED]
     if not heads:
-        # Implicit ack: workers that only ack the last of a batch settle all of it.
+        # Implicit ack: a worker that acks only the last message of a batch settles all of it.
         cursor = max(named) + 1
         released = bool(release) or (lease_end is not None and cursor >= lease_end)
         return Settlement(cursor, 0 if released else budget.spent, released)
@@ -155,17 +155,17 @@ def settle(
 
 
 def _file_from(head: int, named: Mapping[int, Named], budget: Budget) -> Settlement:
-    """File the head, then go on upward as far as the call speaks for the positions without a gap."""
+    """Dead-letter the head, then continue upward until a position that the call does not cover."""
     exhausted = budget.spent >= budget.limit
     filed = [(head, named[head].error or RETRIES_EXHAUSTED)]
     top = max((p for p, item in named.items() if item.status is AckStatus.COMPLETED), default=-1)
     cursor, retry_count = head + 1, 0
     for position in sorted(p for p in named if p > head):
         if position > cursor and position > top:
-            break  # an unnamed position with nothing completed above it: the rest comes again
+            break  # an unnamed position with nothing completed above it: the rest is redelivered
         item = named[position]
         if item.status is AckStatus.RETRY or (item.status is AckStatus.FAILED and not exhausted):
-            # A gap below was settled by a completed position above, as implicit acks are.
+            # Unnamed positions below are settled by a completed position above, as in an implicit ack.
             cursor = position
             if item.status is AckStatus.FAILED:
                 retry_count = budget.spent
@@ -177,7 +177,7 @@ def _file_from(head: int, named: Mapping[int, Named], budget: Budget) -> Settlem
 
 
 def verdict_at(position: int, settlement: Settlement, files: bool) -> AckVerdict:
-    """The verdict for an item that took part in a settlement."""
+    """The verdict for one position of a settlement."""
     if position >= settlement.cursor:
         return AckVerdict.REDELIVERED
     if any(position == filed for filed, _ in settlement.filed):

@@ -1,8 +1,8 @@
-"""A consumer group on one queue: where it stands, what it may claim next, what it just answered.
+"""A consumer group on one queue: its progress, what it may claim next, and its recent ack answers.
 
 Owns: the group's start, its leases and its line of ready partitions, and the visibility rules (delay,
-window, hold) that decide whether a partition gives anything. Must not touch: other groups, durable
-decisions (acks are decided elsewhere and applied here), clocks.
+window, hold) that decide what is claimable. Must not touch: other groups, durable decisions (acks are
+decided elsewhere and applied here), clocks.
 """
 
 from array import array
@@ -20,17 +20,17 @@ from holtmq.broker.partitioned.log.message_log import MessageLog, Partition
 from holtmq.broker.partitioned.queue_config import US, QueueConfig
 from holtmq.broker.partitioned.waiting.ready_partitions import ReadyPartitions
 
-QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of everybody who names none
-RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack which released their lease
+QUEUE_MODE: Final = "__QUEUE_MODE__"  # the group of consumers that name none
+RELEASES_MAX: Final = 4096  # answers kept for clients that repeat the ack that released their lease
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """What one claim handed out of one partition."""
+    """The messages of one partition that one claim returned."""
 
     partition: int
     name: str
-    lease: PartitionLease | None  # None: settled at delivery
-    first: int  # position of the first message handed out
+    lease: PartitionLease | None  # None: auto-acked
+    first: int  # position of the first message
     offsets: "array[int]"  # queue-wide offset of each message, in order
     attempt: int
     holes: tuple[int, ...] = ()  # positions in between whose message was deleted
@@ -41,15 +41,15 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def positions(self) -> Sequence[int]:
-        """Of each message, in order."""
+        """The position of each message, in order."""
         span = range(self.first, self.end)
         if not self.holes:
             return span
-        holes = set(self.holes)  # thousands of both are no rarity where somebody cleans up
+        holes = set(self.holes)  # after bulk deletions there may be thousands of holes
         return [position for position in span if position not in holes]
 
     def shortened(self, count: int) -> "Delivery":
-        """Only the first messages; the lease, if there is one, ends behind them."""
+        """Only the first ``count`` messages; the lease, if any, ends after them."""
         if count >= len(self.offsets):
             return self
         end = self.positions[count - 1] + 1
@@ -60,12 +60,12 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 def micros(now: float) -> int:
-    """Seconds to whole microseconds; rounded, so that a deadline's own time is not one too early."""
+    """Seconds to whole microseconds; rounded, so that at a deadline the result is not one too low."""
     return round(now * US)
 
 
 class Group:
-    """State of one group. The partitions and the log are the queue's, shared and only read here."""
+    """State of one group. The partitions and the log belong to the queue and are only read here."""
 
     __slots__ = (
         "_log",
@@ -86,7 +86,7 @@ class Group:
         self.name = name
         self.number = number
         self.conflates = False
-        self.start_us: int | None = None  # None: it has only ever asked for single partitions
+        self.start_us: int | None = None  # None: it has popped only single partitions
         self.partition_starts: dict[str, int] = {}
         self.leases = PartitionLeases()
         self.ready = ReadyPartitions()
@@ -96,18 +96,16 @@ class Group:
         self._start_offset: int | None = None
         self._releases: OrderedDict[tuple[str, int], Answers] = OrderedDict()
 
-    # -- where it stands -------------------------------------------------------------------------
-
     def start(self, start_us: int, partition: str | None) -> None:
         if partition is not None:
             self.partition_starts[partition] = start_us
             return
         self.start_us = start_us
         self._start_offset = None
-        self.lined_up = False  # partitions without a cursor may have become worth a look, or not
+        self.lined_up = False  # other partitions may be claimable now
 
     def cursor(self, partition: int) -> int | None:
-        """The next position this group gets; None when it does not read this partition at all."""
+        """The first position this group has not settled; None when it does not read this partition."""
         own = self.leases.cursor(partition)
         if own is None:
             own = self._start_position(partition)
@@ -120,7 +118,7 @@ class Group:
         return 0 if cursor is None else self._partitions[partition].count(cursor)
 
     def members(self) -> int:
-        """Partitions on which the group has a cursor of its own."""
+        """The number of partitions where the group has its own cursor."""
         return len(self.leases.cursors) - self.leases.cursors.count(UNSET)
 
     def _start_position(self, partition: int) -> int | None:
@@ -128,7 +126,7 @@ class Group:
         if self.partition_starts:
             exact = self.partition_starts.get(where.name)
             if exact is not None:
-                # Not reached yet: whatever is stored now is older than the start.
+                # A start after the newest message: everything stored is older.
                 future = exact > self._log.last_created_us
                 return where.end if future else where.position_of(self._log.offset_at(exact))
         if self.start_us is None:
@@ -141,12 +139,10 @@ class Group:
             self._start_offset = self._log.offset_at(self.start_us)
         return where.position_of(self._start_offset)
 
-    # -- claiming --------------------------------------------------------------------------------
-
     def claim(
         self, partition: int, lease_id: str, limit: int, now: float, ttl: float, config: QueueConfig
     ) -> Delivery | None:
-        """PartitionLease the next visible messages of one partition; a blank ``lease_id`` leaves no lease."""
+        """Claim the next visible messages of one partition; a blank ``lease_id`` creates no lease."""
         span = self.visible(partition, now, config)
         if span is None or limit <= 0:
             return None
@@ -173,7 +169,7 @@ class Group:
     def claim_any(
         self, lease_id: str, limit: int, most: int, now: float, ttl: float, config: QueueConfig
     ) -> list[Delivery]:
-        """Claim up to ``most`` partitions and ``limit`` messages over all of them, in fair rotation."""
+        """Claim up to ``most`` partitions and ``limit`` messages in total, in the order of the line."""
         self.advance(now)
         if not self.lined_up:
             self.line_up()
@@ -189,9 +185,9 @@ class Group:
         return deliveries
 
     def visible(self, partition: int, now: float, config: QueueConfig) -> tuple[int, int] | None:
-        """The claimable span of a partition, or None; plans the next look when only time is missing.
+        """The claimable span of a partition, or None; plans the next check if only time is missing.
 
-        Both its ends are messages; in between some may have been deleted.
+        Its first and last position hold messages; some in between may have been deleted.
         """
         if self.leases.lease(partition, now) is not None:
             return None
@@ -229,10 +225,8 @@ class Group:
     def _look_again(self, partition: int, at_us: int) -> None:
         self.ready.wake_at(partition, at_us / US)
 
-    # -- keeping the line ------------------------------------------------------------------------
-
     def line_up(self) -> None:
-        """Build the line from nothing: once per group and restart, and when the rules change."""
+        """Rebuild the line: once per group and restart, and when the rules change."""
         self.ready.clear()
         self.lined_up = True
         for lease in self.leases.live(float("-inf")):
@@ -248,11 +242,11 @@ class Group:
             self.ready.offer(partition)
 
     def advance(self, now: float) -> bool:
-        """Let deadlines pass: expired leases end, delays and windows elapse. True if any did."""
+        """Process deadlines: expired leases end, delays and windows elapse. True if any did."""
         moved = False
         for partition in self.ready.due(now):
             lease = self.leases.lease(partition, now)
-            if lease is not None:  # renewed meanwhile
+            if lease is not None:  # renewed since
                 self.ready.wake_at(partition, lease.expires_at)
                 continue
             self.leases.end(partition)
@@ -260,15 +254,13 @@ class Group:
             moved = True
         return moved
 
-    # -- repeated acks ---------------------------------------------------------------------------
-
     def remember_release(self, lease_id: str, partition: int, answers: Answers) -> None:
         self._releases[lease_id, partition] = answers
         if len(self._releases) > RELEASES_MAX:
-            self._releases.popitem(last=False)  # a plain dict would search for its first
+            self._releases.popitem(last=False)  # a plain dict finds its first entry slowly
 
     def released_answers(self, lease_id: str, partition: int) -> Answers | None:
-        """What the ack that released this lease was told, for a client that lost the answer."""
+        """The answers to the ack that released this lease, for a client that did not receive them."""
         return self._releases.get((lease_id, partition))
 
     def drop_leases(self) -> None:
@@ -277,7 +269,7 @@ class Group:
         self.lined_up = False
 
     def lagging(self) -> Iterator[tuple[int, int]]:
-        """(partition, lag) wherever there is one."""
+        """(partition, lag) of every partition with a lag."""
         for partition in range(len(self._partitions)):
             lag = self.lag(partition)
             if lag:
@@ -285,7 +277,7 @@ class Group:
 
 
 def _around_holes(where: Partition, first: int, end: int, limit: int) -> tuple["array[int]", tuple[int, ...]]:
-    """Up to ``limit`` messages from ``first`` on, and the holes among them; those behind cost nothing."""
+    """Up to ``limit`` messages from ``first`` on, and the holes between them."""
     holes = where.holes or []
     at = bisect_left(holes, first)
     passed: list[int] = []

@@ -1,6 +1,6 @@
-"""A group's first steps on a queue, and the ways to send it back: join, seek, move, delete.
+"""How a group joins a queue, seeks, has its starts moved, and is deleted.
 
-Owns: when a subscription record is made and how it becomes a start on a queue. Must not touch: state
+Owns: when a subscription record is created and how it becomes a start on a queue. Must not touch: state
 (queue and subscriptions apply the events), clocks.
 """
 
@@ -36,10 +36,10 @@ def decide_subscription(
     now: float,
     lookback: float,
 ) -> Subscribed | None:
-    """The record a pop of ``scope`` makes, found anything or not; None when it makes none.
+    """The record that a pop of ``scope`` creates, even if it finds nothing; None when it creates none.
 
-    ``queue`` is the one the scope names, if it exists. A group that reads it already but has no record
-    is older than records: it goes on from the oldest, whatever this pop says.
+    ``queue`` is the one the scope names, if it exists. A group that reads it already but has no record gets
+    one that starts at the oldest message, whatever this pop requests.
     """
     if group == QUEUE_MODE:
         return None
@@ -64,13 +64,13 @@ def decide_join(
 ) -> GroupStarted | None:
     """The start a pop gives its group on a queue; None when it has one. Call once per queue and pop.
 
-    ``made`` is the record this same pop has just made (and applied): a record for the queue or partition
-    outranks a start that came from a wider one.
+    ``made`` is the record that this pop has just created and applied: a record for the queue or partition
+    replaces a start that came from a wider one.
     """
     reader = queue.groups.get(group)
     fresh = made is not None and made.queue == queue.name
     if reader is not None and not fresh:
-        # A group known only by single partitions has no start for the others yet.
+        # A group that popped only single partitions has no start for the others yet.
         started = partition in reader.partition_starts if partition else False
         if started or reader.start_us is not None:
             return None
@@ -86,7 +86,7 @@ def _start_us(queue: PartitionedQueue, record: Subscription, just_made: bool) ->
         return record.timestamp_us
     after_newest = queue.log.last_created_us + 1
     if just_made and record.created_us == record.timestamp_us:
-        return after_newest  # no look-back: exactly what is pushed from here on, whatever the clock did
+        return after_newest  # no look-back: only later pushes, even if the clock was set back
     return min(record.timestamp_us, after_newest)
 
 
@@ -100,7 +100,7 @@ class SeekDecision:
 def decide_seek(
     queue: PartitionedQueue, group: str, timestamp_us: int | None, partition: str | None = None
 ) -> SeekDecision:
-    """Read on from a time (the first message at or after it), or with None from behind the newest."""
+    """Continue from the first message at or after a time, or with None after the newest message."""
     index: int | None = None
     if partition is not None:
         index = queue.indexes.get(partition)
@@ -119,13 +119,13 @@ def decide_seek(
 
 
 def decide_group_deletion(queue: PartitionedQueue, group: str) -> tuple[GroupDeleted | None, int]:
-    """Forget the group's cursors and leases here; (event, partitions on which it had a cursor)."""
+    """Delete the group's cursors and leases on this queue; (event, partitions where it had a cursor)."""
     reader = queue.groups.get(group)
     return (None, 0) if reader is None else (GroupDeleted(reader.number), reader.members())
 
 
 def forget_subscriptions(group: str = "", queue: str = "") -> SubscriptionsForgotten:
-    """With a deleted group, or with a deleted queue so that its successor starts clean."""
+    """Delete the records of a deleted group or queue, so that a new one of that name starts clean."""
     if not group and not queue:
         raise NotFound("name a group, a queue or both")
     return SubscriptionsForgotten(group, queue)
@@ -134,7 +134,7 @@ def forget_subscriptions(group: str = "", queue: str = "") -> SubscriptionsForgo
 def decide_move(
     subscriptions: Subscriptions, queues: Iterable[PartitionedQueue], group: str, timestamp_us: int
 ) -> tuple[SubscriptionMoved, list[tuple[PartitionedQueue, GroupStarted]], int]:
-    """Move every recorded start of a group; its cursors stay. (event, events per queue, records moved)."""
+    """Move every recorded start of a group, but not its cursors; (event, events per queue, records moved)."""
     starts: list[tuple[PartitionedQueue, GroupStarted]] = []
     for queue in queues:
         reader = queue.groups.get(group)

@@ -1,8 +1,8 @@
-"""How far one group is in each partition of a queue, and who holds what there.
+"""One group's progress and leases in each partition of a queue.
 
-Owns: the group's cursors, retry counts, holds and delivery marks (durable), its live leases with their
-clock (not durable: a restart ends them all, and the cursor brings the messages back). At most one lease per
-partition. Must not touch: clocks, files, sockets, wire names. Time comes in as ``now``.
+Owns: the group's cursors, retry counts, holds and delivery marks (durable), and its live leases (not durable:
+a restart ends them, and the messages are redelivered from the cursor). At most one lease per partition. Must
+not touch: clocks, files, sockets, wire names. Time is passed in as ``now``.
 """
 
 from array import array
@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-UNSET: Final = (1 << 64) - 1  # no cursor yet: the group's start decides
+UNSET: Final = (1 << 64) - 1  # no cursor yet: the group's start applies
 
 
 class PartitionLease(msgspec.Struct, gc=False, eq=False):
-    """Positions ``first`` to ``end - 1`` of one partition in one worker's hands.
+    """Positions ``first`` to ``end - 1`` of one partition, delivered to one worker.
 
-    ``ids`` are those of the messages delivered, in order, at ``positions``; none once one was deleted.
+    ``ids`` are the ids of the delivered messages, in order, at ``positions``; empty once one was deleted.
     """
 
     id: str  # chosen by the caller: one pop may lease several partitions under one id
@@ -25,12 +25,12 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
     first: int  # the lowest position not settled yet
     end: int
     expires_at: float
-    attempt: int  # how often this head has been handed out, from 1
-    conflated: bool = False  # only the last position was delivered, standing for all
+    attempt: int  # how often the head has been delivered, from 1
+    conflated: bool = False  # only the last position was delivered, on behalf of all
     lent_at: float = 0.0
     ids: Sequence[str] = ()
     positions: Sequence[int] = ()
-    # Made when somebody asks; who acks just what was delivered does not.
+    # Built on demand; not needed for an ack of exactly the delivered messages.
     _known: dict[str, int] | None = None
     _repeated: dict[str, list[int]] | None = None
 
@@ -39,7 +39,7 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
         return 1 if self.conflated else self.end - self.first
 
     def delivered(self, transaction_ids: Sequence[str], positions: Sequence[int]) -> None:
-        """These are in the worker's hands."""
+        """Note the messages that were delivered under this lease."""
         self.ids, self.positions = transaction_ids, positions
 
     @property
@@ -49,7 +49,7 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
 
     @property
     def repeated(self) -> Mapping[str, Sequence[int]]:
-        """All positions, rising, of ids that occur more than once: only the dedup window prevents that."""
+        """All positions, ascending, of repeated ids, which occur outside the dedup window."""
         if self._known is None:
             self._look_through()
         return self._repeated or {}
@@ -64,14 +64,14 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
         return known
 
     def mentioned(self, transaction_id: str, cursor: int, before: int) -> int | None:
-        """The position that an ack means, the ``before`` + 1st of one call for this id: they go in order."""
+        """The position that an ack refers to, after ``before`` others of the same call for the same id."""
         if places := self.repeated.get(transaction_id):
             waiting = [position for position in places if position >= cursor] or places
             return waiting[min(before, len(waiting) - 1)]
         return self.transactions.get(transaction_id)
 
     def deleted(self, position: int) -> None:
-        """The message at this position is gone."""
+        """Remove the deleted message at this position."""
         known = self._look_through() if self._known is None else self._known
         self.ids = self.positions = ()
         for transaction_id, places in (self._repeated or {}).items():
@@ -87,7 +87,7 @@ class PartitionLease(msgspec.Struct, gc=False, eq=False):
 
 
 class PartitionLeases:
-    """One group over all partitions, in columns: 24 bytes a partition, objects only for live leases."""
+    """One group over all partitions, in columns: 24 bytes per partition, objects only for live leases."""
 
     __slots__ = (
         "_by_id",
@@ -103,18 +103,16 @@ class PartitionLeases:
     )
 
     def __init__(self) -> None:
-        self.cursors: array[int] = array("Q")  # next position to hand out; UNSET when never touched
-        self.consumed: array[int] = array("Q")  # positions settled, replays counted again
+        self.cursors: array[int] = array("Q")  # first position not settled; UNSET when never set
+        self.consumed: array[int] = array("Q")  # positions settled, counted again after a seek
         self.settled_at: array[int] = array("Q")  # µs of the last settlement
         self.retries: dict[int, int] = {}
-        self.holds: dict[int, int] = {}  # partition -> µs until which a nacked head waits
-        self.attempts: dict[int, int] = {}  # partition -> how often its head has been handed out
-        self.marks: dict[int, tuple[int, int]] = {}  # the same as far as it is recorded, and up to where
-        self.unmarked: dict[int, int] = {}  # partition -> end of what was handed out since
+        self.holds: dict[int, int] = {}  # partition -> µs before which a nacked head is not redelivered
+        self.attempts: dict[int, int] = {}  # partition -> how often its head has been delivered
+        self.marks: dict[int, tuple[int, int]] = {}  # partition -> journalled (attempts, end of positions)
+        self.unmarked: dict[int, int] = {}  # partition -> end of deliveries not journalled yet
         self._live: dict[int, PartitionLease] = {}
         self._by_id: dict[str, list[int]] = {}
-
-    # -- durable ---------------------------------------------------------------------------------
 
     def cursor(self, partition: int) -> int | None:
         """The group's own cursor; None when it has none in this partition."""
@@ -134,7 +132,7 @@ class PartitionLeases:
                 self._settle_mark(partition, new)
             lease = self._live.get(partition)
             if lease is not None and new < lease.end:
-                self.attempts[partition] = 1  # the rest has been handed out, too
+                self.attempts[partition] = 1  # the rest has been delivered too
             elif partition in self.marks:
                 self.attempts[partition] = self.marks[partition][0]
             else:
@@ -146,7 +144,7 @@ class PartitionLeases:
             _put(self.holds, partition, hold_us)
 
     def seek(self, partition: int, position: int) -> None:
-        """Set the cursor wherever the caller says; whoever held a lease here has lost it."""
+        """Set the cursor to any position; a lease on this partition ends."""
         self.grow(partition)
         self.cursors[partition] = position
         self.end(partition)
@@ -155,12 +153,12 @@ class PartitionLeases:
         self.forget_attempts(partition)
 
     def mark(self, partition: int, attempt: int, end: int) -> None:
-        """Its messages up to ``end`` have been handed out, the head for the ``attempt``-th time."""
+        """Note that messages up to ``end`` were delivered, the head for the ``attempt``-th time."""
         self.marks[partition] = (attempt, end)
         self.attempts[partition] = attempt
 
     def forget_attempts(self, partition: int) -> None:
-        """The next message of this partition has never been handed out."""
+        """Reset the delivery count: the partition's next message has not been delivered."""
         self.attempts.pop(partition, None)
         self.marks.pop(partition, None)
         self.unmarked.pop(partition, None)
@@ -179,13 +177,11 @@ class PartitionLeases:
             self.consumed.frombytes(bytes(8 * missing))
             self.settled_at.frombytes(bytes(8 * missing))
 
-    # -- live ------------------------------------------------------------------------------------
-
     def lend(
         self, partition: int, lease_id: str, first: int, end: int, expires_at: float, now: float = 0.0
     ) -> PartitionLease:
-        """Hand out positions; the caller has checked that nobody holds the partition."""
-        self.end(partition)  # an expired lease nobody swept yet
+        """Lease positions; the caller has checked that the partition has no live lease."""
+        self.end(partition)  # an expired lease may still be there
         attempt = self.attempts.get(partition, 0) + 1
         self.attempts[partition] = attempt
         self.unmarked[partition] = end
@@ -200,11 +196,11 @@ class PartitionLeases:
         return lease if lease is not None and now < lease.expires_at else None
 
     def held(self, partition: int) -> PartitionLease | None:
-        """The lease on a partition, though it may have expired."""
+        """The lease on a partition, expired or not."""
         return self._live.get(partition)
 
     def shrink(self, partition: int, cursor: int) -> bool:
-        """A partial ack: the lease goes on over the rest. True when nothing was left and it ended."""
+        """Partial ack: keep the lease on the rest. True when nothing was left and the lease ended."""
         lease = self._live.get(partition)
         if lease is None:
             return False
@@ -215,7 +211,7 @@ class PartitionLeases:
         return False
 
     def end(self, partition: int) -> PartitionLease | None:
-        """End the lease, however it came: ack, release, expiry, seek."""
+        """Remove the lease, whatever the reason: ack, release, expiry, seek."""
         lease = self._live.pop(partition, None)
         if lease is not None:
             held = self._by_id[lease.id]
@@ -225,7 +221,7 @@ class PartitionLeases:
         return lease
 
     def give_back(self, partition: int) -> None:
-        """End a lease whose messages have reached nobody: it does not count as an attempt."""
+        """End a lease whose messages reached no consumer: it does not count as an attempt."""
         self.end(partition)
         attempt = self.attempts.get(partition, 0) - 1
         if attempt > 0:
@@ -235,7 +231,7 @@ class PartitionLeases:
             self.unmarked.pop(partition, None)
 
     def extend(self, lease_id: str, until: float, now: float) -> tuple[list[PartitionLease], bool]:
-        """Renew every unexpired lease of this id, never shortening one; (renewed, was the id known)."""
+        """Renew every unexpired lease with this id, never shortening one; (renewed, is the id known)."""
         held = self._by_id.get(lease_id, ())
         renewed = [self._live[partition] for partition in held if now < self._live[partition].expires_at]
         for lease in renewed:

@@ -1,11 +1,11 @@
-"""Where a named group starts: its first choice, recorded once, found again for every later partition.
+"""Where a named group starts: recorded at its first pop, and used for every later partition.
 
 Owns: the records by (group, queue, partition, namespace, task), blank meaning "any", and which of them
 wins. Must not touch: cursors, queues, clocks. A start is a time; a queue turns it into an offset.
 
-A record goes with its group or its queue and not before: not with its partition, since one that comes back
-under the same name starts where the record says. Without it a pop in mode ``new`` would skip what was pushed
-before it looked. So (group, partition) pairs that were popped by name cost half a kilobyte each, for ever.
+A record is deleted with its group or its queue, but not with its partition: if the partition is created
+again, a pop in mode ``new`` would otherwise skip messages pushed before that pop. So each (group, partition)
+pair that was popped by name costs half a kilobyte permanently.
 """
 
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue_config import US
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# Times are told in UTC: a later one, moved by its zone or rounded up, is in a year that nobody can write.
+# A later time, converted to another zone or rounded up, could exceed the last year of ``datetime``.
 _LAST_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _FIRST).days * 86_400 * US
 
 
 class StartMode(Enum):
-    """The three ways to begin."""
+    """Where a group starts."""
 
     ALL = "all"
     NEW = "new"
@@ -38,11 +38,11 @@ class StartMode(Enum):
 
 
 class StartRequest(NamedTuple):
-    """What a pop asks for; the time belongs to ``TIMESTAMP`` alone."""
+    """The start that a pop requests; the time is used by ``TIMESTAMP`` only."""
 
     mode: StartMode = StartMode.ALL
     timestamp_us: int = 0
-    explicit: bool = True  # False: the pop named no start, so a wider record speaks for it
+    explicit: bool = True  # False: the pop named no start, so a wider record applies
 
 
 class Scope(NamedTuple):
@@ -56,7 +56,7 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A recorded start. For ``NEW`` the time already has the look-back taken off."""
+    """A recorded start. For ``NEW`` the look-back is already subtracted from the time."""
 
     mode: StartMode
     timestamp_us: int
@@ -64,7 +64,7 @@ class Subscription:
 
 
 def read_start(mode: str | None, start: str | None, default_mode: str = "") -> StartRequest:
-    """A pop's words as a request. ``start`` wins over ``mode``; the server's default fills in for neither."""
+    """Parse a pop's parameters. ``start`` wins over ``mode``; without both, the server's default applies."""
     if start:
         if start == "now":
             return StartRequest(StartMode.NEW)
@@ -74,9 +74,9 @@ def read_start(mode: str | None, start: str | None, default_mode: str = "") -> S
 
 
 def read_timestamp(text: str) -> int:
-    """ISO-8601 to microseconds; without a zone it is UTC. Guessing "all" instead would replay a queue.
+    """ISO-8601 to microseconds; without a zone it is UTC. A bad time is refused: "all" would replay a queue.
 
-    What is before the first or after the last time counts as that one.
+    Times outside the supported range are clamped to it.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -89,7 +89,7 @@ def read_timestamp(text: str) -> int:
 
 
 class Subscriptions:
-    """Every record of the node, by group."""
+    """All records of the node, by group."""
 
     __slots__ = ("_groups",)
 
@@ -106,7 +106,7 @@ class Subscriptions:
                 yield name, scope, subscription
 
     def lookup(self, group: str, where: Scope) -> Subscription | None:
-        """The most specific record for a partition of a queue: partition, queue, namespace and task."""
+        """The most specific record for a partition: of the partition, the queue, then namespace and task."""
         records = self._groups.get(group)
         if not records:
             return None
@@ -127,7 +127,7 @@ class Subscriptions:
     def decide(
         self, group: str, scope: Scope, request: StartRequest, now: float, lookback: float
     ) -> Subscribed | None:
-        """Record a first choice; None when the scope has one already, whatever is asked for now."""
+        """The record of a first start; None when the scope has one, even if the request differs."""
         if self.record(group, scope) is not None:
             return None
         match request.mode:
@@ -165,7 +165,7 @@ class Subscriptions:
             self._groups.pop(group, None)
 
     def dump(self) -> list[Subscribed]:
-        """The events that make these records, for a checkpoint."""
+        """The events that recreate these records, for a checkpoint."""
         return [
             Subscribed(group, *scope, record.mode.value, record.timestamp_us, record.created_us)
             for group, scope, record in self.records()

@@ -1,7 +1,7 @@
-"""The body of a partitioned message: as a journal record, in memory, and the newest ones at hand.
+"""The body of a partitioned message: its journal record, its form in memory, and a cache of the newest.
 
-Owns: the record's layout, sealing (AES-256-GCM) when a queue asks for it, the bounded cache. Must not
-touch: queues, clocks. The payload is the client's JSON as it came and goes out as it is.
+Owns: the record's layout, encryption (AES-256-GCM) for queues that enable it, the bounded cache. Must not
+touch: queues, clocks. The payload is the client's JSON and is delivered unchanged.
 """
 
 from collections import deque
@@ -21,28 +21,28 @@ _HEAD: Final = Struct("<BHHH")  # flags, lengths of transaction id, trace id and
 _FACTS: Final = Struct("<HHIB")  # lengths of exchange, routing key and headers; priority
 _SEALED, _FROM_AMQP = 1, 2
 _NONCE: Final = 12
-_COST: Final = 400  # bytes an entry takes beside its payload, roughly
+_COST: Final = 400  # approximate bytes per entry beside its payload
 _pack: Final = _HEAD.pack
 
 
 class UnreadableBody(BrokerError):
-    """A sealed body and no key that opens it."""
+    """The body is encrypted and the key is missing or wrong."""
 
 
 class AmqpFacts(NamedTuple):
-    """What a message that came through an exchange keeps of its envelope."""
+    """The AMQP metadata kept for a message that came through an exchange."""
 
     exchange: str
     routing_key: str
-    header: bytes  # the content header's property bytes, as they arrived
+    header: bytes  # the content header's property bytes, unchanged
     priority: int = 0
 
 
 class Body(msgspec.Struct, gc=False, eq=False):
-    """One message's content. ``rendered`` is the edge's: its wire form, made once for all groups.
+    """One message's content. ``rendered`` belongs to the edge: the wire form, made once for all groups.
 
-    A struct because it is made for every message: a third of the time of a class in Python, and a hundred
-    thousand of them in the cache are nothing the garbage collector walks over.
+    A struct because one is created per message: it takes a third of the time of a Python class, and the
+    garbage collector skips the many that are in the cache.
     """
 
     transaction_id: str
@@ -54,7 +54,7 @@ class Body(msgspec.Struct, gc=False, eq=False):
 
 
 class Cipher:
-    """Seals payloads. The transaction id is authenticated with them, so bodies cannot be swapped."""
+    """Encrypts payloads. The transaction id is authenticated with them, so bodies cannot be swapped."""
 
     __slots__ = ("_key", "_random")
 
@@ -74,7 +74,7 @@ class Cipher:
 
 
 def encode_bodies(bodies: Sequence[Body], cipher: Cipher | None = None) -> list[bytes]:
-    """The records; sealed when a cipher is given."""
+    """The journal records; encrypted when a cipher is given."""
     if cipher is not None:
         return [encode_body(body, cipher) for body in bodies]
     if bodies and bodies[0].facts is not None:
@@ -88,7 +88,7 @@ def encode_bodies(bodies: Sequence[Body], cipher: Cipher | None = None) -> list[
 
 
 def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
-    """The record; sealed when a cipher is given."""
+    """The journal record; encrypted when a cipher is given."""
     name = body.transaction_id.encode()
     payload = body.payload
     trace = (body.trace_id or "").encode()
@@ -106,7 +106,7 @@ def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
 
 
 def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
-    """Neighbours that came through exchanges mostly share the object that says how."""
+    """Consecutive AMQP messages mostly share one ``AmqpFacts``, which is then encoded once."""
     records: list[bytes] = []
     known: AmqpFacts | None = None
     packed = b""
@@ -124,14 +124,14 @@ def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
 
 def _encode_facts(facts: AmqpFacts) -> bytes:
     exchange = facts.exchange.encode()
-    key = facts.routing_key.encode("utf-8", "surrogateescape")  # a publisher's: any bytes
+    key = facts.routing_key.encode("utf-8", "surrogateescape")  # publishers may send any bytes
     header = facts.header
     lengths = _FACTS.pack(len(exchange), len(key), len(header), facts.priority)
     return b"".join((lengths, exchange, key, header))
 
 
 def decode_body(record: bytes, cipher: Cipher | None) -> Body:
-    """What ``encode_body`` wrote."""
+    """The inverse of ``encode_body``."""
     flags, name_size, trace_size, producer_size = _HEAD.unpack_from(record)
     at = _HEAD.size + name_size
     name = record[_HEAD.size : at]
@@ -155,7 +155,7 @@ def decode_body(record: bytes, cipher: Cipher | None) -> Body:
 
 @lru_cache(64)
 def _decode_facts(packed: bytes) -> AmqpFacts:
-    """Remembered, because neighbours mostly share them."""
+    """Cached, because consecutive messages mostly share them."""
     exchange_size, key_size, _, priority = _FACTS.unpack_from(packed)
     key_at = _FACTS.size + exchange_size
     return AmqpFacts(
@@ -167,7 +167,7 @@ def _decode_facts(packed: bytes) -> AmqpFacts:
 
 
 def transaction_id_of(record: bytes) -> str:
-    """The id alone; needs no key."""
+    """The transaction id of a record; needs no key."""
     size: int = _HEAD.unpack_from(record)[1]
     return record[_HEAD.size : _HEAD.size + size].decode()
 
@@ -177,7 +177,7 @@ def is_sealed(record: bytes) -> bool:
 
 
 class BodyCache:
-    """The newest bodies by journal position, within a bound; the oldest leave first, a push at a time."""
+    """The newest bodies by journal position, bounded in bytes; the oldest push is evicted first."""
 
     __slots__ = ("_bodies", "_limit", "_runs", "size")
 
@@ -197,7 +197,7 @@ class BodyCache:
         return [*map(self._bodies.get, positions)]
 
     def add(self, positions: Sequence[int], bodies: Sequence[Body]) -> None:
-        # Twice the payload: the edge keeps its rendering beside it.
+        # Twice the payload: the edge may store its wire form in ``rendered``.
         size = sum([_COST + 2 * len(body.payload) for body in bodies])
         if size > self._limit:
             return

@@ -1,7 +1,7 @@
 """The dead letters of one partitioned queue, by number, newest last.
 
-Owns: filing, finding, removing. A letter keeps its own journal position, so it outlives the message's
-retention. Must not touch: bodies, the wire, clocks.
+Owns: adding, finding and removing them. A letter keeps its own journal position, so it outlives the
+message's retention. Must not touch: bodies, wire names, clocks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which dead letters; None means any. Times are of the failure, both ends included."""
+    """A filter on dead letters; None means any. Times are failure times, both ends inclusive."""
 
     group: str | None = None
     partition: int | None = None
@@ -43,7 +43,7 @@ class LetterFilter:
 
 
 class DeadLetterStore:
-    """Dead letters in filing order."""
+    """Dead letters in the order they were added."""
 
     __slots__ = ("_by_offset", "_letters", "next_number")
 
@@ -67,11 +67,11 @@ class DeadLetterStore:
         return self._letters.get(number)
 
     def of_message(self, offset: int) -> list[DeadLetter]:
-        """Every group's letter for one message."""
+        """The dead letters of one message, over all groups."""
         return [self._letters[number] for number in self._by_offset.get(offset, ())]
 
     def select(self, wanted: LetterFilter, limit: int, skip: int) -> tuple[list[DeadLetter], int]:
-        """A page, newest failure first, and how many match in all."""
+        """A page, newest first, and the total number of matches."""
         matching = [letter for letter in reversed(self._letters.values()) if wanted.matches(letter)]
         return matching[skip : skip + limit], len(matching)
 
@@ -79,7 +79,7 @@ class DeadLetterStore:
         return sum(1 for letter in self._letters.values() if wanted.matches(letter))
 
     def remove(self, numbers: Iterable[int]) -> list[int]:
-        """The offsets of the messages they were about."""
+        """Remove dead letters; return the offsets of their messages."""
         offsets: list[int] = []
         for number in numbers:
             letter = self._letters.pop(number, None)
@@ -92,6 +92,6 @@ class DeadLetterStore:
         return offsets
 
     def relocate(self, offset: int, journal_position: int) -> None:
-        """Compaction moved the body."""
+        """Record the new position of a body that compaction moved."""
         for number in self._by_offset.get(offset, ()):
             self._letters[number] = replace(self._letters[number], journal_position=journal_position)

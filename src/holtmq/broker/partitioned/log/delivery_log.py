@@ -1,9 +1,9 @@
-"""The newest deliveries of one partitioned queue: who got what, how often, and what came of it.
+"""The newest deliveries of one partitioned queue: to which group, at which attempt, with what outcome.
 
-Owns: runs of positions that one settlement covered, numbered without gaps, in columns (45 bytes a run) and
-within a bound. It follows from the acks alone, so a fold over the journal gives the same numbers; only what
-the live lease knew (when it was lent, the text of a failure that is tried again) is lost by a crash.
-Must not touch: clocks, bodies, the rules of acking.
+Owns: runs of positions settled together, numbered without gaps, in columns (56 bytes per run) and bounded.
+The log follows from the acks alone, so recovery gives the same numbers; a crash loses only what the live
+lease knew (delivery time, error text of a failure that is retried). Must not touch: clocks, bodies, the
+rules of acking.
 """
 
 from array import array
@@ -17,16 +17,16 @@ import msgspec
 from holtmq.broker.partitioned.events import Acked
 from holtmq.broker.partitioned.groups.partition_leases import PartitionLease
 
-RUNS_MAX: Final = 128 << 10  # about 6 MB for a queue that is busy
+RUNS_MAX: Final = 128 << 10  # about 7 MB for a busy queue
 _BLOCK: Final = 4096
 _US: Final = 1_000_000
 
 
 class DeliveryOutcome(IntEnum):
-    """How a delivery ended. A lease that expired or was given back leaves no row: nothing came of it."""
+    """How a delivery ended. A lease that expired or was released leaves no row: it settled nothing."""
 
     ACKED = 0
-    FAILED = 1  # comes again
+    FAILED = 1  # will be redelivered
     DEAD = 2  # filed as a dead letter
 
 
@@ -39,14 +39,14 @@ class DeliveryRun(NamedTuple):
     first: int
     end: int
     attempt: int
-    delivered_us: int  # 0: not known
+    delivered_us: int  # 0: unknown
     settled_us: int
     outcome: int
     error: str | None
 
 
 class LogState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Everything, for a checkpoint."""
+    """The whole log, for a checkpoint."""
 
     next_number: int
     runs: list[DeliveryRun]
@@ -84,7 +84,7 @@ class _Block:
 
 
 class DeliveryLog:
-    """See the module."""
+    """The delivery runs of one queue. Above ``limit`` the oldest are dropped, a block at a time."""
 
     __slots__ = ("_blocks", "_failing", "_limit", "first_failed", "next_number")
 
@@ -102,7 +102,7 @@ class DeliveryLog:
     def settled(
         self, event: Acked, old: int, retries: int, lease: PartitionLease | None, next_letter: int
     ) -> None:
-        """An ack is about to be applied; ``old`` and ``retries`` are the cursor and retry count before it."""
+        """Log an ack that is about to be applied; ``old`` is the cursor, ``retries`` the count before it."""
         delivered_us = event.at_us if lease is None and not event.released else 0
         attempt = retries + 1
         if lease is not None:
@@ -161,12 +161,10 @@ class DeliveryLog:
         self.next_number += 1
 
     def runs(self, start: int, stop: int) -> Iterator[DeliveryRun]:
-        """The runs numbered ``start`` to ``stop - 1`` that are still kept, oldest first."""
+        """The stored runs numbered ``start`` to ``stop - 1``, oldest first."""
         for block in list(self._blocks):
             for row in range(max(0, start - block.first), min(len(block), stop - block.first)):
                 yield block.at(row)
-
-    # -- checkpoints -----------------------------------------------------------------------------
 
     def dump(self) -> LogState:
         failing = [(group, partition, at_us) for (group, partition), at_us in self._failing.items()]

@@ -1,6 +1,6 @@
-"""Names a client sees for messages, partitions and dead letters: computed, never stored.
+"""The ids of messages, partitions and dead letters that clients see: computed, not stored.
 
-Owns: the two-way mapping between those strings and the numbers behind them. Must not touch: state.
+Owns: the mapping between those strings and internal numbers, both ways. Must not touch: state.
 """
 
 from typing import Final
@@ -11,9 +11,9 @@ _OFFSET_MASK: Final = (1 << 48) - 1
 
 
 def message_id(queue: int, offset: int, created_us: int) -> str:
-    """A UUIDv7: as strings, the ids of one queue sort in offset order, which stream clients rely on.
+    """A UUIDv7. As strings, the ids of one queue sort in offset order, which stream clients rely on.
 
-    Creation times rise strictly within a queue, so milliseconds then microseconds already decide.
+    Creation times rise strictly within a queue, so the leading time fields decide the order.
     """
     ms, us = divmod(created_us, 1000)
     return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031  # f-strings are slower for hex runs
@@ -26,18 +26,18 @@ def message_id(queue: int, offset: int, created_us: int) -> str:
 
 
 def promised_id(due_us: int, random: int) -> str:
-    """The id of a message that will be pushed at ``due_us`` or later: it sorts before the others of then."""
+    """The id of a message that will be pushed at ``due_us`` or later; it sorts by its due time."""
     return message_id(random >> 48, random, due_us)
 
 
 def offset_of(message: str) -> int | None:
-    """The offset inside a message id, or None when the text is not one of ours."""
+    """The offset inside a message id; None when the text is not such an id."""
     head, dash, tail = message.rpartition("-")
     return _hex(tail) if dash and len(tail) == 12 and len(head) == 23 else None
 
 
 def partition_id(queue: int, index: int) -> str:
-    """A decimal string, as clients of this API know it."""
+    """A decimal string, as clients of this API expect it."""
     return str(queue << _PARTITION_BITS | index)
 
 
@@ -58,7 +58,7 @@ def dead_letter_of(text: str) -> tuple[int, int] | None:
 
 
 def _decimal(text: str) -> int | None:
-    # Bounded before int(): a client's megabyte of digits must not become a quadratic conversion.
+    # Bounded before int(), whose cost is quadratic: a client may send a megabyte of digits.
     return int(text) if 0 < len(text) <= 24 and text.isascii() and text.isdigit() else None
 
 

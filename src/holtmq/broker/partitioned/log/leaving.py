@@ -1,7 +1,7 @@
-"""How messages and partitions leave a queue: at the front, one by one, or a whole empty partition.
+"""Removal from a queue: messages at the front, single messages, and empty partitions.
 
-Owns: what each of them does to indexes, leases and promised ids. Must not touch: why they leave (retention
-and the admin commands decide), clocks, bodies.
+Owns: the effect of a removal on indexes, leases and assigned ids. Must not touch: the reason for it
+(retention and the admin commands decide), clocks, bodies.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _EVEN_EXPIRED: Final = float("-inf")
 
 
 class GivenIds:
-    """Ids that were promised before their message was pushed; all others are computed. There are few."""
+    """Ids assigned before their message was pushed. There are few; all other ids are computed."""
 
     __slots__ = ("_ids",)
 
@@ -34,7 +34,7 @@ class GivenIds:
         self._ids.update(event.ids)
 
     def forget(self, offsets: Iterable[int], letters: DeadLetterStore) -> None:
-        """These messages are gone; a dead letter keeps the id of its message."""
+        """Drop the ids of removed messages, except those that have a dead letter."""
         if self._ids:
             for offset in offsets:
                 if offset in self._ids and not letters.of_message(offset):
@@ -45,7 +45,7 @@ class GivenIds:
 
 
 def trim(where: Partition, first: int, log: MessageLog) -> list[int]:
-    """Let a partition start at a later position; the offsets that left it."""
+    """Remove the messages of a partition before ``first``; return their offsets."""
     gone = where.offsets[: first - where.first].tolist()
     if gone:
         where.last_us = log.created_us(gone[-1])
@@ -56,11 +56,11 @@ def trim(where: Partition, first: int, log: MessageLog) -> list[int]:
 
 
 def let_go_under_lease(group: Group, index: int, position: int, where: Partition) -> bool:
-    """A message was deleted: whoever holds it has it no more. Whether the partition became free by that."""
+    """Take a deleted message out of the group's lease; return whether the partition may be claimable now."""
     leases = group.leases
     cursor = group.cursor(index)
     if cursor is not None and where.live_from(cursor) > position >= cursor:
-        # What its failures had used up is not charged to the next in line.
+        # The next message must not inherit the retries of the deleted head.
         leases.retries.pop(index, None)
         leases.forget_attempts(index)
         held_back = leases.holds.pop(index, None) is not None
@@ -75,17 +75,17 @@ def let_go_under_lease(group: Group, index: int, position: int, where: Partition
         lease.end = max(first, where.live_end(lease.end))
         if where.count(first, lease.end):
             return held_back
-    leases.end(index)  # nothing is left that an ack could name
+    leases.end(index)  # no message is left that could be acked
     return True
 
 
 def forget_partitions(
     event: PartitionsDeleted, partitions: list[Partition], indexes: dict[str, int], groups: Iterable[Group]
 ) -> None:
-    """Free what empty partitions take, but for one slot each.
+    """Free the memory of empty partitions, except for one slot each.
 
-    ``partition_starts`` stay, as do the records they come from (see ``subscriptions``): where a partition
-    comes back under its name, a group that asked for it counts as its reader before it asks again.
+    ``partition_starts`` remain, like the records they come from (see ``subscriptions``): if a partition of
+    the same name is created again, a group that once popped it by name still reads it.
     """
     for index in event.partitions:
         del indexes[partitions[index].name]

@@ -1,7 +1,7 @@
-"""The one sequence of a partitioned queue: for each message four numbers, no body.
+"""The message sequence of a partitioned queue: four numbers per message, no body.
 
-Owns: the columns (journal position, creation time, partition, fingerprint) by queue-wide offset, kept in
-chunks so that retention frees memory in the middle too. Must not touch: bodies, groups, clocks.
+Owns: the columns (journal position, creation time, partition, fingerprint) by queue-wide offset, in chunks,
+so that memory in the middle can be freed too. Must not touch: bodies, groups, clocks.
 """
 
 import sys
@@ -13,15 +13,15 @@ from typing import Final
 CHUNK_SHIFT: Final = 13
 CHUNK_ROWS: Final = 1 << CHUNK_SHIFT
 _MASK: Final = CHUNK_ROWS - 1
-GONE: Final = 0xFFFF_FFFF  # in the partition column: retention took the message
-_NOBODYS: Final = 1 << 63  # a fingerprint that no transaction id has: those end at 60 bits
+GONE: Final = 0xFFFF_FFFF  # in the partition column: the message is no longer stored
+_NOBODYS: Final = 1 << 63  # a fingerprint that no transaction id has: those have 60 bits
 
 
 class Partition:
     """A named index into the log: its n-th message is ``offsets[n - first]``.
 
-    A message deleted on its own leaves a hole: its position and its row stay, so that cursors and readers'
-    offsets keep their meaning. The oldest position never is a hole.
+    A message deleted individually leaves a hole: its position and its row remain, so that cursors and
+    readers' offsets stay valid. The oldest position is never a hole.
     """
 
     __slots__ = ("created_us", "first", "holes", "last_us", "name", "offsets")
@@ -29,10 +29,10 @@ class Partition:
     def __init__(self, name: str, created_us: int, first: int = 0) -> None:
         self.name = name
         self.created_us = created_us
-        self.first = first  # dense position of the oldest message still stored
-        self.last_us = 0  # creation time of the newest message that has left
+        self.first = first  # position of the oldest message still stored
+        self.last_us = 0  # creation time of the newest message removed from the front
         self.offsets: array[int] = array("Q")
-        self.holes: list[int] | None = None  # ascending; None for the many that have none
+        self.holes: list[int] | None = None  # ascending; None if there are none, the usual case
 
     @property
     def end(self) -> int:
@@ -44,7 +44,7 @@ class Partition:
         return self.first + bisect_left(self.offsets, offset)
 
     def count(self, start: int, stop: int | None = None) -> int:
-        """How many messages lie at positions from ``start`` on, up to ``stop``."""
+        """How many messages are stored at positions ``start`` to ``stop - 1``."""
         stop = self.end if stop is None else stop
         holes = self.holes
         if holes is None:
@@ -76,14 +76,14 @@ class Partition:
         return [] if holes is None else holes[bisect_left(holes, first) : bisect_left(holes, end)]
 
     def punch(self, position: int) -> None:
-        """The message at this position is gone."""
+        """Mark the message at this position as deleted."""
         if self.holes is None:
             self.holes = [position]
         else:
             insort(self.holes, position)
 
     def cut(self, first: int) -> None:
-        """Start at a later position."""
+        """Drop the positions before ``first``."""
         del self.offsets[: first - self.first]
         self.first = first
         if self.holes is not None:
@@ -91,7 +91,7 @@ class Partition:
             self.holes = self.holes or None
 
 
-NO_PARTITION: Final = Partition("", 0)  # in the place of one that was deleted: indexes are not reused
+NO_PARTITION: Final = Partition("", 0)  # replaces a deleted partition: indexes are not reused
 
 
 class Chunk:
@@ -127,13 +127,11 @@ class MessageLog:
         self.next_offset = 0
         self.last_created_us = 0
         self.live = 0
-        self._base = 0  # number of the chunk at _chunks[0]
+        self._base = 0  # chunk number of _chunks[0]
         self._chunks: list[Chunk | None] = []
-        self._starts: list[int] = []  # creation time of each chunk's first row; outlives the chunk
+        self._starts: list[int] = []  # creation time of each chunk's first row; kept when the chunk is freed
         self._dead: set[int] = set()  # full chunks without a live row
-        self.durable_end = 0  # the first offset whose message a crash could still take back, or next_offset
-
-    # -- writing ---------------------------------------------------------------------------------
+        self.durable_end = 0  # the first offset that a crash could still lose, or next_offset
 
     def append(
         self, positions: Sequence[int], created_us: int, partitions: "array[int]", fingerprints: "array[int]"
@@ -146,7 +144,7 @@ class MessageLog:
                 self._chunks.append(Chunk())
                 self._starts.append(created_us + done)
             chunk = self._chunks[-1]
-            assert chunk is not None  # the tail is dropped only when full
+            assert chunk is not None  # the last chunk is freed only when full
             take = min(count - done, CHUNK_ROWS - rows)
             whole = take == count
             chunk.positions.extend(positions if whole else positions[done : done + take])
@@ -160,7 +158,7 @@ class MessageLog:
         self.last_created_us = created_us + count - 1
 
     def forget(self, offsets: Iterable[int]) -> None:
-        """Retention took these messages; their rows stay until ``drop_dead`` (dedup still reads them)."""
+        """Mark messages as removed; their rows remain until ``drop_dead``, because dedup reads them."""
         chunks, base = self._chunks, self._base
         for offset in offsets:
             number = offset >> CHUNK_SHIFT
@@ -175,7 +173,7 @@ class MessageLog:
         self._find_first()
 
     def punch(self, offset: int) -> None:
-        """One message was deleted. Its row stays for its partition, without the id it was known by."""
+        """Delete one message. Its row remains for its partition, without the fingerprint."""
         chunk = self._row(offset)
         chunk.partitions[offset & _MASK] = GONE
         chunk.fingerprints[offset & _MASK] = _NOBODYS | offset
@@ -183,7 +181,7 @@ class MessageLog:
         self._find_first()
 
     def find_positions(self, wanted: Container[int]) -> list[tuple[int, int]]:
-        """(offset, journal position) of the messages at these positions that are still here."""
+        """(offset, journal position) of the stored messages at these journal positions."""
         found: list[tuple[int, int]] = []
         for number, chunk in enumerate(self._chunks, self._base):
             if chunk is None:
@@ -195,13 +193,13 @@ class MessageLog:
         return found
 
     def fill(self, offsets: Iterable[int]) -> None:
-        """After a restart: these rows are holes, which are kept like messages."""
+        """After a restart: keep these rows, which are holes, like those of messages."""
         for offset in offsets:
             self._row(offset).live += 1
             self._dead.discard(offset >> CHUNK_SHIFT)
 
     def let_go(self, offsets: Iterable[int]) -> None:
-        """The partition has moved past these holes; their rows may go."""
+        """Release the rows of holes that their partition has trimmed."""
         for offset in offsets:
             chunk = self._row(offset)
             chunk.live -= 1
@@ -209,7 +207,7 @@ class MessageLog:
                 self._dead.add(offset >> CHUNK_SHIFT)
 
     def drop_dead(self, floor: int) -> None:
-        """Free chunks without a live row whose fingerprints, all below ``floor``, nobody asks for."""
+        """Free chunks without a live row below ``floor``, where dedup no longer needs fingerprints."""
         for number in [n for n in self._dead if (n + 1) << CHUNK_SHIFT <= floor]:
             self._chunks[number - self._base] = None
             self._dead.discard(number)
@@ -222,13 +220,11 @@ class MessageLog:
             self._base += gone
 
     def relocate(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
-        """Compaction moved these bodies to new journal positions."""
+        """Record the new journal positions of bodies that compaction moved."""
         for offset, position in zip(offsets, positions, strict=True):
             chunk = self._chunk(offset)
             if chunk is not None:
                 chunk.positions[offset & _MASK] = position
-
-    # -- reading ---------------------------------------------------------------------------------
 
     def position(self, offset: int) -> int:
         return self._row(offset).positions[offset & _MASK]
@@ -237,7 +233,7 @@ class MessageLog:
         return self._row(offset).created[offset & _MASK]
 
     def partition(self, offset: int) -> int:
-        """Partition index, or ``GONE`` for what is not stored (any more, or yet)."""
+        """Partition index, or ``GONE`` if the message is not stored (any more, or yet)."""
         chunk = self._chunk(offset) if offset < self.next_offset else None
         return GONE if chunk is None else chunk.partitions[offset & _MASK]
 
@@ -245,13 +241,13 @@ class MessageLog:
         return self._row(offset).fingerprints[offset & _MASK]
 
     def refs(self, offsets: Sequence[int]) -> list[tuple[int, int, int]]:
-        """(offset, journal position, creation time) of each, for a delivery; the offsets rise."""
+        """(offset, journal position, creation time) of each; the offsets must ascend."""
         if not offsets:
             return []
         chunks, base = self._chunks, self._base
         first, last = offsets[0], offsets[-1]
         if last - first == len(offsets) - 1 and first >> CHUNK_SHIFT == last >> CHUNK_SHIFT:
-            # Pushed together, as most are: slices of the columns.
+            # Consecutive offsets, the usual case: slice the columns.
             whole = chunks[(first >> CHUNK_SHIFT) - base]
             assert whole is not None
             run = slice(first & _MASK, (last & _MASK) + 1)
@@ -265,7 +261,7 @@ class MessageLog:
         return rows
 
     def offset_at(self, created_us: int) -> int:
-        """The first offset created at or after that time; ``next_offset`` when there is none yet."""
+        """The first offset created at or after that time; ``next_offset`` when there is none."""
         if created_us > self.last_created_us or not self._starts:
             return self.next_offset
         number = bisect_right(self._starts, created_us) - 1
@@ -273,7 +269,7 @@ class MessageLog:
             return self._base << CHUNK_SHIFT
         start = (self._base + number) << CHUNK_SHIFT
         chunk = self._chunks[number]
-        if chunk is None:  # every row of it is gone: its end says the same
+        if chunk is None:  # none of its rows is stored: the chunk's end is equivalent
             return start + CHUNK_ROWS
         return start + bisect_left(chunk.created, created_us)
 
@@ -293,7 +289,7 @@ class MessageLog:
             offset = until
 
     def stretches(self, start: int, stop: int) -> Iterator["Stretch"]:
-        """(first offset, positions, creation times, partitions) of each stretch; ``GONE`` among them."""
+        """(first offset, positions, creation times, partitions) per chunk; may include ``GONE`` rows."""
         offset = max(start, self._base << CHUNK_SHIFT)
         stop = min(stop, self.next_offset)
         while offset < stop:
@@ -317,15 +313,15 @@ class MessageLog:
                 yield first, chunk.fingerprints[first & _MASK :]
 
     def partition_runs(self) -> Iterator[tuple[int, "array[int]"]]:
-        """(first offset, partition indexes, ``GONE`` among them) of each stored chunk."""
+        """(first offset, partition indexes) of each stored chunk; may include ``GONE``."""
         for number, chunk in enumerate(self._chunks, self._base):
             if chunk is not None:
                 yield number << CHUNK_SHIFT, chunk.partitions
 
     def stored_positions(self) -> Iterator["array[int]"]:
-        """Journal positions of all stored messages, by whole chunks and in the order of the offsets.
+        """Journal positions of all stored messages, per chunk and in offset order.
 
-        That need not be the order of the journal: what several tasks staged is committed task by task.
+        Journal order may differ: batches staged by several tasks are committed task by task.
         """
         for chunk in self._chunks:
             if chunk is None or not chunk.live:
@@ -336,10 +332,8 @@ class MessageLog:
             else:
                 yield chunk.positions[:]
 
-    # -- checkpoints -----------------------------------------------------------------------------
-
     def dump(self) -> "LogState":
-        """Everything, as bytes; a dropped chunk is an empty tuple."""
+        """The whole log, as bytes; a freed chunk is an empty tuple."""
         columns: list[tuple[bytes, ...]] = [
             ()
             if chunk is None
@@ -374,8 +368,6 @@ class MessageLog:
         self.first_offset = self._base << CHUNK_SHIFT
         self._find_first()
 
-    # -- helpers ---------------------------------------------------------------------------------
-
     def _find_first(self) -> None:
         offset = self.first_offset
         while offset < self.next_offset:
@@ -405,7 +397,7 @@ LogState = tuple[int, int, int, list[int], list[tuple[bytes, ...]]]
 
 
 def to_bytes(column: "array[int]") -> bytes:
-    """Little-endian, whatever the machine."""
+    """Little-endian on every machine."""
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()

@@ -1,7 +1,7 @@
-"""Pushes that are true and not durable yet: their messages come to sight once the journal has them.
+"""Pushes whose record is not durable yet. Their messages become visible after the journal's sync.
 
-Owns: the order of coming to sight. Nobody is handed a message that a crash could still take back, and nobody
-has to wait for the disk with a claim in hand. Must not touch: what a queue does with what it shows.
+Owns: the order in which they become visible. No consumer gets a message that a crash could still lose, and
+no pop waits for the disk after its claim. Must not touch: how a queue makes messages visible.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from holtmq.journal.interface import Journal, JournalFailed
 
 
 class PendingVisibility:
-    """See the module. ``show`` is called once for each push, in their order."""
+    """Calls ``show`` once for each push, in order, when its record is durable."""
 
     def __init__(self, journal: Journal, show: Callable[[PartitionedQueue, Pushed], None]) -> None:
         self._journal = journal
@@ -21,7 +21,7 @@ class PendingVisibility:
         self._waiting: deque[tuple[int, PartitionedQueue, Pushed]] = deque()
 
     def add(self, queue: PartitionedQueue, event: Pushed) -> None:
-        """A push whose record was just appended; or read, at start-up, when all is durable."""
+        """Add a push whose record was just appended, or read at start-up, when all is durable."""
         journal = self._journal
         end = journal.end
         self._waiting.append((end, queue, event))

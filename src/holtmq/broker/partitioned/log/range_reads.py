@@ -1,8 +1,8 @@
-"""A partitioned queue for readers from outside: what there is, by offset, without a lease or a cursor.
+"""Reading a partitioned queue by offset, without a lease or a cursor, for external readers.
 
-Owns: the description of queues, exact sizes and counts of ranges, steps through a range in bounded pieces,
-the mirrored cursor of an outside reader's group, and the delivery log's place in checkpoints. Must not touch:
-wire names, Arrow, clocks. Nothing here holds a queue: a slow reader costs its own time only.
+Owns: the description of queues, exact sizes and counts of ranges, iteration over a range in bounded pieces,
+the mirrored cursor of an external reader's group, and the delivery log's checkpoint records. Must not touch:
+wire names, Arrow, clocks. Nothing here blocks a queue: a slow reader delays only itself.
 """
 
 from array import array
@@ -28,12 +28,12 @@ from holtmq.name_patterns import BadPattern, compile_pattern
 
 PIECE_ROWS: Final = CHUNK_ROWS
 PIECE_BYTES: Final = 4 << 20
-SPAN_BYTES: Final = 64 << 20  # journal that one piece may reach over: its messages cannot be larger together
-_FIRST_PIECE: Final = 64  # nothing is known yet about the size of messages
+SPAN_BYTES: Final = 64 << 20  # journal span of one piece; bounds the total size of its messages
+_FIRST_PIECE: Final = 64  # rows; the size of messages is not known yet
 
 
 class Relation(Enum):
-    """What of a queue is read; the value is the suffix of its name."""
+    """Which table of a queue is read; the value is the suffix of the queue's name."""
 
     MESSAGES = ""
     DEAD_LETTERS = "$dlq"
@@ -42,7 +42,7 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RangeInfo:
-    """What there is of one relation: numbers ``first`` to ``next - 1``, ``live`` of them stored."""
+    """The extent of one relation: numbers ``first`` to ``next - 1``, ``live`` of them stored."""
 
     name: str
     queue: PartitionedQueue
@@ -54,7 +54,7 @@ class RangeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which rows of a range; blank and None take all. Times are of creation, the end not included."""
+    """A row filter; blank and None match all. Times are of creation unless stated; ``to_us`` is exclusive."""
 
     partition: str = ""
     from_us: int | None = None
@@ -63,18 +63,18 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages next to each other in the log, with their bodies; ``next`` is where reading goes on."""
+    """Consecutive messages of the log, with their bodies; reading continues at ``next``."""
 
-    offsets: "array[int] | range"  # a range where nothing is missing: it costs nothing a message
+    offsets: "array[int] | range"  # a range if nothing is missing: it needs no memory per message
     created: "array[int]"
     partitions: "array[int]"
     runs: Sequence[Run]
     next: int
-    gone: int  # messages of the stretch that retention took
+    gone: int  # offsets in this piece whose message is no longer stored
 
 
 def find(store: PartitionedStore, name: str) -> RangeInfo:
-    """A queue or one of its relations, by name."""
+    """Find a queue or one of its relations by name."""
     queue = store.queues.get(name)
     relation = Relation.MESSAGES
     if queue is None:
@@ -103,7 +103,7 @@ def describe(queue: PartitionedQueue, relation: Relation = Relation.MESSAGES) ->
 def matching(
     store: PartitionedStore, pattern: str, namespace: str, task: str
 ) -> Generator[None, None, list[RangeInfo]]:
-    """Queues whose whole name matches a regular expression, of a namespace and/or task; in steps."""
+    """Queues whose full name matches a pattern, of a namespace and/or task; runs in steps."""
     found = [
         queue
         for queue in store.queues.values()
@@ -123,7 +123,7 @@ def matching(
 
 
 def offset_at(info: RangeInfo, at_us: int) -> int:
-    """The first number at or after a time: of creation, of failure, of settlement."""
+    """The first number at or after a time: of creation (messages), failure (dead letters) or settlement."""
     if info.relation is Relation.DEAD_LETTERS:
         letters = info.queue.dead_letters
         return next((letter.number for letter in letters if letter.failed_us >= at_us), info.next)
@@ -134,7 +134,7 @@ def offset_at(info: RangeInfo, at_us: int) -> int:
 
 
 def count(info: RangeInfo, first: int, stop: int) -> int:
-    """How many of the range are still stored."""
+    """How many rows of the range are still stored."""
     if info.relation is Relation.MESSAGES:
         return info.queue.log.count_live(first, stop)
     if info.relation is Relation.DEAD_LETTERS:
@@ -143,10 +143,10 @@ def count(info: RangeInfo, first: int, stop: int) -> int:
 
 
 class Pieces:
-    """Steps through a range, in pieces of about ``piece_bytes()``. Between two of them the queue may change.
+    """Iterates over a range in pieces of about ``piece_bytes()``. The queue may change between two pieces.
 
-    The last piece ends at ``stop`` and may be empty. ``with_bodies`` off leaves them on disk. An iterator and
-    not a generator: that would keep its last piece for as long as a slow reader has not asked for the next.
+    The last piece ends at ``stop`` and may be empty. Without ``with_bodies`` no body is read. This is not a
+    generator because a generator would keep its last piece in memory until a slow reader asks for the next.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Pieces:
         try:
             piece = _piece(self._queue, self._at, until, self._partition, self._read)
         except RecordUnreadable:
-            # Those that cannot be read become holes, which count as gone; without one there is no way on.
+            # Unreadable messages become holes and count as gone. If none was found, a retry would fail again.
             if not self._store.set_aside(_positions(self._queue, self._at, until)):
                 raise
             return next(self)
@@ -245,7 +245,7 @@ def _piece(queue: PartitionedQueue, at: int, until: int, partition: str, read: R
 
 
 def _whole_piece(queue: PartitionedQueue, at: int, until: int, read: ReadRuns | None) -> Piece:
-    """A piece of a queue without holes: no look at any single message."""
+    """A piece of a queue without holes: columns are copied whole, without a check per message."""
     created: array[int] = array("Q")
     partitions: array[int] = array("I")
     positions: array[int] = array("Q")
@@ -261,7 +261,7 @@ def _whole_piece(queue: PartitionedQueue, at: int, until: int, read: ReadRuns | 
 
 
 def _fitting(positions: "array[int]") -> int:
-    """How many of these records to read at once, at least one. A record ends before the next one begins."""
+    """How many of these records to read at once, at least one. A record ends before the next one starts."""
     if not positions or 0 <= positions[-1] - positions[0] <= SPAN_BYTES:
         return len(positions)
     span = 0
@@ -275,9 +275,9 @@ def _fitting(positions: "array[int]") -> int:
 def fit_bytes(
     store: PartitionedStore, queue: PartitionedQueue, first: int, stop: int, most: int
 ) -> Iterator[tuple[int, int] | None]:
-    """How far a range reaches within ``most`` bytes of stored messages: (stop, bytes), exactly.
+    """Where a range must stop to hold at most ``most`` bytes of stored messages: exact (stop, bytes).
 
-    Yields None after every bounded step, for a caller that lets others run meanwhile.
+    Yields None after every bounded step, so that the caller can let other tasks run.
     """
     total = 0
     for piece in Pieces(store, queue, first, stop):
@@ -291,7 +291,7 @@ def fit_bytes(
 
 
 def letters(queue: PartitionedQueue, first: int, stop: int, chosen: Chosen) -> list[DeadLetter]:
-    """Dead letters by number, the chosen ones; times are of the failure."""
+    """The chosen dead letters, by number; times are failure times."""
     index = queue.indexes.get(chosen.partition, -1) if chosen.partition else None
     return [
         letter
@@ -304,7 +304,7 @@ def letters(queue: PartitionedQueue, first: int, stop: int, chosen: Chosen) -> l
 
 
 def deliveries(queue: PartitionedQueue, first: int, stop: int, chosen: Chosen) -> Iterator[DeliveryRun]:
-    """Runs of deliveries by number, the chosen ones; times are of the settlement."""
+    """The chosen delivery runs, by number; times are settlement times."""
     index = queue.indexes.get(chosen.partition, -1) if chosen.partition else None
     for run in queue.deliveries.runs(first, stop):
         if (
@@ -316,9 +316,9 @@ def deliveries(queue: PartitionedQueue, first: int, stop: int, chosen: Chosen) -
 
 
 def decide_mirror(queue: PartitionedQueue, group: str, offset: int, now: float) -> Sequence[QueueEvent]:
-    """Show an outside reader's progress as a group: its cursors go to ``offset`` in every partition.
+    """Mirror an external reader's progress as a group: move its cursors to ``offset`` in every partition.
 
-    Refused while workers hold leases of the group: two kinds of reader would move one cursor.
+    Refused while workers hold leases of the group: both would move the same cursor.
     """
     if not 0 <= offset <= queue.log.next_offset:
         raise Conflict(
@@ -345,7 +345,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_QueueDeliveries)
 
 
 class DeliveryCheckpoints(StatePart):
-    """Carries every queue's delivery log over a checkpoint."""
+    """Saves and restores every queue's delivery log in checkpoints."""
 
     kinds = (int(Kind.DELIVERY_STATE),)
 

@@ -1,7 +1,7 @@
-"""A partitioned queue as bytes and back: what a checkpoint stores instead of all events so far.
+"""A partitioned queue as bytes and back: a checkpoint stores this instead of all events so far.
 
-Owns: the layout. Columns go as raw bytes, so a million messages take about 28 MB and milliseconds.
-Leases are not in it: a restart ends them. Must not touch: files, rules.
+Owns: the layout. Columns are raw bytes, so a million messages take about 28 MB and milliseconds.
+Leases are not included: a restart ends them. Must not touch: files, rules.
 """
 
 from array import array
@@ -40,7 +40,7 @@ class _GroupState:
     settled_at: bytes
     retries: dict[int, int]
     holds: dict[int, int]
-    # Later additions: a snapshot from before them has none.
+    # Added later: older snapshots do not have these.
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -58,7 +58,7 @@ class _QueueState:
     groups: list[_GroupState]
     next_letter: int
     letters: list[DeadLetter]
-    # Later additions: a snapshot from before them has none.
+    # Added later: older snapshots do not have these.
     given_ids: list[tuple[int, str]] = field(default_factory=list)
     holes: dict[int, list[int]] = field(default_factory=dict)  # partition -> offsets of deleted messages
     deleted_partitions: list[int] = field(default_factory=list)
@@ -66,7 +66,7 @@ class _QueueState:
 
 
 def snapshot(queue: PartitionedQueue) -> bytes:
-    """Everything durable about the queue."""
+    """The durable state of the queue, as bytes."""
     configured = QueueConfigured(queue.name, queue.namespace, queue.task, queue.config, queue.created_us)
     state = _QueueState(
         VERSION,
@@ -100,7 +100,7 @@ def restore(
     fingerprint: Fingerprinter = fingerprint,
     max_dedup_entries: int = MAX_ENTRIES,
 ) -> PartitionedQueue:
-    """The queue a snapshot was taken of, without its leases."""
+    """The queue of a snapshot, without leases."""
     try:
         state = msgspec.msgpack.decode(data, type=_QueueState)
     except msgspec.MsgspecError as error:
@@ -139,7 +139,7 @@ def _restore_partitions(queue: PartitionedQueue, state: _QueueState) -> None:
         where.last_us = last[index] if last else 0
         queue.partitions.append(where)
         queue.indexes[name] = index
-    # The partitions' indexes are not stored: the log's partition column says it all.
+    # The offsets of each partition are not stored: they follow from the log's partition column.
     for first_offset, indexes in queue.log.partition_runs():
         for offset, index in enumerate(indexes, first_offset):
             if index != GONE:

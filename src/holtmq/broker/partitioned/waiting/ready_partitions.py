@@ -1,8 +1,8 @@
-"""Which partitions a group may find something in, without looking at the others.
+"""The partitions in which a group may find messages, so that the others need no check.
 
-Owns: the line of partitions worth a look, and the deadlines at which others join it. A partition in line
-is a hint that the taker verifies; the promise is the reverse: a claimable partition is in line or has a
-deadline. Must not touch: cursors, leases, clocks.
+Owns: the line of candidate partitions, and the deadlines at which others join it. A partition in line may
+turn out empty, so the caller verifies it; but every claimable partition is in line or has a deadline. Must
+not touch: cursors, leases, clocks.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 
 
 class ReadyPartitions:
-    """A fair line (first in, first served) and a heap with at most one live deadline a partition."""
+    """A FIFO line of partitions, and a heap with at most one valid deadline per partition."""
 
     __slots__ = ("_deadlines", "_due", "_in_line", "_line")
 
@@ -24,7 +24,7 @@ class ReadyPartitions:
         return len(self._line)
 
     def offer(self, partition: int) -> bool:
-        """Join the line, once; False when it was already there."""
+        """Add a partition to the line; False when it is already there."""
         if partition >= len(self._in_line):
             self._in_line.extend(bytes(partition + 1 - len(self._in_line) + 256))
         if self._in_line[partition]:
@@ -34,7 +34,7 @@ class ReadyPartitions:
         return True
 
     def take(self) -> int | None:
-        """The partition that waited longest."""
+        """Remove and return the first partition in line."""
         if not self._line:
             return None
         partition = self._line.popleft()
@@ -42,20 +42,20 @@ class ReadyPartitions:
         return partition
 
     def wake_at(self, partition: int, at: float) -> None:
-        """Look at the partition again at this time, unless an earlier look is planned anyway.
+        """Check the partition again at this time, unless an earlier check is planned.
 
-        The earlier look re-plans; so acked leases leave no trail of dead heap entries.
+        The earlier check plans the next one, so acked leases leave no outdated heap entries.
         """
         planned = self._due.get(partition)
         if planned is None or at < planned:
             self._due[partition] = at
             heappush(self._deadlines, (at, partition))
-            if len(self._deadlines) > 2 * len(self._due) + 1024:  # mostly replaced ones: start over
+            if len(self._deadlines) > 2 * len(self._due) + 1024:  # mostly outdated: rebuild
                 self._deadlines = [(when, waiting) for waiting, when in self._due.items()]
                 heapify(self._deadlines)
 
     def due(self, now: float) -> list[int]:
-        """Partitions whose deadline passed; each is the caller's to offer or to plan again."""
+        """Partitions whose deadline has passed; the caller must offer or plan each again."""
         passed: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             at, partition = heappop(self._deadlines)
@@ -69,7 +69,7 @@ class ReadyPartitions:
             at, partition = self._deadlines[0]
             if self._due.get(partition) == at:
                 return at
-            heappop(self._deadlines)  # an earlier one replaced it
+            heappop(self._deadlines)  # outdated
         return None
 
     def clear(self) -> None:

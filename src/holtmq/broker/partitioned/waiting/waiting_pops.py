@@ -1,7 +1,7 @@
-"""Pops that wait: who is woken by what, in which order, without anybody polling.
+"""Waiting pops: which event wakes which pop, and in which order, without polling.
 
-Owns: the line of waiters by (queue, group, partition) and by namespace and task, and the wake-ups planned for
-when a lease, delay or window ends. Must not touch: clocks (``at`` and ``now`` come in), answers.
+Owns: the waiters by (queue, group, partition) and by (namespace, task, group), and the wake-ups planned for
+the end of a lease, delay or window. Must not touch: clocks (``at`` and ``now`` are passed in), answers.
 """
 
 from collections import OrderedDict, deque
@@ -15,13 +15,13 @@ from holtmq.broker.partitioned.waiting.wide_pops import WideLines, matches
 from holtmq.journal.interface import JournalFailed
 
 _ANY = ""
-_Line = OrderedDict[Waiter, None]  # in order of arrival; whoever gives up leaves in constant time
+_Line = OrderedDict[Waiter, None]  # in order of arrival; removal takes constant time
 _Key = tuple[str, str, str]  # queue, group, partition (blank: any)
-_Wide = tuple[str, str, str, str]  # namespace, task, group, and who reads if that makes a difference
+_Wide = tuple[str, str, str, str]  # namespace, task, group, and the reader if it may not read every queue
 
 
 class WaitingLine:
-    """See the module. ``pop`` is the service's; ``on_dirty`` asks the node for a turn."""
+    """All waiting pops of a node. ``pop`` is the service's; ``on_dirty`` asks the node for a turn."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class WaitingLine:
         self._wide: dict[_Wide, _Line] = {}
         self._dirty: dict[_Key, None] = {}
         self._dirty_wide: dict[_Wide, None] = {}
-        # Each earlier than the one before, which stays: else every near one would leave a far one behind.
+        # Planned wake-ups, each earlier than the one before. All are kept, so that none is planned twice.
         self._planned: dict[tuple[str, str], list[float]] = {}
         self._planned_wide: dict[_Wide, list[float]] = {}
-        self._watchers: dict[str, list[Callable[[], None]]] = {}  # readers without a group
+        self._watchers: dict[str, list[Callable[[], None]]] = {}  # by queue: readers without a group
         self._members: dict[tuple[str, str], list[Callable[[], None]]] = {}  # queue, group: see ``enlist``
 
     def __len__(self) -> int:
@@ -50,8 +50,6 @@ class WaitingLine:
 
     def waiting_on(self, queue: str) -> int:
         return sum(self._groups.get(queue, {}).values())
-
-    # -- coming and going ------------------------------------------------------------------------
 
     def add(self, waiter: Waiter, now: float) -> None:
         request = waiter.request
@@ -67,7 +65,7 @@ class WaitingLine:
             self.plan(found, request.group)
 
     def remove(self, waiter: Waiter) -> None:
-        """Withdraw; nothing when it was served already."""
+        """Withdraw a waiter; does nothing if it was served already."""
         if waiter.done:
             return
         waiter.end()
@@ -95,7 +93,7 @@ class WaitingLine:
                 del self._groups[request.queue]
 
     def drain(self) -> None:
-        """The node stops: everybody gives up."""
+        """The node stops: all waiters give up."""
         everybody = [w for line in (*self._lines.values(), *self._wide.values()) for w in line]
         self._lines.clear()
         self._groups.clear()
@@ -108,12 +106,10 @@ class WaitingLine:
         self.remove(waiter)
         give_up()
 
-    # -- being woken -----------------------------------------------------------------------------
-
     def hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
-        """Something happened to a queue: mark the waiters it may help."""
+        """Handle an event of a queue: mark the waiters that it may help."""
         if isinstance(event, QueueConfigured):
-            self.on_dirty()  # it may want retention from here on
+            self.on_dirty()  # retention may have been enabled
         if self._watchers and isinstance(event, Pushed):
             for tell in self._watchers.get(queue.name, ()):
                 tell()
@@ -130,7 +126,7 @@ class WaitingLine:
         self._mark_woken(queue, woken, partitions)
 
     def given_back(self, queue: PartitionedQueue) -> None:
-        """A lease ended without an event: its partition is there for others."""
+        """A lease was released without an event: other consumers may claim its partition."""
         woken = queue.take_woken()
         self._wide_lines.hear(queue, woken)
         self._mark_woken(queue, woken, None)
@@ -157,8 +153,8 @@ class WaitingLine:
                 del self._watchers[name]
 
     def enlist(self, queue: str, group: str, tell: Callable[[], None]) -> None:
-        """A member of a group that pops by itself, at every event of its queue: ``tell`` it what is no event,
-        that a lease was given back, a deadline it had planned has come or pops are paused no more."""
+        """Register a group member that pops by itself at every event of its queue. ``tell`` reports what is
+        no event: a lease was released, a planned deadline has passed, or pops are no longer paused."""
         self._members.setdefault((queue, group), []).append(tell)
 
     def discharge(self, queue: str, group: str, tell: Callable[[], None]) -> None:
@@ -171,7 +167,7 @@ class WaitingLine:
             tell()
 
     def wake_all(self) -> None:
-        """Pops were paused and no longer are."""
+        """Wake every waiter: pops are no longer paused."""
         for member in self._members:
             self._tell_members(member)
         for key in self._lines:
@@ -200,14 +196,14 @@ class WaitingLine:
         self._dirty_wide[key] = None
 
     def plan(self, queue: PartitionedQueue, group: str) -> None:
-        """Wake the group's waiters when the next lease, delay or window of theirs ends."""
+        """Wake the group's waiters when its next lease, delay or window ends."""
         if group in self._groups.get(queue.name, ()):
             self._plan(queue, group, 0.0, inf)
 
     def plan_for_member(
         self, queue: PartitionedQueue, group: str, not_before: float, not_after: float
     ) -> None:
-        """The same for who has enlisted; what ends later than ``not_after`` is not waited for."""
+        """The same for members, at ``not_before`` or later; ignores deadlines after ``not_after``."""
         self._plan(queue, group, not_before, not_after)
 
     def _plan(self, queue: PartitionedQueue, group: str, not_before: float, not_after: float) -> None:
@@ -249,10 +245,8 @@ class WaitingLine:
         if key in self._wide:
             self._mark_wide(key)
 
-    # -- being served ----------------------------------------------------------------------------
-
     def serve(self, now: float) -> None:
-        """Give those who were woken what there is, first come first served."""
+        """Serve the woken waiters, in order of arrival."""
         while self._dirty or self._dirty_wide:
             narrow, wide = deque(self._dirty), deque(self._dirty_wide)
             self._dirty.clear()
@@ -267,7 +261,7 @@ class WaitingLine:
                     if line := self._wide.get(wide_key):
                         self._serve_wide(wide_key, line, now)
             finally:
-                if narrow or wide:  # one queue's trouble must not leave the others waiting for ever
+                if narrow or wide:  # an error in one queue must not block the others
                     self._dirty.update(dict.fromkeys(narrow))
                     self._dirty_wide.update(dict.fromkeys(wide))
                     self.on_dirty()
@@ -302,7 +296,7 @@ class WaitingLine:
             _deliver(waiter, popped)
 
     def _try(self, waiter: Waiter, now: float) -> Popped | None:
-        """Whoever cannot be served gives up: the others are not held up."""
+        """Pop for a waiter; if that fails, the waiter gives up and does not block the others."""
         try:
             return self._pop(waiter.request, now)
         except JournalFailed:  # an auto-ack must be written

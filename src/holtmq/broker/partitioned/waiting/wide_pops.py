@@ -1,9 +1,9 @@
-"""Which queues of a namespace or task a group may find something in, without looking at the others.
+"""The queues of a namespace or task in which a group may find messages, so that the others need no check.
 
-Owns: for every (namespace, task, group) that has popped, the line of queues worth a look, higher priorities
-first and fair among equals, and the times at which others join it. A queue in line is a hint that the pop
-verifies; the promise is the reverse: a queue with something to claim is in line or has a deadline. Must not
-touch: claims, clocks.
+Owns: for every (namespace, task, group) that has popped, the line of candidate queues, higher priorities
+first and FIFO among equals, and the times at which others join it. A queue in line may turn out empty, so
+the pop verifies it; but every queue with claimable messages is in line or has a deadline. Must not touch:
+claims, clocks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,33 +15,33 @@ _Scope = tuple[str, str]  # namespace, task; blank: any
 
 
 def matches(namespace: str, task: str, queue: PartitionedQueue) -> bool:
-    """Whether a queue is of this namespace and task."""
+    """Whether a queue belongs to this namespace and task."""
     return (not namespace or queue.namespace == namespace) and (not task or queue.task == task)
 
 
 class WideLine:
-    """One group over the queues of one namespace and task; queues go by their numbers."""
+    """One group over the queues of one namespace and task; queues are identified by number."""
 
     def __init__(self, namespace: str, task: str, group: str, queues: Mapping[int, PartitionedQueue]) -> None:
         self._namespace = namespace
         self._task = task
         self._group = group
         self._queues = queues
-        self._levels: dict[int, ReadyPartitions] = {}  # by what a queue's priority sorts as
+        self._levels: dict[int, ReadyPartitions] = {}  # by ``priority_order``
         self._later = ReadyPartitions()  # deadlines only
         for queue in queues.values():
             if matches(namespace, task, queue):
                 self.offer(queue)
 
     def offer(self, queue: PartitionedQueue) -> None:
-        """The queue may have something for the group."""
+        """Add a queue that may have messages for the group."""
         level = self._levels.get(queue.config.priority_order)
         if level is None:
             level = self._levels[queue.config.priority_order] = ReadyPartitions()
         level.offer(queue.number)
 
     def take(self, now: float) -> Iterator[PartitionedQueue]:
-        """The queues in line, each once. Who takes one offers it again, or says that it was ``empty``."""
+        """The queues in line, each once. The caller must ``offer`` each again or report it ``empty``."""
         for number in self._later.due(now):
             due = self._queues.get(number)
             if due is not None:
@@ -52,14 +52,14 @@ class WideLine:
                 first = level.take()
                 queue = self._queues.get(first) if first is not None else None
                 if queue is None or not matches(self._namespace, self._task, queue):
-                    continue  # deleted, or moved away
+                    continue  # deleted, or moved to another namespace or task
                 if queue.config.priority_order == order:
                     yield queue
                 else:
                     self.offer(queue)
 
     def empty(self, queue: PartitionedQueue) -> None:
-        """Nothing to claim there before something happens, or a lease, delay or window ends."""
+        """Nothing is claimable until the next event, or until a lease, delay or window ends."""
         reader = queue.groups.get(self._group)
         due = reader.ready.next_deadline() if reader is not None else None
         if due is not None:
@@ -70,14 +70,14 @@ class WideLine:
 
 
 class WideLines:
-    """See the module."""
+    """The lines of all (namespace, task, group)."""
 
     def __init__(self, queues: Mapping[int, PartitionedQueue]) -> None:
         self._queues = queues
         self._scopes: dict[_Scope, dict[str, WideLine]] = {}
 
     def line(self, namespace: str, task: str, group: str) -> WideLine:
-        """The group's line; at its first pop every queue is worth a look."""
+        """The group's line; a new line contains every matching queue."""
         groups = self._scopes.setdefault((namespace, task), {})
         found = groups.get(group)
         if found is None:
@@ -85,7 +85,7 @@ class WideLines:
         return found
 
     def hear(self, queue: PartitionedQueue, woken: set[str]) -> None:
-        """Something happened to a queue that may help these groups, and any that does not read it yet."""
+        """Handle an event of a queue: offer it to these groups, and to groups that do not read it yet."""
         if not self._scopes:
             return
         namespace, task = queue.namespace, queue.task
@@ -95,5 +95,5 @@ class WideLines:
                     line.offer(queue)
 
     def clear(self) -> None:
-        """Groups or their records went away: the next pops look at everything again."""
+        """Drop all lines, after groups or their records were deleted; the next pops check every queue."""
         self._scopes.clear()
