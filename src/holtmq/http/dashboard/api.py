@@ -93,7 +93,7 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
 def _free_bytes(context: Context) -> int | None:
     try:
         disk = os.statvfs(context.config.data.dir)
-    except OSError:  # a journal in memory has no folder
+    except OSError:  # an in-memory journal has no directory
         return None
     return disk.f_bavail * disk.f_frsize
 

@@ -28,7 +28,7 @@ EMPTY_BODY: Final = "Empty request body"
 
 
 class Refusal(Exception):
-    """A request that the HTTP layer itself refuses; clients may rely on the text."""
+    """A request that the HTTP layer itself refuses; the text is part of the API's contract."""
 
     def __init__(self, status: int, text: str, code: str = "") -> None:
         super().__init__(text)

@@ -223,7 +223,7 @@ class HttpConnection(asyncio.Protocol):
                 self._run(exchange)
 
     def _admit(self, exchange: Exchange) -> None:
-        """Check site, sender and right before any of the body is read."""
+        """Check site, sender and right before the body is accepted."""
         headers = exchange.headers
         try:
             if exchange.is_unusual:

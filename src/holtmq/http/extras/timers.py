@@ -93,7 +93,7 @@ class TimerOperations:
         self.results.append(_result("scheduled" if known is None else "rescheduled", timer))
 
     def _cancel(self, asked: TimerIn, known: Timed | None) -> dict[str, object]:
-        """Cancel by key. ``txn`` is only echoed, so that the client can look for the message in the queue."""
+        """Cancel by key. Without such a timer ``txn`` is echoed: its message may be in the queue already."""
         if known is None:
             return {
                 "ok": False,

@@ -15,7 +15,7 @@ from holtmq.auth.users import ADMINISTRATOR
 _ANY_TAG: Final = (MANAGEMENT, POLICYMAKER, MONITORING)
 
 LOGIN: Final = Right(Role.READ_ONLY)
-MANAGE: Final = Right(Role.READ_ONLY, tags=_ANY_TAG)  # in the vhosts that the user may enter
+MANAGE: Final = Right(Role.READ_ONLY, tags=_ANY_TAG)  # in the vhosts that the user may access
 CONFIGURE_QUEUE: Final = Right(Role.READ_WRITE, (Action.CONFIGURE,), tags=_ANY_TAG, path_name="queue")
 CONFIGURE_EXCHANGE: Final = Right(Role.READ_WRITE, (Action.CONFIGURE,), tags=_ANY_TAG, path_name="exchange")
 WRITE_EXCHANGE: Final = Right(Role.READ_WRITE, (Action.WRITE,), tags=_ANY_TAG, path_name="exchange")

@@ -120,7 +120,7 @@ class _Plan:
         limits = [p for p in self.given.parameters if p.component == VHOST_LIMITS_COMPONENT]
         _parameters(broker, [p for p in self.given.parameters if p.component != VHOST_LIMITS_COMPONENT])
         self._topology(broker)
-        _parameters(broker, limits)  # last: a limit must not refuse queues of the same document
+        _parameters(broker, limits)  # after the queues, which limits of the same document must not refuse
         for parameter in self.given.global_parameters:
             name = checked_name(parameter.name, "parameter")
             broker.put_global_parameter(name, bytes(parameter.value))

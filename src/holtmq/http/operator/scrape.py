@@ -84,7 +84,7 @@ class Node(Collector):
         yield GaugeMetricFamily("rabbitmq_resident_memory_limit_bytes", "Alarm above this", value=limit)
         try:
             disk = os.statvfs(context.config.data.dir)
-        except OSError:  # a journal in memory has no folder
+        except OSError:  # an in-memory journal has no directory
             pass
         else:
             free = disk.f_bavail * disk.f_frsize

@@ -164,7 +164,7 @@ class PopApi:
             exchange.answer(200, body)
 
     def _give_back(self, popped: Popped) -> None:
-        """Return messages whose client left before its answer, so that others need not wait for the lease."""
+        """Release messages whose client left before the answer: others need not wait for the lease to end."""
         request = popped.request
         heads = [
             AckRequest(

@@ -23,8 +23,8 @@ ACK_ERRORS = {
     AckVerdict.STALE: "transaction is unresolvable, already committed, or acknowledgment is stale",
     AckVerdict.UNKNOWN_STATUS: "Unknown acknowledgment status",
 }
-# Byte templates in which everything that repeats within a millisecond and 4096 offsets is already filled in.
-# Formatting each message in full takes 1.2 µs instead of 0.4 for a push result, 1.8 instead of 0.8 for a pop.
+# Byte templates in which everything that repeats within a millisecond and 4096 offsets is already filled in:
+# 0.4 µs instead of 1.2 for a push result, 0.8 instead of 1.8 for a popped message, against formatting each.
 _HEX: Final = [b"%03x" % number for number in range(4096)]
 _encode: Final = msgspec.json.Encoder().encode
 _NUMBER: Final = '{{"index":{},"transactionId":'
