@@ -1,6 +1,6 @@
-"""The hot routes: which request skips the router.
+"""The hot routes: requests that skip the router.
 
-Owns: the look-up by method and path. Must not touch: the handlers' work, rights.
+Owns: the look-up by method and path. Must not touch: what handlers do, rights.
 """
 
 from typing import Final
@@ -115,7 +115,7 @@ class HotRoutes:
         self._extend: Found = (Route(acks.extend, READ), {})
 
     def find_before(self, application: FindRoute, management: FindRoute) -> FindRoute:
-        """The look-up over all routes: hot ones, then those of the two tables."""
+        """A look-up over all routes: hot ones first, then the two tables."""
         posts, pop, extend = self._posts, self._pop, self._extend
 
         def find_route(method: bytes, path: bytes) -> Found:

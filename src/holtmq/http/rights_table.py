@@ -1,6 +1,6 @@
 """The table of routes and rights, as documentation.
 
-Owns: how it looks. Must not touch: the rights; it is made of the route tables' own rows.
+Owns: its layout. Must not touch: the rights; the rows come from the route tables.
 """
 
 from holtmq.auth.rights import role_of
@@ -9,7 +9,7 @@ from holtmq.http.routes import ENDPOINTS
 
 
 def markdown() -> str:
-    """Both tables, in the order of their paths."""
+    """Both route tables as Markdown, sorted by path."""
     queues = [(row.path, row.method, row.right) for row in ENDPOINTS]
     management = [(row.path, row.method, row.right) for row in ROWS]
     parts: list[str] = []

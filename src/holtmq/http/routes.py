@@ -1,6 +1,6 @@
-"""The route table: every endpoint of the node, in the order in which they are tried.
+"""The route table: every endpoint of the node outside the management API.
 
-Owns: the order. Must not touch: what endpoints do.
+Owns: which endpoints there are, and their order in the API's documentation. Must not touch: what they do.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
-"""The HTTP listener in the node's own loop.
+"""The HTTP listener in the node's event loop.
 
-Owns: sockets, the start and the graceful stop. Must not touch: signals (the node's), routes, rules.
+Owns: sockets, start and graceful stop. Must not touch: signals (the node's), routes, rules.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _SAMPLE_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 1.0
-_HANDSHAKE_SECONDS: Final = 10.0  # of TLS
+_HANDSHAKE_SECONDS: Final = 10.0  # for TLS
 
 
 class HttpServer:
@@ -48,7 +48,7 @@ class HttpServer:
         )
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Open the listeners, all on one port; which one."""
+        """Open the listeners, all on one port; return the port."""
         loop = asyncio.get_running_loop()
         patience = None if tls is None else _HANDSHAKE_SECONDS
         for host in hosts:
@@ -77,7 +77,7 @@ class HttpServer:
         return port
 
     async def _watch(self) -> None:
-        """Book the counters and the process's own figures, for the dashboards' time lines."""
+        """Record the counters and the process's resource usage, for the dashboards' time series."""
         history, clock = self._context.history, self._context.clock
         loop = asyncio.get_running_loop()
         while True:
@@ -96,14 +96,14 @@ class HttpServer:
             self.engine.sweep(loop.time())
 
     def drop_connections(self) -> int:
-        """Cut off every client, without an answer; how many there were."""
+        """Abort every connection, without an answer; return how many."""
         connections = list(self.engine.connections)
         for connection in connections:
             connection.transport.abort()
         return len(connections)
 
     async def stop(self, grace: float) -> None:
-        """Take no more, answer whoever waits, let what runs finish for ``grace`` seconds."""
+        """Stop listening, answer waiting pops, and give running requests ``grace`` seconds to finish."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

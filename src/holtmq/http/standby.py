@@ -1,6 +1,6 @@
-"""The HTTP side of a node that does not own the log: health for people and load balancers, no service.
+"""The HTTP side of a node that does not own the log: health for operators and load balancers, else 503.
 
-Owns: those answers. Must not touch: the broker; a standby's is not complete.
+Owns: those answers. Must not touch: the broker; on a standby it is not complete.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class StandbyServer:
-    """``health`` tells the state of the replica, ``reason`` why a request is refused."""
+    """``health`` returns the state of the replica, ``reason`` why requests are refused."""
 
     def __init__(self, health: Callable[[], dict[str, object]], reason: Callable[[], str]) -> None:
         self._health = health
@@ -46,7 +46,7 @@ class StandbyServer:
         )
 
     async def listen(self, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Open the listeners, all on one port; which one."""
+        """Open the listeners, all on one port; return the port."""
         loop = asyncio.get_running_loop()
         for host in hosts:
             try:
@@ -68,7 +68,7 @@ class StandbyServer:
             self._engine.sweep(loop.time())
 
     async def close(self) -> None:
-        """Free the ports."""
+        """Close the listeners and abort all connections."""
         for server in self._servers:
             server.close()
         for connection in list(self._engine.connections):
@@ -89,7 +89,7 @@ class StandbyServer:
 
 
 def _keeper_of_nobody() -> Doorkeeper:
-    """Every answer here is public: there are no users to ask for."""
+    """A doorkeeper without users: every answer here is public."""
     users = UserStore()
     return Doorkeeper(
         users,

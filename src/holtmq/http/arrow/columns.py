@@ -1,10 +1,8 @@
-"""Stored messages as Arrow columns, by arithmetic over a whole piece instead of a loop over its messages.
+"""Stored messages as Arrow columns, computed with numpy over a whole piece instead of message by message.
 
-Owns: where each field lies in a body's record (the layout is ``bodies.py``'s), the making of columns.
-Must not touch: queues, sockets. pyarrow and numpy come with ``holtmq[spark]``; this module is imported only
-when somebody asks for rows.
-
-A loop with ``decode_body`` and lists took about 6 µs a message here, this takes about 1 (bench/spark.py).
+Owns: where each field lies in a body's record (``bodies.py`` defines the layout), building the columns.
+Must not touch: queues, sockets. Imported on demand: pyarrow and numpy are optional (``holtmq[spark]``).
+A loop over ``decode_body`` took about 6 µs a message, this takes about 1 (bench/spark.py).
 """
 
 import json
@@ -53,7 +51,7 @@ _Decoded = tuple[str | None, _Pairs | None, _Pairs]
 
 
 class MessageColumns:
-    """Columns of one piece, made on demand. ``maps`` remembers decoded properties: publishers repeat them."""
+    """Columns of one piece, built on demand. ``maps`` caches decoded properties: publishers repeat them."""
 
     def __init__(
         self,
@@ -76,8 +74,6 @@ class MessageColumns:
         """One column of the message relation."""
         return _MAKERS[name](self)
 
-    # -- where things are ------------------------------------------------------------------------
-
     def _find_fields(self, runs: Sequence[Run]) -> None:
         self._blob, start, self._end = spans(runs)
         raw = self._raw = np.frombuffer(self._blob, np.uint8)
@@ -92,7 +88,7 @@ class MessageColumns:
         self._any_amqp = bool(self._amqp.any())
         self._payload_at = after
         if self._any_amqp:
-            at = np.where(self._amqp, after, start)  # any readable place will do where there are no facts
+            at = np.where(self._amqp, after, start)  # without facts any readable place; it is not used
             one = self._amqp.astype(np.int64)
             self._exchange_at = after + _FACTS * one
             self._key_at = self._exchange_at + self._u16(at) * one
@@ -102,13 +98,13 @@ class MessageColumns:
             self._priority_at = np.where(self._amqp, at + 8, start)
 
     def _u16(self, at: Ints) -> Ints:
-        # A record at the very end may be shorter than the facts it does not have.
+        # A last record without facts may end before this position: stay inside the buffer.
         return numbers_at(self._blob, "<u2", np.minimum(at, len(self._raw) - 2))
 
     def _gather(
         self, kind: pa.DataType, begin: Ints, end: Ints, valid: npt.NDArray[np.bool_] | None
     ) -> pa.Array:
-        """The spans as one array: laid over the records as spans and gaps in turn, then every other taken."""
+        """The spans as one array: an array over the records alternates span and gap; take every second."""
         bounds = np.empty(2 * self._rows, np.int32)
         bounds[0::2], bounds[1::2] = begin, end
         both = pa.Array.from_buffers(
@@ -116,8 +112,6 @@ class MessageColumns:
         )
         places = np.arange(0, 2 * self._rows - 1, 2)
         return both.take(pa.array(places, mask=None if valid is None else ~valid))
-
-    # -- columns ---------------------------------------------------------------------------------
 
     def _queue_name(self) -> pa.Array:
         return pa.repeat(pa.scalar(self._name, pa.string()), self._rows)
@@ -182,7 +176,7 @@ class MessageColumns:
 
     def _one_payload(self, record: bytes) -> bytes:
         body = decode_body(record, self._cipher)
-        # What came through an exchange goes out as it came, not in the JSON clothes it is kept in.
+        # A message from an exchange is stored in a JSON form; return its original body.
         return to_body(body.payload) if body.facts is not None else body.payload
 
     def _exchange(self) -> pa.Array:
@@ -252,11 +246,11 @@ NEED_NO_RECORD: Final = frozenset({"queue", "partition", "offset", "message_id",
 
 
 def decode_envelope(header: bytes) -> _Decoded:
-    """Content type, headers and the other properties of property bytes; values as text."""
+    """Content type, headers and other properties, decoded from property bytes; values as text."""
     try:
         properties = decode_properties(header) if header else Properties()
     except CodecError:
-        return None, None, []  # the bytes of a client that no rule had to read; the payload is still good
+        return None, None, []  # malformed, and no rule had to decode them; the payload is still good
     headers = None
     if properties.headers is not None:
         headers = [(key, text_of(value)) for key, value in properties.headers.items()]
@@ -265,7 +259,7 @@ def decode_envelope(header: bytes) -> _Decoded:
 
 
 def text_of(value: object) -> str:
-    """A header's value as text: strings as they are, times in ISO, all others (tables too) as JSON."""
+    """A header's value as text: strings unchanged, times in ISO, all others (tables too) as JSON."""
     plain = _json_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
@@ -287,12 +281,12 @@ def _json_value(value: object) -> object:
 
 
 def _distinct(indexes: npt.NDArray[np.uint32]) -> tuple[Ints, Ints]:
-    """The different ones, and the place among them of each."""
+    """The distinct indexes, and for each input its position among them."""
     most = int(indexes.max()) + 1
     if most > 4 * len(indexes):
         some, places = np.unique(indexes, return_inverse=True)
         return some.astype(np.int64), places
-    # Counting instead of sorting, where there is not too much to count.
+    # Count instead of sorting while the range of indexes is small.
     used = np.flatnonzero(np.bincount(indexes, minlength=most))
     place_of = np.empty(most, np.int64)
     place_of[used] = np.arange(len(used))
@@ -303,6 +297,6 @@ def _hex_into(text: npt.NDArray[np.uint8], numbers: Ints, columns: Sequence[int]
     low, high = int(numbers.min()), int(numbers.max())
     for place, column in enumerate(reversed(columns)):
         shift = 4 * place
-        # Neighbours differ in their last digits only.
+        # Numbers of one piece mostly differ in their last digits only: the other digits are constant.
         same = low >> shift == high >> shift
         text[:, column] = _HEX[low >> shift & 15] if same else _HEX[numbers >> shift & 15]

@@ -1,7 +1,7 @@
 """Rows published through an exchange: ``POST /api/v1/exchanges/{exchange}/rows``, an Arrow IPC body.
 
-Owns: the wire form. Must not touch: routing, queues. What can be
-known to be wrong with a request is refused before its first message is placed.
+Owns: the wire form. Must not touch: routing, queues. A request is validated as far as possible before its
+first message is published.
 """
 
 from typing import Final
@@ -18,18 +18,18 @@ from holtmq.http.engine.endpoints import READ_WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
-DEFAULT_EXCHANGE: Final = "amq.default"  # it has no name, which no path can say
+DEFAULT_EXCHANGE: Final = "amq.default"  # its real name is empty, which a path cannot express
 _KEY_MAX: Final = 255
 
 
 async def publish(call: Call) -> object:
-    """Publish every row as a persistent message; the answer comes when they are durable."""
+    """Publish every row as a persistent message; answer when all are durable."""
     call.context.check_alarm()
     broker = call.context.broker
     vhost = broker.vhost(DEFAULT_VHOST)
     name = call.path["exchange"]
     exchange = "" if name == DEFAULT_EXCHANGE else name
-    vhost.exchange(exchange)  # 404 when there is none
+    vhost.exchange(exchange)  # raises 404 when there is none
     try:
         rows = arrow().exchange_rows(call.body, call.query.text("routingKey"), call.query.text("ids"))
     except Conflict as error:

@@ -1,7 +1,7 @@
-"""Queues by range, for any program that reads by offset: what there is, the rows, a mirrored cursor.
+"""Reading queues by range of offsets, for any program: list ranges, read rows, mirror a cursor.
 
-Owns: the wire of ``/api/v1/ranges``. Must not touch: the rules of ranges, Arrow's layout. Rows go out one
-bounded batch at a time, as fast as the client takes them.
+Owns: the wire form of ``/api/v1/ranges``. Must not touch: the rules of ranges, Arrow's layout. Rows are sent
+one bounded batch at a time, as fast as the client reads.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class MirrorIn(msgspec.Struct):
 
 
 def arrow() -> ModuleType:
-    """The module that speaks Arrow; 501 when this broker was installed without it."""
+    """The Arrow module; raises 501 when pyarrow is not installed."""
     try:
         from holtmq.http.arrow import stream as arrow_stream
     except ImportError as error:
@@ -47,7 +47,7 @@ def arrow() -> ModuleType:
 
 
 async def list_ranges(call: Call) -> object:
-    """Queues with their offsets; ``bytes=true`` measures them too."""
+    """Queues with their offsets; ``bytes=true`` adds their sizes."""
     store = call.service.store
     names = [name for name in call.query.text("names").split(",") if name]
     if names:
@@ -64,7 +64,7 @@ async def list_ranges(call: Call) -> object:
         if call.query.flag("bytes") and info.relation is Relation.MESSAGES:
             _, row["bytes"] = await _fit(call, info, info.first, info.next, 1 << 62)
         rows.append(row)
-    await call.durable()  # a reader writes these offsets down: a crash must not take them back
+    await call.durable()  # readers store these offsets: a crash must not undo them
     return {"queues": rows}
 
 
@@ -84,7 +84,7 @@ def _info(info: RangeInfo) -> dict[str, object]:
 
 
 async def offsets_at(call: Call) -> object:
-    """The first offset at or after a time, of each queue."""
+    """For each queue, the first offset at or after a time."""
     at_us = call.query.number("us", -1)
     if at_us < 0:
         given = call.query.time_us("at")
@@ -100,7 +100,7 @@ async def offsets_at(call: Call) -> object:
 
 
 async def counts(call: Call) -> object:
-    """How many messages are stored between each two of rising offsets, and in all."""
+    """How many messages are stored between each two consecutive bounds."""
     info = _find(call)
     bounds = call.json(CountsIn).bounds
     if not 1 < len(bounds) <= _BOUNDS_MAX or any(a > b for a, b in pairwise(bounds)):
@@ -111,7 +111,7 @@ async def counts(call: Call) -> object:
 
 
 async def fit(call: Call) -> object:
-    """How far from ``from`` one gets within ``maxBytes``, exactly."""
+    """The offset that a range starting at ``from`` reaches within ``maxBytes``, exactly."""
     info = _find(call)
     if info.relation is not Relation.MESSAGES:
         raise Refusal(400, "only messages have a size")
@@ -125,7 +125,7 @@ async def _fit(call: Call, info: RangeInfo, first: int, stop: int, most: int) ->
     for found in range_reads.fit_bytes(call.service.store, info.queue, first, stop, most):
         if found is not None:
             return found
-        await asyncio.sleep(0)  # others first: measuring ten million messages takes a while
+        await asyncio.sleep(0)  # let other requests run: measuring ten million messages takes a while
     return stop, 0
 
 
@@ -149,8 +149,8 @@ async def _pump(bodies: Iterator[bytes], streams: OpenStreams) -> AsyncGenerator
     with streams.another():
         for body in bodies:
             yield body
-            del body  # the connection has it: a slow client costs it once
-            await asyncio.sleep(0)  # a fast client must not keep the loop to itself
+            del body  # only the connection keeps it: a slow client holds one copy, not two
+            await asyncio.sleep(0)  # a fast client must not monopolize the loop
 
 
 async def mirror(call: Call) -> object:
@@ -171,7 +171,7 @@ def _find(call: Call) -> RangeInfo:
 
 
 def _readable(call: Call, info: RangeInfo) -> RangeInfo:
-    """A relation of a queue is read by the queue's own name."""
+    """Require the right to read; for a relation (``$dlq``, ``$deliveries``) the queue's own name counts."""
     call.require(Action.READ, info.queue.name)
     return info
 

@@ -1,7 +1,7 @@
-"""Batches that are written by many and published once: the wire of ``/api/v1/staging``.
+"""Batches that many tasks write and one commit publishes: ``/api/v1/staging``.
 
-Owns: the wire names. Must not touch: how staging works. A writer is whoever numbers its batches upward; Spark
-uses its query id.
+Owns: the wire form. Must not touch: how staging works. A writer is a name under which batches are numbered
+upward; Spark uses its query id.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class CommitIn(msgspec.Struct):
 
 
 async def stage(call: Call) -> object:
-    """Keep rows; nobody sees them before the commit."""
+    """Stage rows; they become visible with the commit."""
     call.context.check_alarm()
     writer, batch = _batch(call)
     task, attempt = _number(call, "task"), _number(call, "attempt")
@@ -53,7 +53,7 @@ async def stage(call: Call) -> object:
 
 
 async def commit(call: Call) -> object:
-    """Publish a batch, once: a repeat answers ``repeated`` and changes nothing."""
+    """Publish a batch once; a second commit answers ``repeated`` and changes nothing."""
     writer, batch = _batch(call)
     winners = [Winner(task.task, task.attempt, task.rows) for task in call.json(CommitIn).tasks]
     _check_rights(call, writer, batch)
@@ -67,7 +67,7 @@ async def commit(call: Call) -> object:
             except StopIteration as end:
                 done: Committed = end.value
                 break
-            await asyncio.sleep(0)  # others first: a million rows take a second
+            await asyncio.sleep(0)  # let other requests run: a million rows take a second
     except PushesSuspended as error:
         raise Refusal(503, str(error)) from None
     except Conflict as error:
@@ -78,21 +78,21 @@ async def commit(call: Call) -> object:
 
 
 async def abort(call: Call) -> object:
-    """Forget what was staged for a batch."""
+    """Drop the rows staged for a batch."""
     writer, batch = _batch(call)
     _check_rights(call, writer, batch)
     return {"dropped": call.service.staging.abort(writer, batch)}
 
 
 async def end(call: Call) -> object:
-    """Forget what a writer has staged and take no more from it, for an hour at least."""
+    """Drop all rows that a writer staged, and refuse more from it for at least an hour."""
     writer = _writer(call)
     _check_rights(call, writer, None)
     return {"dropped": call.service.staging.end(writer, call.now)}
 
 
 def _check_rights(call: Call, writer: str, batch: int | None) -> None:
-    """403 unless the caller may write to every queue that has rows staged, whoever staged them."""
+    """Raise 403 unless the caller may write to every queue with staged rows, whatever client staged them."""
     if not call.identity.writes_everything:
         for name in call.service.staging.queues_of(writer, batch):
             call.require(Action.WRITE, name)
@@ -102,7 +102,7 @@ async def writer_state(call: Call) -> object:
     """The last batch of a writer that was published; null when there is none."""
     writer = call.path["writer"]
     last = call.service.staging.last_batch(writer)
-    await call.durable()  # who hears of a batch does not write it again
+    await call.durable()  # a client that sees its batch here does not send it again
     return {"writer": writer, "lastBatch": last}
 
 

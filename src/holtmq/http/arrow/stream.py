@@ -1,10 +1,9 @@
-"""Ranges as Arrow IPC streams, and Arrow IPC bodies as rows to stage.
+"""Ranges as Arrow IPC streams, and Arrow IPC bodies as rows to stage or publish.
 
-Owns: the columns and types of each relation, the stream's bytes, what a staged table may look like. Must not
-touch: sockets, durability. Imported only when somebody asks: pyarrow is optional (``holtmq[spark]``).
-
-Each batch carries ``next`` (where reading goes on after it) and ``gone`` (messages of the range so far that
-retention took) as metadata; the last one may be empty.
+Owns: the columns and types of each relation, the stream's bytes, which columns a body may have. Must not
+touch: sockets, durability. Imported on demand: pyarrow is optional (``holtmq[spark]``). Metadata of a batch:
+``next``, the offset to continue from; ``gone``, how many messages retention removed so far. The last one may
+be empty.
 """
 
 import io
@@ -74,11 +73,11 @@ TYPES: Final = {
 _STEP: Final = 2048  # letters or runs in one batch
 
 _Row = tuple[object, ...]
-_Batch = tuple[pa.RecordBatch, int, int]  # rows, where reading goes on, messages gone so far
+_Batch = tuple[pa.RecordBatch, int, int]  # rows, next offset, messages gone so far
 
 
 def schema_of(relation: Relation, columns: Sequence[str]) -> pa.Schema:
-    """The stream's schema; every column when none is named."""
+    """The stream's schema; all columns when none is named."""
     types = TYPES[relation]
     unknown = [name for name in columns if name not in types]
     if unknown:
@@ -104,7 +103,7 @@ def stream(
 
 
 class _IpcStream(Iterator[bytes]):
-    """Batches as bytes. Between two of them it holds neither: a slow reader costs what is on its way."""
+    """Batches as bytes. It keeps none between calls: a slow reader costs only the bytes being sent."""
 
     def __init__(self, schema: pa.Schema, batches: Iterator[_Batch]) -> None:
         self._sink = _Sink()
@@ -123,7 +122,7 @@ class _IpcStream(Iterator[bytes]):
 
 
 class _MessageBatches(Iterator[_Batch]):
-    """Pieces of a queue as batches. ``_maps`` remembers decoded properties: publishers repeat them."""
+    """Pieces of a queue as batches. ``_maps`` caches decoded properties: publishers repeat them."""
 
     def __init__(
         self, store: PartitionedStore, queue: PartitionedQueue, schema: pa.Schema, pieces: Iterator[Piece]
@@ -209,8 +208,8 @@ def _deliveries(queue: PartitionedQueue, runs: Sequence[DeliveryRun], schema: pa
         group = groups.get(run.group)
         holes = where.holes_in(run.first, run.end)
         for position in range(run.first, run.end):
-            # Retention may have taken the message since, or somebody deleted it; the row stays, for whoever
-            # reads the same run again.
+            # Retention or a client may have deleted the message since. Its row stays, so that a second read
+            # of the run has as many rows.
             offset = created = None
             if where.first <= position < where.end and position not in holes:
                 offset = where.offsets[position - where.first]
@@ -240,7 +239,7 @@ def _typed(values: Sequence[object], kind: pa.DataType) -> pa.Array:
 
 
 class _Sink(io.RawIOBase):
-    """Takes what Arrow writes until somebody wants it."""
+    """Collects what Arrow writes until ``take``."""
 
     def __init__(self) -> None:
         self._parts: list[memoryview] = []
@@ -249,7 +248,7 @@ class _Sink(io.RawIOBase):
         return True
 
     def write(self, data: object) -> int:
-        # Kept, not copied: Arrow hands bytes, or a buffer that lives as long as somebody holds it.
+        # No copy: Arrow passes bytes, or a buffer that lives as long as it is referenced.
         part = memoryview(data)  # type: ignore[arg-type]
         self._parts.append(part)
         return part.nbytes
@@ -259,13 +258,11 @@ class _Sink(io.RawIOBase):
         return b"".join(parts)
 
 
-# -- rows to stage -----------------------------------------------------------------------------------
-
 _STAGED: Final = ("payload", "queue", "partition", "transaction_id", "headers", "routing_key", "priority")
 
 
 def staged_rows(body: bytes, defaults: Mapping[str, str], ids: str) -> list[StagedRow]:
-    """The rows of an IPC stream; ``ids`` is the start of the transaction id of rows that bring none."""
+    """The rows of an IPC stream; ``ids`` is the prefix of transaction ids for rows that have none."""
     try:
         table = pa.ipc.open_stream(body).read_all()
     except pa.ArrowInvalid as error:
@@ -305,12 +302,10 @@ def _body(
         headers=None if headers is None else dict(headers),
         priority=None if priority is None else min(max(priority, 0), 255),
     )
-    # As if it had come through the default exchange: headers and priority reach AMQP consumers too.
+    # Stored as if published through the default exchange, so that AMQP consumers get headers and priority.
     facts = AmqpFacts("", key or "", encode_properties(properties), properties.priority or 0)
     return Body(name, kept, facts=facts)
 
-
-# -- rows to publish ---------------------------------------------------------------------------------
 
 _PUBLISHED: Final = ("payload", "routing_key", "headers", "priority", "transaction_id")
 
@@ -326,7 +321,7 @@ class ExchangeRow(NamedTuple):
 
 
 def exchange_rows(body: bytes, key: str, ids: str) -> list[ExchangeRow]:
-    """The rows of an IPC stream; ``key`` and ``ids`` stand in for columns that are not there."""
+    """The rows of an IPC stream; ``key`` and ``ids`` are for rows without routing key or transaction id."""
     try:
         table = pa.ipc.open_stream(body).read_all()
     except pa.ArrowInvalid as error:

@@ -1,4 +1,4 @@
-"""What the dashboard and ``holt stuck|top`` ask for: overview, attention, queues of both kinds, peeking.
+"""The API of the dashboard and of ``holt stuck|top``: overview, attention, queues of both kinds, peeking.
 
 Owns: the wire form. Must not touch: counting, the rules of attention. Lists are filtered, sorted and paged
 here, so that an answer is one page.
@@ -33,7 +33,7 @@ _SORTS: Final = frozenset(QueueRow.__struct_fields__)
 
 
 class Dashboard:
-    """The dashboard's view of one node; the tables it has read are shared by all who look."""
+    """The dashboard's view of one node; all viewers share the tables it has read."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -42,7 +42,7 @@ class Dashboard:
 
 
 def dashboard_of(context: Context) -> Dashboard:
-    """The one of this node."""
+    """The dashboard of this node."""
     found = context.kept.get(Dashboard)
     if not isinstance(found, Dashboard):
         found = context.kept[Dashboard] = Dashboard(context)
@@ -93,7 +93,7 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
 def _free_bytes(context: Context) -> int | None:
     try:
         disk = os.statvfs(context.config.data.dir)
-    except OSError:  # a journal in memory has no folder
+    except OSError:  # an in-memory journal has no directory
         return None
     return disk.f_bavail * disk.f_frsize
 
@@ -146,7 +146,7 @@ def _queue(call: Call) -> WorkQueue:
 
 
 async def show_queue(call: Call) -> object:
-    """A queue with its last minute and hours, who consumes it, and where its settings come from."""
+    """A queue with its rates over time, its consumers, and the origin of its settings."""
     context, queue = call.context, _queue(call)
     dashboard, now = dashboard_of(context), call.now
     if queue.is_stream:
@@ -224,7 +224,7 @@ async def node_series(call: Call) -> object:
 
 
 async def peek(call: Call) -> object:
-    """Messages that wait, without taking them or marking them redelivered."""
+    """Ready messages; they stay in the queue and are not marked redelivered."""
     context, queue = call.context, _queue(call)
     call.identity.require_in(queue.vhost, Action.READ, queue.name)
     if queue.is_stream:

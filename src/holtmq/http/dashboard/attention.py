@@ -1,4 +1,4 @@
-"""What needs an operator's attention: which thing, since when, and who holds it.
+"""What needs an operator's attention: the object, since when, and which consumers hold its messages.
 
 Owns: the rules and their thresholds. Must not touch: state, sockets; facts come in as rows, findings go out.
 """
@@ -31,7 +31,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that keeps messages to itself."""
+    """A consumer with unacknowledged messages."""
 
     consumer: str
     connection: str
@@ -55,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that needs attention."""
 
     rule: str
-    severity: str  # "bad" now, or "warn"
+    severity: str  # "bad" or "warn"
     subject: str  # queue, group, node
     name: str
     vhost: str | None = None
@@ -89,7 +89,7 @@ def holders_of(
 def of_queue(
     row: QueueRow, holders: list[Holder], net_by_minute: list[int], limits: Thresholds, now: float
 ) -> list[Finding]:
-    """What one queue needs. ``net_by_minute``: messages in minus out, oldest first, complete minutes."""
+    """Findings about a queue. ``net_by_minute``: messages in minus out, oldest first, complete minutes."""
     found: list[Finding] = []
     now_ms = int(now * 1000)
     arrived = None if row.oldest is None else now_ms - int(row.oldest * 1000)
@@ -129,7 +129,7 @@ def of_queue(
 
 
 def of_group(lag: GroupLag, limits: Thresholds, now: float) -> list[Finding]:
-    """What one group needs."""
+    """Findings about a consumer group."""
     if not lag.messages or lag.seconds < limits.group_lag_seconds:
         return []
     return [
@@ -145,7 +145,7 @@ def of_group(lag: GroupLag, limits: Thresholds, now: float) -> list[Finding]:
 
 
 def of_node(alarm: str, healthy: bool, reason: str) -> list[Finding]:
-    """What the node itself needs."""
+    """Findings about the node itself."""
     found: list[Finding] = []
     if not healthy:
         found.append(Finding(rule="health", severity="bad", subject="node", name="node", text=reason))
@@ -156,7 +156,7 @@ def of_node(alarm: str, healthy: bool, reason: str) -> list[Finding]:
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, then what has lasted longest."""
+    """The worst first, then the longest-lasting."""
     return sorted(
         findings, key=lambda one: (one.severity != "bad", one.since is None, one.since or 0, one.name)
     )

@@ -1,4 +1,4 @@
-"""Connections with what they hold, and where a message would be routed.
+"""Connections with their unacknowledged messages, and where a message would be routed.
 
 Owns: the wire form of both. Must not touch: AMQP, the rules of routing.
 """
@@ -18,7 +18,7 @@ from holtmq.http.management.wire import checked_key, checked_table
 
 _PAGE: Final = 50
 _PAGE_MOST: Final = 500
-_LATE: Final = 1 << 62  # those who hold nothing come last
+_LATE: Final = 1 << 62  # sorts connections that hold nothing last
 
 
 class ClientRow(msgspec.Struct, kw_only=True):

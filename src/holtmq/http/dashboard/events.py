@@ -1,6 +1,6 @@
-"""What moves, as server-sent events: the overview every second, to as many browsers as look.
+"""The overview as server-sent events, once a second.
 
-Owns: the stream and how many there may be. Must not touch: what the overview says.
+Owns: the streams and their maximum number. Must not touch: what the overview contains.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ class Streams:
         self._event = b""
 
     def enter(self) -> None:
-        """One more; refused when there are too many."""
+        """Count one more stream; raises 503 when there are too many."""
         if self._open >= _MOST_STREAMS:
             raise Refusal(503, f"{_MOST_STREAMS} event streams are open already", "too_many_streams")
         self._open += 1
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The overview, again and again, until the client goes."""
+        """The overview once a second, until the client disconnects."""
         try:
             while True:
                 yield await self._latest()

@@ -1,6 +1,6 @@
-"""Queues of both kinds as rows of one table, read in steps and kept for a second.
+"""Queues of both kinds as rows of one table, read in steps and cached for a second.
 
-Owns: what a row says. Must not touch: state, wire paths. A figure that is not known is None, never 0.
+Owns: what a row contains. Must not touch: state, wire paths. An unknown value is None, never 0.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from holtmq.http.management.topology import listed_queues
 
 FRESH_SECONDS: Final = 1.0
 _US: Final = 1_000_000
-_READ_BACK_AT_ONCE: Final = 20  # heads that are on disk, read for one table; the others stay unknown
+_READ_BACK_AT_ONCE: Final = 20  # queue heads read from disk per table; ``oldest`` of the rest stays unknown
 
 
 class QueueRow(msgspec.Struct, kw_only=True):
@@ -40,7 +40,7 @@ class QueueRow(msgspec.Struct, kw_only=True):
 
 
 class Facts:
-    """The table of all queues, made anew when it is older than a second."""
+    """The table of all queues, rebuilt when it is older than a second."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class Facts:
         self._made_at = float("-inf")
 
     async def queues(self) -> list[QueueRow]:
-        """All queues, in no order."""
+        """All queues, in no particular order."""
         now = self._context.clock()
         if not 0 <= now - self._made_at < FRESH_SECONDS:
             self._rows, self._made_at = await self._read(now), now
@@ -72,7 +72,7 @@ class Facts:
         return rows
 
     def work_row(self, queue: WorkQueue, now: float, *, may_read: bool = True) -> QueueRow:
-        """A work queue now."""
+        """The current row of a work queue."""
         rates = _rates(queue.figures.ring, now)
         head = queue.store.peek(self._context.broker.flow.pager) if may_read and len(queue) else None
         return QueueRow(
@@ -91,7 +91,7 @@ class Facts:
         )
 
     def stream_row(self, queue: PartitionedQueue, now: float) -> QueueRow:
-        """A partitioned queue now."""
+        """The current row of a partitioned queue."""
         context = self._context
         rates = _rates(context.sampler.partitioned.get(queue.name), now)
         vhost = context.broker.vhosts.get("/")

@@ -1,7 +1,7 @@
-"""The dashboard's files: one page, its modules, styles and the libraries that come with them.
+"""The dashboard's files: one page, its modules, styles and bundled libraries.
 
-Owns: which files are served and with which headers. Must not touch: data. Everything comes from the wheel; a
-browser is told to load nothing from anywhere else.
+Owns: which files are served and with which headers. Must not touch: data. All files come from the wheel; the
+headers forbid a browser to load anything from elsewhere.
 """
 
 from hashlib import sha256

@@ -1,7 +1,7 @@
-"""Looking over the whole node for what needs attention, in steps, at most every two seconds.
+"""Scans the whole node for what needs attention, in steps, at most every two seconds.
 
-Owns: the order of the look, the thresholds in force, the lag of groups (refreshed in turn within a budget).
-Must not touch: the rules, which are ``attention``'s.
+Owns: the order of the scan, the current thresholds, the lags of groups (refreshed in turn within a time
+budget). Must not touch: the rules, which are ``attention``'s.
 """
 
 from time import perf_counter
@@ -27,12 +27,12 @@ from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
 _FRESH_SECONDS: Final = 2.0
-_GROUPS_SECONDS: Final = 0.05  # of one look: a group over 100,000 partitions takes that alone
+_GROUPS_SECONDS: Final = 0.05  # per scan: one group over 100,000 partitions takes that long
 _US: Final = 1_000_000
 
 
 class Watch:
-    """One node under watch."""
+    """The findings of one node, cached for two seconds."""
 
     def __init__(self, context: Context, facts: Facts) -> None:
         self._context = context
@@ -44,18 +44,18 @@ class Watch:
         self._next_group = 0
 
     async def findings(self) -> list[Finding]:
-        """What needs attention now, the worst first."""
+        """What needs attention now, worst first."""
         now = self._context.clock()
         if not 0 <= now - self._made_at < _FRESH_SECONDS:
             self._findings, self._made_at = await self._look(now), now
         return self._findings
 
     def lags(self) -> list[GroupLag]:
-        """How far groups were behind when they were last looked at."""
+        """How far groups were behind when they were last counted."""
         return list(self._lags.values())
 
     def change(self, thresholds: Thresholds) -> None:
-        """Look with other thresholds from now on."""
+        """Set the thresholds; the next ``findings`` scans again."""
         self.thresholds = thresholds
         self._made_at = float("-inf")
 

@@ -1,6 +1,6 @@
-"""Every route that is not hot: from the table to handlers that run beside each other.
+"""Every route that is not hot: looks up the endpoint and runs its handler as a task.
 
-Owns: the turning of calls, replies and errors into answers, and what a path gets that is not in the table.
+Owns: turning calls, replies and errors into answers, and the answers for unknown paths and methods.
 Must not touch: what endpoints do, who may call them (the connection has checked that).
 """
 
@@ -28,14 +28,15 @@ class Application:
         self._router: Router[Route] = Router()
         for endpoint in endpoints:
             if endpoint.handler is None:
-                # A hot route: requests do not get here, but those with another method do.
+                # A hot route: its requests are served elsewhere. The row is here so that a request with
+                # another method gets a 405.
                 route = Route(_not_found, PUBLIC, 0)
             else:
                 route = Route(self._bound(endpoint), endpoint.right, endpoint.max_body)
             self._router.add(endpoint.method, endpoint.path, route)
 
     def find(self, method: bytes, path: bytes) -> Found:
-        """The route of a request, or one that says what is wrong with it."""
+        """The route of a request, or a route that answers 404 or 405."""
         word, where = method.decode("latin-1"), path.decode("latin-1")
         if word == "OPTIONS":
             return _PREFLIGHT_FOUND

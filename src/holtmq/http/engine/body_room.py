@@ -1,7 +1,7 @@
-"""The node's memory for request bodies: what is reserved before a body is read, and who waits for it.
+"""The node's memory for request bodies: reserved before a body is read.
 
-Owns: the sum and the line. Must not touch: sockets. A body that was admitted has all of its room: two halves
-that wait for each other's room would wait for ever.
+Owns: the free bytes and the queue of waiting requests. Must not touch: sockets. A request waits only while it
+holds nothing: two that hold a part and wait for the rest would deadlock.
 """
 
 from collections import OrderedDict
@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 
 class BodyRoom:
-    """So many bytes for all."""
+    """A fixed number of bytes, shared by all requests."""
 
     def __init__(self, total: int) -> None:
         self.free = total
         self._waiting: OrderedDict[object, tuple[int, Callable[[], None]]] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """How many requests wait."""
         return len(self._waiting)
 
     def take(self, who: object, size: int, then: Callable[[], None]) -> bool:
-        """Reserve; when that has to wait, False, and ``then`` is called once it is done."""
+        """Reserve ``size`` bytes. False: not yet; ``then`` is called once they are reserved."""
         if not self._waiting and size <= self.free:
             self.free -= size
             return True
@@ -35,12 +35,12 @@ class BodyRoom:
         return True
 
     def withdraw(self, who: object) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         if self._waiting.pop(who, None) is not None:
             self._serve()
 
     def give(self, size: int) -> None:
-        """Let go of what was reserved."""
+        """Release reserved bytes."""
         self.free += size
         self._serve()
 

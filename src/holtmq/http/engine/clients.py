@@ -1,7 +1,7 @@
-"""Who is connected over AMQP, in the shape the management API lists.
+"""The clients connected over AMQP, in the shape the management API lists.
 
-Owns: the rows and what may be asked. Must not touch: AMQP; the two front doors do not import each other, so
-the node hands in whoever answers.
+Owns: the rows and the ``Clients`` interface. Must not touch: AMQP; ``http`` and ``amqp`` do not import each
+other, so the node passes in the implementation.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import msgspec
 
 
 class PeerRow(msgspec.Struct, frozen=True):
-    """Where a channel comes from."""
+    """The connection of a channel."""
 
     name: str
     peer_host: str
@@ -19,7 +19,7 @@ class PeerRow(msgspec.Struct, frozen=True):
 
 
 class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One client."""
+    """One client connection."""
 
     name: str
     user_provided_name: str
@@ -90,17 +90,17 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_count: int
     arguments: dict[str, object]
     messages_unacknowledged: int = 0
-    held_since: int | None = None  # milliseconds: when the oldest unacked delivery was made
+    held_since: int | None = None  # milliseconds: time of the oldest unacknowledged delivery
 
 
 class Clients(Protocol):
-    """All clients that are connected, of one vhost if one is named.
+    """All connected clients; only those of ``vhost`` if it is given.
 
-    Rows are made one by one as they are asked for, of those who are there when the first one is.
+    Rows are made one by one, for the clients that were connected when the first row was requested.
     """
 
     def connections(self, vhost: str | None = None) -> Iterator[ConnectionRow]:
-        """Clients that are through the handshake."""
+        """Connections that have completed the handshake."""
         ...
 
     def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
@@ -116,5 +116,5 @@ class Clients(Protocol):
         ...
 
     def close(self, name: str, reason: str) -> bool:
-        """Send the client of this name away; False when there is none."""
+        """Close the connection of this name; False when there is none."""
         ...

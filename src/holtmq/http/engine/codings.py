@@ -1,7 +1,7 @@
-"""Request bodies that come compressed.
+"""Decompression of request bodies.
 
-Owns: which codings are taken, and that a small body cannot become a huge one. Must not touch: sockets, what
-a body means.
+Owns: which codings are accepted, and the limit on the decompressed size. Must not touch: sockets, what a body
+means.
 """
 
 import zlib
@@ -9,15 +9,15 @@ from typing import Final
 
 from holtmq.http.engine.errors import Refusal
 
-ACCEPTED: Final = "gzip, deflate"  # also as a header: a client that reads it can try again
+ACCEPTED: Final = "gzip, deflate"  # also sent as a header, so that a client can retry with one of them
 _TAKEN: Final = ("gzip", "x-gzip", "deflate")
 _EITHER: Final = 32 + zlib.MAX_WBITS  # zlib tells the two apart by their first bytes
-# Queen's own form of a push and of a transaction, which its newer clients can be told to use.
+# Magic bytes of Queen's binary push and transaction bodies, which its newer clients can be set to send.
 _QUEEN_BINARY: Final = (b"QPB1", b"QTB1")
 
 
 def coding_of(header: str | None) -> str:
-    """The coding that a header names; empty for a body as it is. Raises 415 for one that is not taken."""
+    """The coding that a header names; empty for none. Raises 415 for one that is not accepted."""
     coding = (header or "").strip().lower()
     if coding in ("", "identity"):
         return ""
@@ -28,7 +28,7 @@ def coding_of(header: str | None) -> str:
 
 
 def plain_body(body: bytes, header: str | None, most: int) -> bytes:
-    """The body as it was before the coding that its header names; raises 400, 413 or 415."""
+    """The body, decompressed as its header says; raises 400, 413 or 415."""
     coding = coding_of(header)
     if coding:
         return _unpacked(body, coding, most) if body else body
@@ -42,7 +42,7 @@ def plain_body(body: bytes, header: str | None, most: int) -> bytes:
 def _unpacked(body: bytes, coding: str, most: int) -> bytes:
     parts: list[bytes] = []
     size = 0
-    while body:  # gzip may come in several members
+    while body:  # a gzip body may have several members
         unpacker = zlib.decompressobj(_EITHER)
         try:
             part = unpacker.decompress(body, most + 1 - size)

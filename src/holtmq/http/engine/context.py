@@ -1,6 +1,6 @@
 """What every endpoint works with: the service, the journal, the clock, the settings.
 
-Owns: nothing; it is handed down once, at start. Must not touch: sockets.
+Owns: nothing; it is built once, at start, and passed down. Must not touch: sockets.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from holtmq.journal.interface import Journal
 
 
 class Listener(NamedTuple):
-    """A port that takes clients."""
+    """A port that accepts clients."""
 
     protocol: str  # as RabbitMQ names them: amqp, amqp/ssl, http, https
     host: str
@@ -40,11 +40,11 @@ class Context:
     clock: Callable[[], float]
     health: Callable[[], tuple[bool, str]]
     wake: Callable[[], None]
-    keeper: Doorkeeper  # who sends a request
+    keeper: Doorkeeper  # identifies the sender of a request
     started_at: float
     history: History
-    clients: Clients  # who is connected over AMQP
-    alarm: Callable[[], str]  # why publishers must wait; empty: they need not
+    clients: Clients  # those connected over AMQP
+    alarm: Callable[[], str]  # why publishers are blocked; empty: they are not
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
@@ -52,13 +52,13 @@ class Context:
     range_streams: OpenStreams = field(default_factory=OpenStreams)
 
     def check_alarm(self) -> None:
-        """Refuse to store more while memory or disk run short; AMQP publishers are blocked meanwhile."""
+        """Refuse to store more while memory or disk is short; AMQP publishers are blocked meanwhile."""
         reason = self.alarm()
         if reason:
             raise Refusal(503, f"publishers are blocked: the broker is {reason}", "publishers_blocked")
 
     def check_partitioned(self, name: str) -> None:
-        """Refuse what would make a partitioned queue under a work queue's name, and hide it from HTTP."""
+        """Refuse to create a partitioned queue with a work queue's name: HTTP could not reach the latter."""
         vhost = self.broker.vhosts.get(DEFAULT_VHOST)
         queue = vhost.queues.get(name) if vhost is not None else None
         if queue is not None and not queue.is_stream and name not in self.service.store.queues:

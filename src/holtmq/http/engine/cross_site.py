@@ -1,8 +1,8 @@
-"""Requests that a web page makes behind its visitor's back, and how they are told from all others.
+"""Protection against requests that another site's web page makes without its visitor's knowledge.
 
-Owns: the look at Origin, Sec-Fetch-Site and Host, and the CORS headers of origins that are allowed. Must not
-touch: who somebody is. A program that sends none of these headers is not a browser and is not concerned; a
-browser cannot be made to leave them out.
+Owns: the checks of Origin, Sec-Fetch-Site and Host, and the CORS headers for allowed origins. Must not touch:
+authentication. A client that sends neither Origin nor Sec-Fetch-Site is not a browser and passes; a page
+cannot make a browser omit them.
 """
 
 import ipaddress
@@ -12,7 +12,7 @@ from typing import Final
 
 from holtmq.http.engine.errors import Refusal
 
-# Sent by browsers, or by a proxy in front: a request without any of them needs no look at all.
+# Sent by browsers, or by a proxy in front: a request without any of them needs no check.
 MARKS: Final = frozenset({b"origin", b"sec-fetch-site"})
 _METHODS: Final = b"GET, POST, PUT, DELETE, OPTIONS"
 _HEADERS: Final = b"Content-Type, Authorization"
@@ -28,12 +28,12 @@ class CrossSite:
         self._names = frozenset(name.lower().encode() for name in own)
 
     def check(self, headers: Mapping[bytes, bytes], *, is_public: bool) -> bytes | None:
-        """The allowed origin that asks, None for nobody special; raises 403 for a stranger's page."""
+        """The origin if CORS allows it, None if no CORS headers are needed; raises 403 for other sites."""
         origin = headers.get(b"origin")
         if origin is not None:
             if origin.lower() in self._origins:
                 return origin
-            # By host and port: behind a proxy that speaks TLS for us the schemes differ.
+            # Compare host and port only: behind a proxy that terminates TLS the schemes differ.
             if origin.partition(b"://")[2].lower() != headers.get(b"host", b"").lower():
                 shown = origin[:200].decode("latin-1")
                 raise Refusal(
@@ -49,8 +49,8 @@ class CrossSite:
         return None
 
     def check_host(self, host: bytes | None) -> None:
-        """Raises 403 for a name that is not this broker's. A page can make its own name point to this machine
-        (DNS rebinding) and is then of the same origin; an address cannot be taken over like that."""
+        """Raises 403 for a name that is not this broker's. A page can make its own name resolve to this
+        machine (DNS rebinding) and then has the same origin; with an IP address that is impossible."""
         if host is None or self._is_ours(host):
             return
         shown = host[:200].decode("latin-1")
@@ -73,7 +73,7 @@ class CrossSite:
 
 
 def cors_lines(origin: bytes) -> bytes:
-    """Header lines of an answer to an allowed origin."""
+    """CORS header lines for an answer to an allowed origin."""
     return (
         b"access-control-allow-origin: %b\r\naccess-control-allow-methods: %b\r\n"
         b"access-control-allow-headers: %b\r\nvary: origin\r\n" % (origin, _METHODS, _HEADERS)

@@ -1,8 +1,7 @@
-"""Who sends a request: from its headers and its address to an ``Identity``.
+"""Authenticates requests: from headers and peer address to an ``Identity``.
 
-Owns: the order in which credentials are looked at, and the words of a refusal. Must not touch: rights,
-routes, sockets. What can be decided from memory is decided at once; argon2 and the fetching of keys are
-awaited.
+Owns: the order in which credentials are checked, and the texts of refusals. Must not touch: rights, routes,
+sockets. What can be decided from memory is decided at once; argon2 and fetching keys are awaited.
 """
 
 import base64
@@ -24,7 +23,8 @@ log = logging.getLogger(__name__)
 
 NOBODY: Final = "none"
 REQUIRED: Final = "Authentication required"
-# Besides credentials these tell who sends a request; without them it is whom the connection knows already.
+# Headers besides Authorization that decide who the sender is. Without them, and with unchanged credentials,
+# the connection reuses its last identity.
 TELLING: Final = frozenset({b"cookie", b"x-forwarded-for", b"forwarded"})
 _MOST_REMEMBERED: Final = 1024
 _RECHECK_SECONDS: Final = 10.0
@@ -36,7 +36,7 @@ class Peer(NamedTuple):
     """Where a request comes from."""
 
     address: str
-    is_local: bool  # from this machine, and not through a proxy on it for somebody else
+    is_local: bool  # on this machine, and not a remote client behind a proxy on it
 
 
 def peer_of(host: str) -> Peer:
@@ -44,7 +44,7 @@ def peer_of(host: str) -> Peer:
 
 
 def behind_proxy(peer: Peer, headers: Headers) -> Peer:
-    """The client of a proxy on this machine, who is not at this machine because the proxy is."""
+    """The client behind a proxy on this machine: it is not local just because the proxy is."""
     forwarded = headers.get(b"x-forwarded-for")
     if not peer.is_local or (forwarded is None and b"forwarded" not in headers):
         return peer
@@ -56,7 +56,7 @@ def behind_proxy(peer: Peer, headers: Headers) -> Peer:
 
 
 class Doorkeeper:
-    """Decides for one node."""
+    """Authenticates the requests of one node."""
 
     def __init__(
         self,
@@ -78,21 +78,21 @@ class Doorkeeper:
         self._of_users: dict[tuple[str, str | None], Identity] = {}
 
     def still_holds(self, identity: Identity) -> bool:
-        """Whether what was found out before is still so."""
+        """Whether an identity found earlier is still valid."""
         if identity.changes != self.users.changes:
             return False
         return identity.expires_at is None or self._clock() < identity.expires_at
 
     def is_open(self, path: bytes) -> bool:
-        """Whether ``auth.jwt_skip_paths`` opens the path to everybody."""
+        """Whether ``auth.jwt_skip_paths`` opens the path to all clients."""
         return self._verifier is not None and self._verifier.is_open(path.decode("latin-1"))
 
     def everybody(self) -> Identity:
-        """The sender of a request to such a path."""
+        """The identity of any client on such a path: the admin role, without a subject."""
         return of_role(self.users, Role.ADMIN, None, self._place_of, None)
 
     def at_once(self, headers: Headers, peer: Peer) -> Identity | None:
-        """From memory; None when ``identify`` has to find out. Raises TokenRefused."""
+        """The sender, from memory; None when only ``identify`` can tell. Raises TokenRefused."""
         authorization = headers.get(b"authorization")
         if authorization is None:
             cookies = headers.get(b"cookie")
@@ -112,7 +112,7 @@ class Doorkeeper:
             raise self._refused(refusal, peer) from None
 
     async def identify(self, headers: Headers, peer: Peer) -> Identity:
-        """The sender of a request; raises TokenRefused, or Refusal when too many ask at a time."""
+        """The sender of a request; raises TokenRefused, or Refusal when too many log in at a time."""
         found = self.at_once(headers, peer)
         if found is not None:
             return found
@@ -186,12 +186,12 @@ class Doorkeeper:
 
     def _refused(self, refusal: LoginRefused, peer: Peer) -> TokenRefused:
         log.warning("login refused", extra={"reason": str(refusal), "peer": peer.address})
-        # One text for every reason: a stranger must not learn which names exist.
+        # One text for every reason: an attacker must not learn which names exist.
         return TokenRefused("Login failed")
 
 
 def read_basic(authorization: bytes) -> tuple[str, str] | None:
-    """Name and password of a basic header; None when it is not one."""
+    """Name and password of a Basic Authorization header; None when it is not one or is malformed."""
     scheme, _, encoded = authorization.partition(b" ")
     if scheme.lower() != b"basic":
         return None

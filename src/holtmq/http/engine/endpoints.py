@@ -1,6 +1,6 @@
-"""What an endpoint is: one row of the route table, the call it gets, the reply it gives.
+"""What an endpoint is: its row of the route table, the call it receives, the reply it returns.
 
-Owns: the shapes that the application, the documentation and the endpoint modules share. Must not touch:
+Owns: the types that the application, the documentation and the endpoint modules share. Must not touch:
 routing, sockets, rules.
 """
 
@@ -46,7 +46,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, read, from somebody who may make it as far as its path tells."""
+    """One complete request. The sender's rights on the route and the names in its path were checked."""
 
     context: Context
     path: dict[str, str]
@@ -65,11 +65,11 @@ class Call:
         return None if self.sender is None else self.sender.subject
 
     def require(self, action: Action, name: str) -> None:
-        """403 unless the caller may do this to the queue of this name."""
+        """Raise 403 unless the caller may do this to the queue of this name."""
         self.identity.require(action, name)
 
     def require_at(self, action: Action, where: tuple[int, int] | None) -> None:
-        """The same for the queue of a partition's address; nothing when there is no such queue."""
+        """The same for the queue in a partition's address; does nothing when there is no such queue."""
         queue = self.service.store.by_number.get(where[0]) if where is not None else None
         if queue is not None:
             self.identity.require(action, queue.name)
@@ -87,7 +87,7 @@ class Call:
         return self.context.clock()
 
     def json(self, kind: type[T]) -> T:
-        """The body as this struct; 400 when it is missing or something else."""
+        """The body as this struct; raises 400 when it is missing or does not fit."""
         if not self.body.strip():
             raise Refusal(400, EMPTY_BODY)
         try:
@@ -96,7 +96,7 @@ class Call:
             raise invalid_json(error) from None
 
     def json_or(self, kind: type[T], default: T) -> T:
-        """The same where a body may be left out."""
+        """The same, for a body that may be omitted."""
         return self.json(kind) if self.body.strip() else default
 
     async def durable(self) -> None:
@@ -104,7 +104,7 @@ class Call:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def told(failed: JournalFailed | None) -> None:
-            if done.done():  # the client went away
+            if done.done():  # the request was cancelled
                 return
             if failed is None:
                 done.set_result(None)
@@ -131,11 +131,11 @@ class Endpoint:
     query: tuple[str, ...] = ()
     body: type | None = None
     statuses: tuple[int, ...] = field(default=(200,))
-    body_limit: int | None = None  # bytes, where that is not the node's own limit
+    body_limit: int | None = None  # bytes; None: the node's limit
 
     @property
     def max_body(self) -> int | None:
-        """A public route is everybody's: it reads no body unless it says how much."""
+        """A public route reads no body unless it sets a limit: any client can call it."""
         return 0 if self.right.is_public and self.body_limit is None else self.body_limit
 
 

@@ -1,7 +1,7 @@
 """What all HTTP connections of a node share: routes, doorkeeper, memory, time-outs.
 
-Owns: the set of connections and of running requests, and what becomes of those that are too slow. Must not
-touch: parsing, routes' meaning.
+Owns: the set of connections and of running requests, and closing those that are too slow. Must not touch:
+parsing, what routes do.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_STALLED_SECONDS: Final = 5.0  # without a byte taken, when memory for answers runs short
+_STALLED_SECONDS: Final = 5.0  # without a byte read by the client, while memory for answers is short
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long clients may take, in seconds; give or take one sweep."""
+    """How long clients may take, in seconds, to within one sweep."""
 
-    head: float = 60.0  # for a request's head, and a new connection to begin one
+    head: float = 60.0  # for a request's head, and for the first byte on a new connection
     body: float = 30.0  # for each further ``body_bytes`` of a body
     body_bytes: int = 16_384
-    room: float = 30.0  # waiting for memory
+    room: float = 30.0  # waiting for memory for the body
     idle: float = 75.0  # longer than clients keep idle connections: else a request meets a closing socket
-    unread: float = 60.0  # without taking a byte of an answer
+    unread: float = 60.0  # without reading a byte of an answer
 
 
 class Engine:
@@ -60,12 +60,12 @@ class Engine:
         self.room = BodyRoom(max(memory_bytes, max_body))
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.slow: dict[HttpConnection, tuple[float, int]] = {}  # since when so many bytes lie unread
-        self.is_congested = False  # so many answers lie unread that no more are made
+        self.slow: dict[HttpConnection, tuple[float, int]] = {}  # (since when, how many bytes are unsent)
+        self.is_congested = False  # too many bytes are unsent: new requests are refused
         self._unsent_max = memory_bytes
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Work on a request beside the others."""
+        """Run a request as a task of its own."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -76,18 +76,18 @@ class Engine:
             log.error("request failed", exc_info=error)
 
     def note_slow(self, connection: HttpConnection) -> None:
-        """The client takes its answer more slowly than we make it."""
+        """The client reads its answer more slowly than we produce it."""
         now = asyncio.get_running_loop().time()
         self.slow[connection] = (now, connection.transport.get_write_buffer_size())
         self._weigh()
 
     def note_fast(self, connection: HttpConnection) -> None:
-        """It has caught up, or is gone."""
+        """The client has caught up, or is gone."""
         if self.slow.pop(connection, None) is not None and self.is_congested:
             self._weigh()
 
     def sweep(self, now: float) -> None:
-        """Close whoever has used up our patience."""
+        """Close connections that exceeded a time-out."""
         for connection in list(self.connections):
             connection.check_time(now)
         for connection, (since, before) in list(self.slow.items()):

@@ -1,4 +1,4 @@
-"""Where a refusal becomes an HTTP status. No other module pairs broker errors with numbers.
+"""Maps errors to HTTP statuses. No other module pairs broker errors with numbers.
 
 Owns: the shape of error answers and the codes in them. Must not touch: sockets, state.
 """
@@ -28,7 +28,7 @@ EMPTY_BODY: Final = "Empty request body"
 
 
 class Refusal(Exception):
-    """A request this API refuses itself, with the contract's text."""
+    """A request that the HTTP layer itself refuses; the text is part of the API's contract."""
 
     def __init__(self, status: int, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ _CODES: Final = {
     503: "unavailable",
 }
 
-# LeaseLost is a Conflict; the acknowledgment endpoints answer it with 200 before it gets here.
+# LeaseLost is a Conflict; the acknowledgment endpoints answer it with 200, so it does not reach this table.
 _STATUSES: Final[tuple[tuple[type[BrokerError], int, str], ...]] = (
     (NotFound, 404, "not_found"),
     (LimitReached, 429, "queue_full"),
@@ -63,7 +63,7 @@ _STATUSES: Final[tuple[tuple[type[BrokerError], int, str], ...]] = (
 
 
 def answer_for(error: Exception) -> tuple[int, bytes]:
-    """(status, body) for whatever a handler raised; a bug is logged and answered 500."""
+    """(status, body) for an exception from a handler; an unexpected one is logged and answered 500."""
     if isinstance(error, Refusal):
         return error.status, error_body(str(error), error.code)
     if isinstance(error, TokenRefused):
@@ -81,7 +81,7 @@ def answer_for(error: Exception) -> tuple[int, bytes]:
         for kind, status, code in _STATUSES:
             if isinstance(error, kind):
                 return status, error_body(str(error), code)
-    if isinstance(error, UnicodeError):  # how msgspec refuses a string that is none
+    if isinstance(error, UnicodeError):  # msgspec raises it for a string that is not valid UTF-8
         return 400, error_body(f"Invalid JSON: {error}", "bad_request")
     if isinstance(error, RecursionError):
         return 400, error_body("Invalid JSON: nested too deeply", "bad_request")
@@ -94,5 +94,5 @@ def error_body(text: str, code: str) -> bytes:
 
 
 def invalid_json(error: Exception) -> Refusal:
-    """For a body that is not JSON, or not the JSON that was asked for."""
+    """For a body that is not JSON, or not of the expected shape."""
     return Refusal(400, f"Invalid JSON: {error}")

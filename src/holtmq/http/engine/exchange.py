@@ -1,7 +1,7 @@
 """One request and its answer, as handlers see them.
 
-Owns: what came, and how an answer looks on the wire. Must not touch: sockets (the connection's), what routes
-mean.
+Owns: the received request, and how an answer looks on the wire. Must not touch: sockets (the connection's),
+what routes do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from holtmq.http.engine.protocol import HttpConnection
 
 JSON: Final = "application/json"
-# How JSON begins, or nothing: neither gzip nor deflate does, so that no other request needs its headers read.
+# First bytes of JSON; an empty body matches too. No gzip or deflate body starts like that, so the headers of
+# these requests need not be read.
 _JSON_STARTS: Final = b"{[ \t\r\n"
 _NO_BODY: Final = (204, 304)
 
@@ -35,13 +36,13 @@ def _status_line(status: int) -> bytes:
 
 def _more(status: int) -> bytes:
     if status == 429:
-        # A full queue empties in seconds, not in the minutes that clients back off by themselves.
+        # A full queue drains in seconds; by default clients back off for minutes.
         return b"retry-after: 1\r\n"
     return f"accept-encoding: {ACCEPTED}\r\n".encode() if status == 415 else b""
 
 
 def json_head(status: int) -> bytes:
-    """All of an answer's head up to the number of bytes."""
+    """An answer's head, up to the value of content-length."""
     return _status_line(status) + _more(status) + b"content-type: application/json\r\ncontent-length: "
 
 
@@ -52,7 +53,7 @@ ErrorForm = Callable[[Exception], tuple[int, bytes, Mapping[str, str]]]
 
 
 def plain_error(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
-    """Status, body and headers of a refusal, in the form of the partitioned queue's API."""
+    """Status, body and headers of an error, in the form of the partitioned queues' API."""
     status, body = answer_for(error)
     return status, body, {"www-authenticate": 'Bearer realm="HoltMQ"'} if status == 401 else {}
 
@@ -71,7 +72,7 @@ class Route:
     ) -> None:
         self.handle = handle
         self.right = right
-        self.max_body = max_body  # bytes, where that is not the node's own limit; 0: a body is not even read
+        self.max_body = max_body  # bytes; None: the node's limit; 0: the body is discarded
         self.error_form = error_form
 
 
@@ -80,7 +81,7 @@ FindRoute = Callable[[bytes, bytes], Found]  # (method, path)
 
 
 class Exchange:
-    """See the module."""
+    """One request and its answer; the answer is sent at most once."""
 
     __slots__ = (
         "_connection",
@@ -120,18 +121,18 @@ class Exchange:
         self.headers = headers
         self.chunks: list[bytes] = []
         self.size = 0
-        self.expected = 0  # bytes that may come before there is to be another look
+        self.expected = 0  # body bytes that may arrive before limit and reservation are checked again
         self.keep_alive = True
         self.is_head = False
         self.is_running = False
-        self.is_unusual = False  # it has headers that most requests have not
+        self.is_unusual = False  # it has headers that most requests do not have
         self.expects_continue = False
         self.complete = False
         self.is_admitted = False
-        self.reserved = 0  # bytes of the node's room for bodies
-        self.origin: bytes | None = None  # a web page's that may see the answer
+        self.reserved = 0  # bytes reserved in the engine's BodyRoom
+        self.origin: bytes | None = None  # the web page's origin, if CORS allows it to read the answer
         self.on_lost: Callable[[], None] | None = None
-        self.on_dropped: Callable[[], None] | None = None  # there was an answer, and nobody to send it to
+        self.on_dropped: Callable[[], None] | None = None  # called when there is no client to answer
         self.response_complete = False
         self.disconnected = False
 
@@ -145,13 +146,13 @@ class Exchange:
 
     @property
     def body(self) -> bytes:
-        """What came, unpacked. Bytes that look like JSON are taken for that, whatever their header says."""
+        """The body, decompressed. A body that starts like JSON is taken as is, whatever its header says."""
         body = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
         return body if body[:1] in _JSON_STARTS else self._plain(body)
 
     @property
     def unpacked_body(self) -> bytes:
-        """What came, unpacked as its header says."""
+        """The body, decompressed as its header says."""
         return self._plain(b"".join(self.chunks))
 
     def _plain(self, body: bytes) -> bytes:
@@ -164,7 +165,7 @@ class Exchange:
         return None if value is None else value.decode("latin-1")
 
     def answer(self, status: int, body: bytes = b"") -> None:
-        """Answer with JSON, once; nothing when the client is gone."""
+        """Answer with JSON, once; the answer is dropped when the client is gone."""
         if not self.response_complete:
             self.response_complete = True
             if self.origin is not None or self.is_head or status not in _HEADS:
@@ -183,13 +184,13 @@ class Exchange:
     def answer_with(
         self, status: int, body: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer with anything, once."""
+        """Answer with any content type and headers, once."""
         if not self.response_complete:
             self.response_complete = True
             self._connection.write_answer(self, self._render(status, body, content_type, headers or {}))
 
     def answer_when_durable(self, journal: Journal, status: int, body: bytes) -> None:
-        """Answer once everything appended so far is on disk, or say that it never will be."""
+        """Answer once everything appended so far is durable, or with an error if the journal failed."""
 
         def durable(failed: JournalFailed | None) -> None:
             if failed is not None:
@@ -204,7 +205,7 @@ class Exchange:
     def fail(self, error: Exception) -> None:
         status, body, headers = self.route.error_form(error)
         if status == 400:
-            # Not JSON, perhaps because of a coding that looked like it from its first byte.
+            # Perhaps not JSON but an unsupported coding whose first byte looked like JSON: then say 415.
             try:
                 coding_of(self.header(b"content-encoding"))
             except Refusal as refusal:
@@ -214,7 +215,7 @@ class Exchange:
     def head_of(
         self, status: int, content_type: str, headers: Mapping[str, str], length: int | None
     ) -> bytes:
-        """The head of an answer; without a length it comes in chunks."""
+        """The head of an answer; without a length the body is chunked."""
         parts = [_status_line(status), _more(status)]
         if self.origin is not None:
             parts.append(cors_lines(self.origin))

@@ -1,6 +1,7 @@
-"""What the counters did, minute by minute, for dashboards.
+"""Counts per minute, for dashboards.
 
-Owns: a day of differences between readings of the counters, per queue. Must not touch: the counters.
+Owns: one day of differences between readings of the counters, per queue. Must not touch: the counters, except
+to reset ``lag_max_us`` after reading it.
 """
 
 from collections.abc import Iterator
@@ -11,29 +12,29 @@ from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
 
 MINUTE_US: Final = 60_000_000
 _KEPT_MINUTES: Final = 24 * 60
-_SPANS: Final = ((120, 1), (720, 5), (2880, 15), (10080, 60))  # up to so many minutes: buckets of so many
+_SPANS: Final = ((120, 1), (720, 5), (2880, 15), (10080, 60))  # (longest span, bucket width), in minutes
 _NAMES: Final = tuple(name for name in QueueTally.__slots__ if name != "lag_max_us")
 
 
 def bucket_minutes(from_us: int, to_us: int) -> int:
-    """How wide a bucket is for a span."""
+    """The bucket width for a span, in minutes."""
     minutes = (to_us - from_us) / MINUTE_US
     return next((width for most, width in _SPANS if minutes <= most), 360)
 
 
 @dataclass(slots=True)
 class Machine:
-    """The process in one minute: sums of so many samples."""
+    """The process in one minute: sums over ``samples`` samples."""
 
     samples: int = 0
     rss_bytes: int = 0
     cpu_user: float = 0.0  # seconds of CPU in this minute
     cpu_system: float = 0.0
-    loop_lag_max: float = 0.0  # how late the event loop came, in seconds
+    loop_lag_max: float = 0.0  # how late the event loop ran a timer, in seconds
 
 
 class History:
-    """See the module. ``read`` is called now and then, and before every look."""
+    """Counts per minute and queue. ``read`` is called periodically, and before every query."""
 
     def __init__(self, counters: QueueCounters) -> None:
         self._counters_of_queues = counters
@@ -43,7 +44,7 @@ class History:
         self._minutes: dict[int, dict[str, QueueTally]] = {}
 
     def read(self, now_us: int) -> None:
-        """Book what happened since the last reading to the present minute."""
+        """Add what changed since the last reading to the current minute."""
         minute = now_us // MINUTE_US
         for name, counters in self._counters_of_queues.queues.items():
             last = self._last.setdefault(name, dict.fromkeys(_NAMES, 0))
@@ -91,7 +92,7 @@ class History:
         return total
 
     def buckets(self, from_us: int, to_us: int, width: int) -> Iterator[tuple[int, dict[str, QueueTally]]]:
-        """(start of the bucket in µs, queue -> what happened in it), oldest first, empty ones too."""
+        """(start of the bucket in µs, queue -> its counts), oldest first, including empty buckets."""
         first = from_us // MINUTE_US // width * width
         last = min(to_us, max(self._minutes, default=0) * MINUTE_US + MINUTE_US) // MINUTE_US
         for start in range(first, max(last, first) + 1, width):
@@ -109,7 +110,7 @@ def add(total: QueueTally, more: QueueTally) -> None:
 
 
 def summed(rows: dict[str, QueueTally], wanted: set[str] | None = None) -> QueueTally:
-    """Several queues as one."""
+    """The sum over several queues; all of them unless ``wanted`` is given."""
     total = QueueTally()
     for name, row in rows.items():
         if wanted is None or name in wanted:

@@ -1,6 +1,6 @@
-"""How many long answers are on their way, and how much of each may be in memory.
+"""How many streamed answers are being sent, and how much of each may be in memory.
 
-Owns: the count, and the share of each in a fixed budget. Must not touch: what is sent.
+Owns: the count, and each answer's share of a fixed budget. Must not touch: what is sent.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-BUDGET_BYTES: Final = 64 << 20  # of all answers together
+BUDGET_BYTES: Final = 64 << 20  # for all answers together
 PIECE_MAX: Final = 4 << 20
 PIECE_MIN: Final = 128 << 10  # smaller ones cost more than they save
 
@@ -21,7 +21,7 @@ class OpenStreams:
 
     @contextmanager
     def another(self) -> Iterator[None]:
-        """For as long as one more answer is under way."""
+        """Count one more answer while the context is open."""
         self.count += 1
         try:
             yield

@@ -1,17 +1,17 @@
-"""How much one answer holds: lists with payloads end early, and say so, before they fill the memory.
+"""Bounds lists with payloads: a page ends early, and says so, before it fills the memory.
 
-Owns: the bound and the form of a page that was cut. Must not touch: what is listed.
+Owns: the bound and the form of a truncated page. Must not touch: what is listed.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-MOST_BYTES = 64 << 20  # of payloads, and the row that goes beyond
+MOST_BYTES = 64 << 20  # of payloads; the row that crosses the bound is still included
 
 
 def within_bytes(rows: Iterable[dict[str, object]]) -> list[dict[str, object]]:
-    """The first rows, one at least, until their payloads have ``MOST_BYTES``; later ones are never made."""
+    """The first rows, until their payloads reach ``MOST_BYTES``, at least one; the rest is not generated."""
     kept: list[dict[str, object]] = []
     left = MOST_BYTES
     for row in rows:
@@ -23,6 +23,6 @@ def within_bytes(rows: Iterable[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def page_out(limit: int, offset: int, cut: bool) -> dict[str, object]:
-    """Which part of a list this is; after a cut the rest begins as many rows further as were given."""
+    """Limit and offset of a page; after a cut the next offset is this one plus the rows returned."""
     page: dict[str, object] = {"limit": limit, "offset": offset}
     return {**page, "truncated": True} if cut else page

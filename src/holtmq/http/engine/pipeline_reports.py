@@ -1,14 +1,14 @@
-"""What streaming queries outside of the broker have said about themselves.
+"""Status reports from streaming queries that run outside the broker.
 
-Owns: the last report of each query, and how many are kept. Must not touch: the wire, the queues. Nothing of
-this is durable: a query that runs reports again after a restart.
+Owns: the last report of each query, and how many are kept. Must not touch: the wire, the queues. Nothing here
+is durable: a running query reports again after a restart.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-QUERIES_MAX: Final = 1000  # those that ended longest ago are forgotten first, then the silent ones
+QUERIES_MAX: Final = 1000  # the oldest reports are dropped first, those of ended queries before others
 
 
 class QueryState(Enum):
@@ -27,7 +27,7 @@ class Report:
     batch: int | None = None
     rows: int = 0  # of this batch
     rows_per_second: float = 0.0
-    lag: int | None = None  # messages its sources have beyond what it read
+    lag: int | None = None  # messages in its sources that it has not read
     state_rows: int = 0
     state_bytes: int = 0
     late_rows: int = 0
@@ -40,7 +40,7 @@ class Report:
 
 @dataclass(slots=True)
 class Kept:
-    """The newest report of a query, and what adds up."""
+    """The newest report of a query, and its totals."""
 
     report: Report
     at: float
@@ -57,7 +57,7 @@ class PipelineReports:
     _kept: dict[str, Kept] = field(default_factory=dict)
 
     def add(self, report: Report, now: float) -> None:
-        """Note a report; a batch that is reported twice counts once."""
+        """Store a report; a batch that is reported twice in a row counts once."""
         kept = self._kept.pop(report.query, None)
         if kept is None:
             kept = Kept(report, now, now)
@@ -83,5 +83,5 @@ class PipelineReports:
         return sorted(self._kept.values(), key=lambda kept: (kept.report.name, kept.report.query))
 
     def forget(self, query: str) -> bool:
-        """Whether it was known."""
+        """Drop a query's report; False when there is none."""
         return self._kept.pop(query, None) is not None

@@ -1,7 +1,7 @@
-"""HTTP/1.1 on one socket: no task, no scope, no router per request that is hot.
+"""HTTP/1.1 on one socket. A hot request costs no task, no scope and no router lookup.
 
-Owns: one exchange after the other from request line to written answer, pipelining, and the order of
-admission: site, sender, right, size, and only then the body. Must not touch: what routes mean, credentials.
+Owns: each exchange from request line to written answer, pipelining, and the order of admission checks: site,
+sender, right, size, and only then the body. Must not touch: what routes do, credentials.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from holtmq.http.engine.exchange import Exchange, json_head
 
 log = logging.getLogger(__name__)
 
-# Request line and headers, give or take one read. The parser joins them piece by piece: without a bound one
-# client could keep the loop busy for minutes, before any token is looked at.
+# Bound on request line and headers, to within one read. The parser joins them piece by piece: without a bound
+# one unauthenticated client could keep the loop busy for minutes.
 _HEAD_MAX: Final = 65536
-# A body up to here needs no reservation: of those there are no more than connections.
+# A body up to this size needs no reservation: the limit on connections bounds how many there are.
 _SMALL: Final = 65536
 _CHUNKED_STEP: Final = 1 << 20
-# What is left of a refused body is thrown away for a moment, so that the client gets to read why.
+# How long the rest of a refused body is read and discarded, so that the client can read the answer.
 LINGER_SECONDS: Final = 2.0
 _UNUSUAL: Final = MARKS | TELLING | {b"expect", b"upgrade"}
-_TWICE: Final = b"\0twice"  # no header's name: which of the single ones came twice
+_TWICE: Final = b"\0twice"  # key for the _SINGLE header that came twice; cannot be a header's name
 _SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client."""
+    """One client connection."""
 
     transport: asyncio.Transport
     peer: Peer
@@ -48,7 +48,7 @@ class HttpConnection(asyncio.Protocol):
         self.engine = engine
         self._loop = asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
-        # A client may have sent more than the one request it wanted to close after.
+        # A client may send more data after a request with "connection: close".
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -56,28 +56,26 @@ class HttpConnection(asyncio.Protocol):
         self._requests = 0
         self._head_began = 0.0  # 0: no head is being read
         self._head_size = 0
-        self._reading: Exchange | None = None  # whose body is arriving
-        self._active: Exchange | None = None  # which is worked on
-        self._queue: deque[Exchange] = deque()  # pipelined behind it
-        self._is_taking = False  # the next of them, in a loop: they may be thousands
+        self._reading: Exchange | None = None  # its body is arriving
+        self._active: Exchange | None = None  # is admitted, run or answered now
+        self._queue: deque[Exchange] = deque()  # pipelined behind the active one
+        self._is_taking = False  # _take_next is running: it loops, as recursion over thousands would overflow
         self._is_paused = False
-        self._is_discarding = False  # all that comes: the last answer is written
+        self._is_discarding = False  # the last answer is written: ignore all input
         self._is_stopping = False
         self._writable: asyncio.Event | None = None
-        self._is_unread = False  # the client does not read its answers: take no more requests meanwhile
+        self._is_unread = False  # the client does not read its answers: take no more requests until it does
         self._credentials: bytes | None = None
         self._identity: Identity | None = None  # of the last request with these credentials
-        self._host: bytes | None = None  # of the last request without any
-        self._mark_at, self._mark_size = 0.0, 0  # when the body had how many bytes
-        self._waits_since = 0.0  # for room for a body; 0: it does not
-        self._moved_at = self._loop.time()  # when the client last sent something, or was let on
+        self._host: bytes | None = None  # the last Host that passed the check, of an anonymous request
+        self._mark_at, self._mark_size = 0.0, 0  # at this time the body had this many bytes
+        self._waits_since = 0.0  # since when it waits for memory for a body; 0: it does not wait
+        self._moved_at = self._loop.time()  # when the client last sent data, or reading was resumed
         self.is_tls = False
         self.write_paused = False
 
-    # -- the socket ------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """A client has connected."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
         address = transport.get_extra_info("peername")
         self.peer = peer_of(str(address[0]) if isinstance(address, tuple) else "")
@@ -87,7 +85,7 @@ class HttpConnection(asyncio.Protocol):
             self._end(503, "too many connections", "too_many_connections")
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Feed bytes from the client to the parser."""
         if self._is_discarding:
             return
         self._moved_at = self._loop.time()
@@ -95,19 +93,19 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # it asked for another protocol and is answered in this one, once
+            pass  # the client asked for another protocol: answer this request in HTTP/1.1, then close
         except httptools.HttpParserError as error:
             self._end(400, f"Invalid HTTP request received: {error}", "bad_request")
             return
-        if began and began == self._head_began:  # all of it was more of the same head
+        if began and began == self._head_began:  # all of the data belongs to the same, still incomplete head
             self._head_size += len(data)
             if self._head_size > _HEAD_MAX:
                 self._end(431, "The request line and headers are too long", "head_too_large")
 
     def eof_received(self) -> None:
         """The client has closed its side."""
-        # The transport closes now and tells connection_lost a turn later. Who waits is withdrawn at once:
-        # what is claimed for it in between would stay in a lease that nobody has.
+        # The transport closes now and calls connection_lost one loop iteration later. Withdraw a waiting pop
+        # at once: messages claimed for it in between would stay leased to a client that is gone.
         active = self._active
         if active is not None and active.on_lost is not None:
             active.on_lost()
@@ -157,10 +155,8 @@ class HttpConnection(asyncio.Protocol):
             self._moved_at = self._loop.time()
             self.transport.resume_reading()
 
-    # -- parser callbacks ------------------------------------------------------------------------
-
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """A request starts."""
         self._requests += 1
         self._head_began, self._head_size = self._moved_at, 0
         self._url = b""
@@ -168,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_unusual = False
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the target."""
+        """A piece of the request target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -219,17 +215,15 @@ class HttpConnection(asyncio.Protocol):
             self._grow(exchange)
 
     def on_message_complete(self) -> None:
-        """All of the request is here."""
+        """The request is complete."""
         exchange, self._reading = self._reading, None
         if exchange is not None:
             exchange.complete = True
             if exchange.is_admitted and not exchange.is_running and not exchange.response_complete:
                 self._run(exchange)
 
-    # -- admission -------------------------------------------------------------------------------
-
     def _admit(self, exchange: Exchange) -> None:
-        """Before any of the body is kept: where the request comes from, who sends it, whether they may."""
+        """Check site, sender and right before the body is accepted."""
         headers = exchange.headers
         try:
             if exchange.is_unusual:
@@ -255,7 +249,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(exchange, error)
 
     def _look_closer(self, exchange: Exchange) -> None:
-        """At what only browsers, proxies and the very careful send."""
+        """Check headers that only browsers, proxies and few other clients send."""
         headers = exchange.headers
         if _TWICE in headers:
             raise Refusal(400, f"the header {headers[_TWICE].decode('latin-1')} came twice")
@@ -267,7 +261,7 @@ class HttpConnection(asyncio.Protocol):
         exchange.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
 
     async def _identify(self, exchange: Exchange) -> None:
-        """The sender cannot be told from memory. Nothing more is read meanwhile."""
+        """Authenticate a sender that is not known from memory. Reading is paused meanwhile."""
         try:
             peer = behind_proxy(self.peer, exchange.headers)
             identity = await self.engine.keeper.identify(exchange.headers, peer)
@@ -278,7 +272,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(exchange, error)
 
     def _remember(self, exchange: Exchange, identity: Identity) -> None:
-        """For the next request, when credentials are all that this one was told by."""
+        """Keep the identity for the next request, if it depends on the Authorization header alone."""
         headers = exchange.headers
         self._identity = identity if TELLING.isdisjoint(headers) else None
         self._credentials = headers.get(b"authorization")
@@ -306,11 +300,9 @@ class HttpConnection(asyncio.Protocol):
             exchange.keep_alive = exchange.keep_alive and length.isdigit() and int(length) <= _SMALL
         exchange.fail(error)
 
-    # -- the body --------------------------------------------------------------------------------
-
     def _take_body(self, exchange: Exchange) -> None:
         limit = exchange.route.max_body
-        if limit == 0:  # what comes is thrown away: the answer does not need it
+        if limit == 0:  # the body is discarded: the answer does not need it
             self._start(exchange)
             return
         if limit is None:
@@ -347,7 +339,7 @@ class HttpConnection(asyncio.Protocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _grow(self, exchange: Exchange) -> None:
-        """A body in chunks, which does not say how much it will be."""
+        """Reserve more for a chunked body, whose size is not known in advance."""
         limit = exchange.route.max_body
         limit = self.engine.max_body if limit is None else limit
         if exchange.size > limit:
@@ -373,8 +365,6 @@ class HttpConnection(asyncio.Protocol):
             size, exchange.reserved = exchange.reserved, 0
             self.engine.room.give(size)
 
-    # -- running and answering -------------------------------------------------------------------
-
     def _run(self, exchange: Exchange) -> None:
         exchange.is_running = True
         try:
@@ -383,7 +373,7 @@ class HttpConnection(asyncio.Protocol):
             exchange.fail(error)
 
     def write_answer(self, exchange: Exchange, data: bytes) -> None:
-        """The whole of an answer, head and body."""
+        """Write a whole answer, head and body."""
         if exchange.reserved or exchange.chunks:
             self._let_go(exchange)
         transport = self.transport
@@ -391,7 +381,7 @@ class HttpConnection(asyncio.Protocol):
             if exchange.on_dropped is not None:
                 exchange.on_dropped()
             return
-        exchange.on_dropped = None  # lets go of what was handed out
+        exchange.on_dropped = None  # it refers to the popped messages, and would keep them in memory
         transport.write(data)
         self._answered(exchange)
 
@@ -413,10 +403,10 @@ class HttpConnection(asyncio.Protocol):
                         return
                     if chunk and not exchange.is_head:
                         transport.writelines((b"%x\r\n" % len(chunk), chunk, b"\r\n"))
-                        del chunk  # the transport has it: a slow client costs it once
+                        del chunk  # only the transport keeps it: a slow client holds one copy, not two
                         await self._drain()
         except Exception as error:
-            # The head is out: all that can be said now is that the answer is not whole.
+            # The head is already sent: an abort is the only way to tell that the answer is incomplete.
             log.error("answer broken off", exc_info=error)
             exchange.response_complete = True
             transport.abort()
@@ -453,30 +443,28 @@ class HttpConnection(asyncio.Protocol):
             self._resume()
 
     def _part(self, exchange: Exchange) -> None:
-        """The last answer is written."""
+        """Close after the last answer."""
         self._active = None
         self._queue.clear()
         if exchange.complete:
             self._is_discarding = True
             self.transport.close()
             return
-        # Closing a socket with unread bytes in it is a reset, which can overtake the answer.
+        # Closing a socket with unread input sends a reset, which can overtake the answer.
         self._resume()
         self._is_discarding = True
         self._loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _end(self, status: int, text: str, code: str) -> None:
-        """Say why, and hang up: there is no request that could be answered."""
+        """Write an error and close, when there is no exchange to answer."""
         self._is_discarding = True
         if not self.transport.is_closing():
             body = error_body(text, code)
             self.transport.write(json_head(status) + b"%d\r\nconnection: close\r\n\r\n" % len(body) + body)
             self.transport.close()
 
-    # -- for the engine --------------------------------------------------------------------------
-
     def shutdown(self) -> None:
-        """Close, or answer what runs and then close."""
+        """Close now, or after the running request is answered."""
         self._is_stopping = True
         if self._active is None:
             self.transport.close()
@@ -484,7 +472,7 @@ class HttpConnection(asyncio.Protocol):
             self._active.keep_alive = False
 
     def check_time(self, now: float) -> None:
-        """Hang up on a client that is too slow to ask: it costs a socket, and perhaps memory."""
+        """Close if the client sends its request too slowly: it costs a socket, and perhaps memory."""
         patience = self.engine.patience
         reading = self._reading
         if self._head_began:
@@ -521,7 +509,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _absolute(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a target that is a whole address, as proxies get it; or of none (``*``)."""
+    """Path and query of a target in absolute form, as sent to proxies; others (``*``) are returned as is."""
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:

@@ -1,7 +1,7 @@
-"""Which route a path belongs to.
+"""Finds the route of a path.
 
 Owns: the tree of path segments. Must not touch: what routes do. Paths are split before they are decoded:
-``%2F`` inside a name is not a separator, and the default vhost stays one segment.
+``%2F`` inside a name is not a separator, and the default vhost (``/``) stays one segment.
 """
 
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ class _Place(Generic[T]):
 
 
 class Router(Generic[T]):
-    """Templates like ``/a/{name}/b`` and ``/a/{rest:path}``; a fixed segment goes before a named one."""
+    """Templates like ``/a/{name}/b`` and ``/a/{rest:path}``; a fixed segment wins over a named one."""
 
     def __init__(self) -> None:
         self._root: _Place[T] = _Place()
 
     def add(self, method: str, template: str, target: T) -> None:
-        """Add a route; the same method and template twice is a mistake of the table."""
+        """Add a route; raises when the method and path are in the table already."""
         at = self._root
         names: list[str] = []
         for piece in template.split("/")[1:]:
@@ -59,7 +59,7 @@ class Router(Generic[T]):
         return None
 
     def methods(self, path: str) -> list[str]:
-        """With which methods the path exists."""
+        """The methods that the path has routes for."""
         return sorted({method for place, _ in self._places(path) for method in place.routes})
 
     def _places(self, path: str) -> Iterator[tuple[_Place[T], tuple[str, ...]]]:

@@ -1,4 +1,4 @@
-"""Logins of browsers: a cookie in place of credentials with every request.
+"""Browser sessions: a cookie replaces the credentials in every request.
 
 Owns: which cookies are valid, and for how long. Must not touch: passwords, HTTP. Sessions are in memory: they
 end with the process, with their user, and with a change of the password.
@@ -24,14 +24,14 @@ class _Session:
 
 
 class Sessions:
-    """Every session of the node, the longest unused first."""
+    """Every session of the node, least recently used first."""
 
     def __init__(self, users: UserStore) -> None:
         self._users = users
         self._open: OrderedDict[str, _Session] = OrderedDict()
 
     def begin(self, user: User, now: float) -> str:
-        """A new session's token, for the cookie."""
+        """Start a session; return the token for its cookie."""
         while len(self._open) >= _MOST:
             self._open.popitem(last=False)
         token = secrets.token_urlsafe(32)
@@ -39,7 +39,7 @@ class Sessions:
         return token
 
     def find(self, cookies: bytes, now: float) -> User | None:
-        """The user of the session in a Cookie header; it lives on from now."""
+        """The user of the session in a Cookie header; None if there is none. Restarts its idle time-out."""
         token = token_in(cookies)
         session = self._open.get(token)
         if session is None:
@@ -53,7 +53,7 @@ class Sessions:
         return user
 
     def end(self, cookies: bytes) -> bool:
-        """Forget the session in a Cookie header; False when there is none."""
+        """Delete the session in a Cookie header; False when there is none."""
         return self._open.pop(token_in(cookies), None) is not None
 
 

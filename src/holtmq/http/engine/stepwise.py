@@ -1,7 +1,7 @@
-"""Long work for one answer, in steps: everybody else has a turn between them.
+"""Long work for one answer, in steps: other requests run between them.
 
-Owns: how long a step is. Must not touch: what is worked on. It may have changed when the next step begins: no
-loop runs over a dict itself, and what is looked at is there, or looked for anew.
+Owns: how long a step is. Must not touch: the data. It may change between two steps: callers must not iterate
+over a live dict, and must look entries up again after each step.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-STEP = 0.005  # seconds: figures over 100,000 partitions take one or two, and nobody may wait that long
+STEP = 0.005  # seconds: statistics over 100,000 partitions take 1-2 s, too long for other requests to wait
 
 
 class Stepwise:
-    """One request's steps."""
+    """The steps of one request."""
 
     def __init__(self) -> None:
         self._until = perf_counter() + STEP
 
     async def between(self) -> None:
-        """To be called between two things in a loop: this step ends here if it was long enough."""
+        """Call this between iterations of a loop: it yields to other tasks if the step was long enough."""
         if perf_counter() >= self._until:
             await asyncio.sleep(0)
             self._until = perf_counter() + STEP
 
     async def run(self, steps: Generator[None, None, T]) -> T:
-        """What the steps come to."""
+        """Run a generator that yields between steps; return its result."""
         while True:
             try:
                 next(steps)

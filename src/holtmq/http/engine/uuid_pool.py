@@ -1,7 +1,7 @@
-"""Random identifiers for those who bring none.
+"""Random identifiers for messages and leases that have none.
 
-Owns: version 4 UUIDs, cut from the system's randomness a page at a time; a system call for each was the
-largest cost of a push without ids (3.5 of 9.7 µs a message). Must not touch: what they name.
+Owns: version 4 UUIDs, made from 4 KiB of ``urandom`` at a time; one system call for each was the largest cost
+of a push without ids (3.5 of 9.7 µs a message). Must not touch: what they name.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def _uuids() -> Iterator[str]:
         digits = urandom(16 * _AT_ONCE).hex()
         for at in range(0, 32 * _AT_ONCE, 32):
             one = digits[at : at + 32]
-            # Version 4, variant 8: 120 random bits are left of 122.
+            # The variant digit is always 8, so 120 of the usual 122 bits are random.
             yield f"{one[:8]}-{one[8:12]}-4{one[13:16]}-8{one[17:20]}-{one[20:]}"
 
 

@@ -1,4 +1,4 @@
-"""Small forms that every answer is made of: JSON strings, times, queries, path segments.
+"""Small conversions that every endpoint needs: JSON strings, times, query parameters, path segments.
 
 Owns: how values look on the wire. Must not touch: what they mean.
 """
@@ -21,7 +21,7 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z
 _seconds: dict[int, str] = {}
 
 
-quoted: Final[Callable[[str], str]] = encode_basestring  # a JSON string; bare: it is called per message
+quoted: Final[Callable[[str], str]] = encode_basestring  # a JSON string; no wrapper: called per message
 
 
 def quoted_or_null(text: str | None) -> str:
@@ -29,7 +29,7 @@ def quoted_or_null(text: str | None) -> str:
 
 
 def iso_us(at_us: int) -> str:
-    """UTC with microseconds; the second's part is remembered, messages come many to a second."""
+    """UTC with microseconds. The part up to the second is cached: many messages share a second."""
     second, us = divmod(at_us, _US)
     head = _seconds.get(second)
     if head is None:
@@ -64,7 +64,7 @@ def segment(raw: str) -> str:
 
 
 class Query:
-    """Parameters of a request. Strangers are ignored, numbers that are none take the default."""
+    """Query parameters of a request. Unknown ones are ignored, malformed numbers take the default."""
 
     __slots__ = ("_values",)
 
@@ -95,13 +95,13 @@ class Query:
         return name in self._values
 
     def time_us(self, name: str) -> int | None:
-        """A moment; 400 when it is none."""
+        """A time parameter, in microseconds; None if it is absent. Raises 400 if it is malformed."""
         value = self._values.get(name)
         return None if not value else moment_us(value, name)
 
 
 def moment_us(text: str, name: str) -> int:
-    """An ISO-8601 time, as microseconds."""
+    """An ISO-8601 time, in microseconds; ``name`` is the parameter that the error names."""
     try:
         return read_timestamp(text)
     except Conflict as error:

@@ -1,6 +1,6 @@
 """Ephemeral queues over HTTP.
 
-Owns: the wire form and the waiting of pops. Must not touch: the queues' rules.
+Owns: the wire form, and how pops wait. Must not touch: the queues' rules.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class QueueIn(msgspec.Struct):
 
 
 def _queue(call: Call, name: str) -> EphemeralQueue:
-    """Made on first use, like every queue here."""
+    """The queue of this name, created on first use."""
     queues = call.service.ephemeral
     found = queues.get(name)
     if found is None:
@@ -167,7 +167,7 @@ async def pop(call: Call) -> object:
 
 
 async def _changed(queue: EphemeralQueue, due: float | None, now: float, seconds: float) -> None:
-    """Until a push, a return, the end of a lease or window, or the time is up."""
+    """Wait for a push, a redelivery, the end of a lease or window, or until the time is up."""
     changed = asyncio.Event()
     queue.wakes.append(changed.set)
     try:
@@ -191,7 +191,7 @@ async def ack(call: Call) -> object:
             continue
         incarnation, partition, number = place
         if incarnation != queue.incarnation:
-            outcomes[at] = "stale"  # of what went with a queue or the process: the number is another's now
+            outcomes[at] = "stale"  # from before a deletion or restart: another message has the number now
         else:
             held[at] = partition, number, (one.status or "completed") in ("completed", "success")
     if queue is not None:
@@ -203,7 +203,7 @@ async def ack(call: Call) -> object:
 
 
 def _place(id_: str) -> tuple[str, str, int] | None:
-    """Incarnation, partition and number; None for an id nobody was given."""
+    """Incarnation, partition and number of a message id; None when it is malformed."""
     tag, _, rest = id_.partition(":")
     incarnation, _, place = rest.partition(":")
     partition, colon, number = place.rpartition(":")

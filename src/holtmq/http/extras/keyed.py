@@ -56,7 +56,7 @@ class BatchIn(msgspec.Struct):
 
 
 class KvRefused(Exception):
-    """A request of this family that is wrong, in the family's own shape."""
+    """A refused request for keyed rows, locks or timers, which have their own form of errors."""
 
     def __init__(self, detail: str, reason: str = "invalid", status: int = 400) -> None:
         super().__init__(detail)
@@ -69,7 +69,7 @@ class KvRefused(Exception):
 
 
 def read_operation(asked: OperationIn) -> KeyOp:
-    """Checked for shape; raises KvRefused."""
+    """The operation, with its fields checked; raises KvRefused."""
     try:
         verb = Verb(asked.op)
     except ValueError:
@@ -119,8 +119,8 @@ def read_operation(asked: OperationIn) -> KeyOp:
 
 
 def check_rights(sender: Identity, ops: Sequence[KeyOp]) -> None:
-    """403 unless the sender may read, or write, what each operation is about: its namespace's name; of a
-    lock, the lock's."""
+    """Raise 403 unless the sender may read or write the namespace of each operation. For rows of locks, the
+    lock's name counts instead."""
     for op in ops:
         action = Action.READ if op.verb in _LOOKS else Action.WRITE
         if op.namespace != LOCKS:
@@ -133,12 +133,12 @@ def check_rights(sender: Identity, ops: Sequence[KeyOp]) -> None:
 
 
 def stores(ops: Sequence[KeyOp]) -> bool:
-    """Whether any of these puts a row, which a broker short of room does not take."""
+    """Whether any of these stores a row, which is refused while memory or disk is short."""
     return any(op.verb in _STORES for op in ops)
 
 
 def check_answer(decision: KeyDecision) -> None:
-    """Raises KvRefused for more than one answer should hold; asked before anything is written."""
+    """Raises KvRefused when the rows are too large for one answer; called before anything is written."""
     found = sum([len(row.value) for result in decision.results for row in result.rows])
     if found > paging.MOST_BYTES:
         text = (
@@ -158,7 +158,7 @@ def _lifetime_us(asked: OperationIn) -> int:
 
 
 def result_out(index: int, op: KeyOp, result: KeyResult, keys_only: bool = False) -> dict[str, object]:
-    """One result as it goes."""
+    """One result in its wire form."""
     head: dict[str, object] = {"index": index, "op": op.verb.value}
     row = result.row
     if op.verb is Verb.GET:
@@ -177,7 +177,7 @@ def result_out(index: int, op: KeyOp, result: KeyResult, keys_only: bool = False
     if result.reason is not None:
         return {**head, "applied": False, "reason": result.reason, **answer}
     if op.verb is Verb.CHECK:
-        del answer["value"]  # it holds: the asker knows the row, and a lock's guard has no use for it
+        del answer["value"]  # the check passed: the caller knows the row, and a lock's guard does not need it
     return {**head, "applied": result.applied, **answer}
 
 
@@ -192,7 +192,7 @@ def _row_out(row: Row) -> dict[str, object]:
 
 
 def lost_out(decision: KeyDecision, index: int) -> dict[str, object]:
-    """A required operation lost: what every caller is told."""
+    """The answer when a required operation's condition did not hold."""
     result = decision.results[-1]
     row = result.row
     return {
@@ -249,9 +249,6 @@ def _read_batch(body: bytes) -> list[OperationIn]:
     return operations
 
 
-# -- for people with curl ----------------------------------------------------------------------------
-
-
 class PutIn(msgspec.Struct, rename="camel"):
     """What the path does not say."""
 
@@ -263,7 +260,7 @@ class PutIn(msgspec.Struct, rename="camel"):
 
 
 async def get_row(call: Call) -> object:
-    """The version is the entity tag, too."""
+    """One row; its version is also the ETag."""
     answer = await _one(call, OperationIn("get", call.path["ns"], call.path["key"]))
     if isinstance(answer, Reply) or not answer["found"]:
         return answer
@@ -287,7 +284,7 @@ async def _write(call: Call, verb: str) -> object:
     except msgspec.MsgspecError as error:
         return KvRefused(str(error), "json").reply()
     for name in ("op", "ns", "key"):
-        if name in given:  # only one of the two could count
+        if name in given:  # it could contradict the path
             return KvRefused(f"{name} is in the path", "kv_field_in_path").reply()
     operation = OperationIn(verb, call.path["ns"], call.path["key"])
     operation.value = asked.value

@@ -1,6 +1,6 @@
-"""What stream processors ask for: register a query, read its state, commit a cycle.
+"""The API of stream processors: register a query, read its state, commit a cycle.
 
-Owns: the wire form, snake_case as the SDKs have it. Must not touch: the cycle's rules; a refused cycle is an
+Owns: the wire form, snake_case as in the SDKs. Must not touch: the cycle's rules; a refused cycle is an
 answer (200, ``success: false``), a configuration conflict is 409.
 """
 
@@ -108,7 +108,7 @@ async def read_state(call: Call) -> object:
     )
     size = sum([len(row.key) + len(row.value) for row in rows])
     if size > paging.MOST_BYTES:
-        # Not a page of it: a processor takes a row that is not in the answer for one that does not exist.
+        # Refuse instead of cutting: a processor assumes that a row missing from the answer does not exist.
         raise Refusal(
             413,
             f"the {len(rows)} rows asked for have {size} bytes, more than {paging.MOST_BYTES}: "

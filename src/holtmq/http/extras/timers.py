@@ -51,7 +51,7 @@ class TimersIn(msgspec.Struct):
 
 
 class TimerOperations:
-    """Timer operations of one call, decided together; ``change`` is what to write."""
+    """The timer operations of one call; ``change`` is what to write to the journal for all of them."""
 
     def __init__(self, service: PartitionedService, subject: str | None, now: float) -> None:
         self._service = service
@@ -63,12 +63,12 @@ class TimerOperations:
         self.results: list[dict[str, object]] = []
 
     def check_rights(self, sender: Identity) -> None:
-        """403 unless the sender may write to every queue that was named."""
+        """Raise 403 unless the sender may write to every queue that was named."""
         for queue, _ in self._named:
             sender.require(Action.WRITE, queue)
 
     def add(self, document: object) -> None:
-        """One operation; raises KvRefused."""
+        """Add one operation; raises KvRefused."""
         asked = _read(document)
         where = (asked.queue, asked.timer_key)
         if where in self._named:
@@ -93,7 +93,7 @@ class TimerOperations:
         self.results.append(_result("scheduled" if known is None else "rescheduled", timer))
 
     def _cancel(self, asked: TimerIn, known: Timed | None) -> dict[str, object]:
-        """By its key alone: ``txn`` is what to look for in the queue when there is nothing to cancel."""
+        """Cancel by key. Without such a timer ``txn`` is echoed: its message may be in the queue already."""
         if known is None:
             return {
                 "ok": False,
@@ -109,7 +109,7 @@ class TimerOperations:
 
     @property
     def queues(self) -> set[str]:
-        """Where something was scheduled for."""
+        """The queues that messages were scheduled for."""
         return {timer.queue for timer in self._put}
 
     @property
@@ -134,7 +134,7 @@ def _read(document: object) -> TimerIn:
         raise KvRefused(f"timerKey is longer than {_KEY_MAX} bytes", "timerKey")
     if asked.op == "cancel":
         return asked
-    # What no push could bring, a timer must not: it would fail when it is due, and with it all others.
+    # Refuse what a push would refuse: the timer would fail when it is due, and all others due with it.
     if max(len(asked.queue), len(asked.partition or "")) > NAME_MAX:
         raise KvRefused(f"a name is longer than {NAME_MAX} characters", "queue")
     if len((asked.txn or "").encode()) > ID_MAX:
@@ -192,7 +192,7 @@ async def run_timers(call: Call) -> object:
 
 
 def _operations(body: bytes) -> list[dict[str, object]]:
-    """Under that name or as they are, like those of ``/kv``."""
+    """The operations of a body: an object with ``operations``, or a bare array, as for ``/kv``."""
     try:
         check_text(body)
         if body.lstrip().startswith(b"["):
@@ -234,7 +234,7 @@ async def peek_timer(call: Call) -> object:
 
 
 async def list_timers(call: Call) -> object:
-    """Without payloads, which could be a gigabyte: whoever wants one looks at its timer."""
+    """Without payloads, which could add up to a gigabyte; ``peek_timer`` shows one."""
     limit = call.query.number("limit", 100, 1, 1000)
     rows, more = call.service.timed.page(call.path["queue"], call.query.text("after"), limit)
     after = rows[-1].key if more and rows else None
@@ -252,7 +252,7 @@ def _row(timer: Timed) -> dict[str, object]:
         "payloadZstd": False,
         "encrypted": False,
         "producerSub": timer.producer,
-        "attempts": 0,  # it is fired once, and goes with its message in one step
+        "attempts": 0,  # always: it fires once, and is removed in the commit that adds its message
         "lastError": None,
         "claimed": False,
     }

@@ -1,6 +1,6 @@
 """Trace events over HTTP.
 
-Owns: their wire form, snake_case as clients know it. Must not touch: how many are kept.
+Owns: their wire form, snake_case as clients expect. Must not touch: how many are kept.
 """
 
 from typing import Final
@@ -85,7 +85,7 @@ def _event_out(event: Traced) -> dict[str, object]:
 async def message_traces(call: Call) -> object:
     where = partition_of(call.path["partition"]) or (0, 0)
     call.require_at(Action.READ, where)
-    # Clients that know of no pages want all of them: the default is the most there is.
+    # Clients that do not page want all events: the default is the maximum.
     limit, skip = call.query.number("limit", 10_000, 0, 10_000), call.query.number("offset", 0)
     events, total = call.service.store.traces.of_message(*where, call.path["transaction"], limit, skip)
     rows = within_bytes(_event_out(event) for event in events)

@@ -1,7 +1,7 @@
-"""What the rows of RabbitMQ's management API need: tags, and permissions in the vhost of the path.
+"""The rights that RabbitMQ's management API requires: tags, and permissions in the vhost of the path.
 
-Owns: RabbitMQ's tags as rights. Must not touch: credentials, routes. As in RabbitMQ a tag says which part of
-the API is open, and permissions which queues and exchanges in it; a tag alone opens no queue.
+Owns: RabbitMQ's tags as rights. Must not touch: credentials, routes. As in RabbitMQ a tag opens a part of the
+API, and permissions open queues and exchanges in it; a tag alone opens no queue.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from holtmq.auth.users import ADMINISTRATOR
 _ANY_TAG: Final = (MANAGEMENT, POLICYMAKER, MONITORING)
 
 LOGIN: Final = Right(Role.READ_ONLY)
-MANAGE: Final = Right(Role.READ_ONLY, tags=_ANY_TAG)  # in the vhosts that the user may enter
+MANAGE: Final = Right(Role.READ_ONLY, tags=_ANY_TAG)  # in the vhosts that the user may access
 CONFIGURE_QUEUE: Final = Right(Role.READ_WRITE, (Action.CONFIGURE,), tags=_ANY_TAG, path_name="queue")
 CONFIGURE_EXCHANGE: Final = Right(Role.READ_WRITE, (Action.CONFIGURE,), tags=_ANY_TAG, path_name="exchange")
 WRITE_EXCHANGE: Final = Right(Role.READ_WRITE, (Action.WRITE,), tags=_ANY_TAG, path_name="exchange")

@@ -1,7 +1,7 @@
 """RabbitMQ's management HTTP API, the part that operators script against: the table and how it is served.
 
-Owns: routing under ``/api/`` (not ``/api/v1/``), the order change, durable, answer. Must not touch: what a
-handler does, logins and rights (the connection has checked them).
+Owns: routing under ``/api/`` (not ``/api/v1/``), and the order: change, wait until durable, answer. Must not
+touch: what a handler does, logins and rights (the connection has checked them).
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def is_management(path: bytes) -> bool:
 
 
 class ManagementApi:
-    """See the module."""
+    """The routes of the management API."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -59,7 +59,7 @@ class ManagementApi:
             self._router.add(row.method, row.path, route)
 
     def find(self, method: bytes, path: bytes) -> Found:
-        """The route of a request, or one that says what is wrong with it."""
+        """The route of a request, or a route that answers 404 or 405."""
         word, where = method.decode("latin-1"), _without_slash(path.decode("latin-1"))
         found = self._router.find("GET" if word == "HEAD" else word, where)
         if found is not None:
@@ -95,7 +95,7 @@ class ManagementApi:
 
 
 def _without_slash(path: str) -> str:
-    """A slash at the end means nothing; two are how Celery's Flower writes the vhost ``/``."""
+    """Drop a slash at the end; two slashes are how Celery's Flower writes the vhost ``/``."""
     if path.endswith("//"):
         return path[:-1] + "%2F"
     return path.removesuffix("/")
@@ -121,7 +121,7 @@ async def _run(row: Row, call: ManagementCall) -> object:
         return await row.handler(call)
     call.refuse_if_failed()
     result = await row.handler(call)
-    # What the change set off (deliveries, dead letters, settlements) is part of it.
+    # What the change caused (deliveries, dead letters, settlements) belongs to it.
     context.broker.flow.turn()
     context.wake()
     await _durable(context.journal)
@@ -132,7 +132,7 @@ async def _durable(journal: Journal) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def told(failed: JournalFailed | None) -> None:
-        if done.done():  # the client went away
+        if done.done():  # the request was cancelled
             return
         if failed is None:
             done.set_result(None)

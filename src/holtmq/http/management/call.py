@@ -38,14 +38,14 @@ CHANGED = Answer(204)
 
 @dataclass(frozen=True, slots=True)
 class ManagementCall:
-    """A request that was let in."""
+    """A request whose sender and rights on the route were checked."""
 
     context: Context
     identity: Identity
     path: dict[str, str]
     query: Query
     body: bytes
-    reason: str = ""  # why, in the words of whoever asks
+    reason: str = ""  # the client's X-Reason header
 
     @property
     def broker(self) -> Broker:
@@ -53,7 +53,7 @@ class ManagementCall:
 
     @property
     def vhost(self) -> VHost:
-        """The vhost in the path, or 404; 403 for one that the user can neither enter nor look into."""
+        """The vhost in the path; raises 404, or 403 if the user may neither access nor monitor it."""
         vhost = self.broker.vhost(self.path["vhost"])
         if not self.sees(vhost.name):
             raise Refusal(403, f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'")
@@ -64,15 +64,15 @@ class ManagementCall:
         return self.identity.has_tag(MONITORING) or self.identity.may_enter(vhost)
 
     def json(self, kind: type[T]) -> T:
-        """The body as this struct, or 400."""
+        """The body as this struct; raises 400 if it does not fit."""
         return read_json(self.body, kind)
 
     def require(self, action: Action, name: str) -> None:
-        """403 when the user may not do this in the path's vhost."""
+        """Raise 403 if the user may not do this in the path's vhost."""
         self.identity.require_in(self.path["vhost"], action, name or DEFAULT_EXCHANGE)
 
     def refuse_if_failed(self) -> None:
-        """503 before state changes: a journal that failed takes nothing more."""
+        """Raise 503 if the journal has failed; called before state changes, as it accepts no more records."""
         if self.context.journal.failed is not None:
             raise self.context.journal.failed
 
@@ -82,10 +82,10 @@ Handler = Callable[[ManagementCall], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method on one path."""
+    """A row of the route table: one method on one path."""
 
     method: str
     path: str
     handler: Handler
     right: Right = ADMINISTER
-    paged: bool = False  # a list that can be asked for page by page
+    paged: bool = False  # a list that supports paging

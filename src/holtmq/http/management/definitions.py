@@ -1,6 +1,6 @@
 """Management API: everything but messages and exclusive queues, as one JSON document that RabbitMQ can load.
 
-Owns: the document on its way out. Must not touch: how it comes in (``definitions_import.py``).
+Owns: the export. Must not touch: the import (``definitions_import.py``).
 """
 
 from typing import Final
@@ -40,7 +40,7 @@ def _has_argon2(user: User) -> bool:
 
 
 def _user_definition(broker: Broker, user: User) -> dict[str, object]:
-    """RabbitMQ refuses a whole document for one hash that is not its own: ours stands in a key beside."""
+    """RabbitMQ refuses a whole document for one unknown hash, so argon2 hashes have a key of their own."""
     row = user_row(broker, user)
     if not _has_argon2(user):
         return row
@@ -54,7 +54,7 @@ def _vhost_definition(vhost: Vhost) -> dict[str, object]:
 
 
 async def export_vhost(call: ManagementCall) -> object:
-    """What is inside one vhost; it does not say which, so that it can be loaded into another."""
+    """The contents of one vhost, without its name, so that they can be loaded into another."""
     parts = _inside(call, [call.vhost])
     nowhere = {name: Rows(map(_without_vhost, part.rows)) for name, part in parts.items()}
     return {**_versions(call), **nowhere}

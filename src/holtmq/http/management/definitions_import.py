@@ -1,9 +1,9 @@
-"""Management API: definitions of this broker or of RabbitMQ come in, all of them or none.
+"""Management API: import of definitions from this broker or RabbitMQ, all or nothing.
 
-Owns: reading the document, the order in which its parts are made, and the report of what has no meaning here.
-Must not touch: how each part is made; it goes through the same checks as one by one. An import adds and
-replaces, and deletes nothing. It is rehearsed on a copy of what it names, so that what would be refused is
-refused before anything has changed; what is accepted is one record of the journal.
+Owns: reading the document, the order in which its parts are created, the report of what has no meaning here.
+Must not touch: how a part is created and checked. An import adds and replaces, it deletes nothing. It first
+runs on an in-memory copy of the objects that it names, so that a refusal changes nothing; then on the broker,
+as one journal record.
 """
 
 import logging
@@ -46,7 +46,7 @@ from holtmq.journal import MemoryJournal
 
 log = logging.getLogger(__name__)
 
-_OTHERS: Final = object()  # owner of an exclusive queue, as far as a rehearsal can tell
+_OTHERS: Final = object()  # the owner of every exclusive queue in a rehearsal
 _CLASSIC: Final = (None, "", "undefined", "classic")
 
 
@@ -79,7 +79,7 @@ async def load(call: ManagementCall) -> Answer:
 
 async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
     users = [await user_from(user.name, user) for user in given.users]
-    call.refuse_if_failed()  # again: hashing took its time
+    call.refuse_if_failed()  # check again: hashing takes time
     broker = call.broker
     plan = _Plan(given, users)
     plan.make(_rehearsal(broker, given))
@@ -107,20 +107,20 @@ def _dropped(given: DefinitionsIn) -> list[dict[str, object]]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A document with its passwords hashed; to be made on a broker, or on the copy for its rehearsal."""
+    """A document with its passwords hashed, to be applied to the broker or to the rehearsal's copy."""
 
     given: DefinitionsIn
     users: list[User]
 
     def make(self, broker: Broker) -> None:
-        """All of it, in the order in which its parts need each other."""
+        """Create all parts, each after those that it depends on."""
         self._users(broker)
         for policy in self.given.policies:
             set_policy(broker, policy.vhost, policy.name, policy, operator=False)
         limits = [p for p in self.given.parameters if p.component == VHOST_LIMITS_COMPONENT]
         _parameters(broker, [p for p in self.given.parameters if p.component != VHOST_LIMITS_COMPONENT])
         self._topology(broker)
-        _parameters(broker, limits)  # after the queues: a limit does not refuse what it came with
+        _parameters(broker, limits)  # after the queues, which limits of the same document must not refuse
         for parameter in self.given.global_parameters:
             name = checked_name(parameter.name, "parameter")
             broker.put_global_parameter(name, bytes(parameter.value))
@@ -181,7 +181,7 @@ def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
 
 
 def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
-    """A broker in memory with those of the real one's things that the document speaks of."""
+    """An in-memory broker with copies of the objects that the document names."""
     stage = Broker(MemoryJournal(), max_priority=broker.max_priority)
     stage.attach(PartitionedService(stage.journal))
     for user in broker.users.users():
@@ -196,7 +196,7 @@ def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
         _copy_queues(stage, vhost, [name for where, name in queues if where == vhost.name])
         limits = broker.limits.of_vhosts.get(vhost.name, {})
         most = limits.get("max-queues", -1)
-        if most >= 0:  # the rehearsal has fewer queues, and so the fewer left to make
+        if most >= 0:  # the rehearsal has fewer queues: lower the limit by those it lacks
             absent = len(vhost.queues) - len(stage.vhost(vhost.name).queues)
             stage.set_vhost_limits(vhost.name, {"max-queues": max(0, most - absent)})
     return stage

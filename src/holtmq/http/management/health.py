@@ -1,7 +1,7 @@
 """Management API: health checks, for load balancers and monitors.
 
-Owns: what is asked and RabbitMQ's words for the answers: 200 ``ok``, or 503 with the reason. Must not touch:
-how the node knows.
+Owns: the checks and RabbitMQ's form of the answers: 200 ``ok``, or 503 with the reason. Must not touch: how
+the node's state is determined.
 """
 
 from typing import Final
@@ -56,7 +56,7 @@ async def ready(call: ManagementCall) -> object:
 
 
 async def virtual_hosts(call: ManagementCall) -> object:
-    """They stand and fall together: with the journal."""
+    """All vhosts are up or down together, depending on the journal."""
     usable, _ = call.context.health()
     if usable:
         return _ok()
@@ -82,12 +82,12 @@ async def protocol_listener(call: ManagementCall) -> object:
 
 
 async def single_node(call: ManagementCall) -> object:
-    """Nothing hangs on this node that another could take over."""
+    """Always ok: there are no queues with members on other nodes."""
     return _ok(reason="single node cluster")
 
 
 async def aliveness(call: ManagementCall) -> object:
-    """A message through a queue of the vhost's own, there and back."""
+    """Publish a message to a test queue in the vhost and get it back."""
     broker, vhost = call.broker, call.vhost
     call.require(Action.CONFIGURE, _ALIVENESS)
     call.require(Action.WRITE, "")

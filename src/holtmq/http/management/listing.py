@@ -1,8 +1,8 @@
-"""Management API: long lists, made, filtered, sorted and written in steps: other requests come in between.
+"""Management API: long lists, built, filtered, sorted and encoded in steps; other requests run in between.
 
-Owns: what the parameters ``sort``, ``columns`` and ``page`` do to a list, and its JSON. Must not touch:
-what a row says. A list is of the objects there were when it began; each row says what holds when it is made.
-A row is kept as bytes only: a hundred thousand of them as objects would occupy the garbage collector.
+Owns: what the parameters ``sort``, ``columns`` and ``page`` do to a list, and its JSON. Must not touch: what
+a row contains. A list has the objects that existed when it began; each row shows the state when it is built.
+Rows are kept as bytes: a hundred thousand of them as objects would keep the garbage collector busy.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,16 +20,16 @@ from holtmq.http.management.wire import encode, plain
 T = TypeVar("T")
 
 _SORTED_AT_ONCE: Final = 2_000  # about 2 ms
-_LOOK_EVERY: Final = 16  # rows between two looks at the clock
+_LOOK_EVERY: Final = 16  # rows between two checks of the clock
 
 SortKey = tuple[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The answer of a handler that lists: rows that are made as they are asked for.
+    """The answer of a handler that lists; rows are built during the iteration.
 
-    What the iterable walks over must not change meanwhile: hand it a copy.
+    What the iterable walks over must not change meanwhile: pass a copy.
     """
 
     rows: Iterable[object]
@@ -37,7 +37,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a request wants to see of a list."""
+    """The order, columns and page that a request asks for."""
 
     sort: str = ""
     reverse: bool = False
@@ -46,7 +46,7 @@ class View:
 
 
 async def collected(rows: Iterable[T]) -> list[T]:
-    """All rows, made in steps."""
+    """All rows, built in steps."""
     stepwise = Stepwise()
     made: list[T] = []
     for row in rows:
@@ -57,7 +57,7 @@ async def collected(rows: Iterable[T]) -> list[T]:
 
 
 async def encoded(value: object, view: View | None = None) -> bytes:
-    """An answer as JSON; of an object, each list in it."""
+    """An answer as JSON; lists, also those in an object, are encoded in steps."""
     view = view or View()
     match value:
         case Rows(rows) | list(rows):
@@ -99,7 +99,7 @@ async def _as_they_come(rows: Iterable[object], written: Callable[[object], byte
     stepwise = Stepwise()
     parts: list[bytes] = []
     left = iter(rows)
-    # Joined part by part: the last join of a hundred thousand pieces would be a stall of its own.
+    # Join in parts: one join of a hundred thousand pieces would stall the loop.
     while part := [written(row) for row in islice(left, _LOOK_EVERY)]:
         parts.append(b",".join(part))
         await stepwise.between()
@@ -139,7 +139,7 @@ def _fields(row: object) -> object:
 
 
 def _key(row: object, path: list[str]) -> SortKey:
-    """By one column, ``a.b`` being a field of a field; rows without it come first."""
+    """The sort key of a row: one column (``a.b`` is a nested field); rows without it come first."""
     for part in path:
         row = row.get(part) if isinstance(row, dict) else None
     if row is None:
@@ -154,7 +154,7 @@ def _paths(columns: str) -> list[list[str]]:
 
 
 def _picked(row: dict[str, object], paths: list[list[str]]) -> dict[str, object]:
-    """Only these columns; ``a.b`` is a field of a field."""
+    """Only these columns; ``a.b`` is a nested field."""
     out: dict[str, object] = {}
     for path in paths:
         source: object = row

@@ -1,6 +1,6 @@
-"""Management API: publish one message, take a few, empty a queue.
+"""Management API: publish a message, get messages, purge a queue.
 
-Owns: JSON to message and back. Must not touch: routing and leases; these are the broker's own.
+Owns: JSON to message and back. Must not touch: routing and leases, which are the broker's.
 """
 
 import base64
@@ -33,7 +33,7 @@ from holtmq.wire.properties import (
 from holtmq.wire.tables import timestamp_value
 
 _MOST_MESSAGES: Final = 10_000
-_MOST_BYTES: Final = 64 << 20  # an answer is built in memory: past this it ends early, with what it has
+_MOST_BYTES: Final = 64 << 20  # an answer is built in memory: beyond this it ends early
 _IMPERSONATOR: Final = "impersonator"
 
 
@@ -164,7 +164,7 @@ async def get(call: ManagementCall) -> object:
             size += len(message.body)
             rows.append(message_row(queue, message, given.encoding, given.truncate))
     except BaseException:
-        flow.release(ledger.end_all())  # nobody else knows of these leases
+        flow.release(ledger.end_all())  # no other code knows these leases
         raise
     leases = ledger.end_all()
     match given.ackmode:
@@ -183,14 +183,14 @@ def message_row(
     wanted: GetEncoding = GetEncoding.AUTO,
     truncate: int | None = None,
 ) -> dict[str, object]:
-    """A message as JSON; ``truncate``: show so many bytes of its body."""
+    """A message as JSON; ``truncate``: show at most this many bytes of its body."""
     shown = message.body if truncate is None else message.body[:truncate]
     payload, encoding = base64.b64encode(shown).decode(), Encoding.BASE64
     if wanted is GetEncoding.AUTO:
         with suppress(UnicodeDecodeError):
             payload, encoding = shown.decode(), Encoding.STRING
     properties = Properties()
-    with suppress(CodecError):  # headers that no rule had to read may be nonsense
+    with suppress(CodecError):  # headers that no rule had to decode may be malformed
         properties = decode_properties(message.header, PROPERTIES_AT)
     return {
         "payload_bytes": len(message.body),

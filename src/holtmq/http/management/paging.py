@@ -21,14 +21,14 @@ _MOST: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list was asked for."""
+    """The part of a list that was requested."""
 
     number: int
     size: int
-    wanted: Callable[[object], bool] | None  # by its name; None: every row
+    wanted: Callable[[object], bool] | None  # filter by name; None: all rows
 
     def cut(self, found: Sequence[T]) -> Sequence[T]:
-        """The rows of the page; 400 when there is no such page."""
+        """The rows of the page; raises 400 when there is no such page."""
         first = (self.number - 1) * self.size
         if first >= len(found) and self.number > 1:
             text = f"Page out of range, page: {self.number} page size: {self.size}, len: {len(found)}"
@@ -36,7 +36,7 @@ class Page:
         return found[first : first + self.size]
 
     def frame(self, total: int, found: int, items: int) -> dict[str, object]:
-        """What the answer says about the whole list."""
+        """The counts and page numbers that the answer shows beside the rows."""
         return {
             "total_count": total,
             "filtered_count": found,
@@ -48,7 +48,7 @@ class Page:
 
 
 def read_page(query: Query) -> Page:
-    """The page a query asks for; 400 when it makes no sense."""
+    """The page that a query asks for; raises 400 when it is invalid."""
     number, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
     if number < 1 or not 1 <= size <= _MOST:
         text = f"Invalid pagination parameters: page number {number}, page size {size}"

@@ -1,6 +1,6 @@
-"""Management API: topic permissions, limits of vhosts and users, parameters, and what they mean here.
+"""Management API: topic permissions, limits of vhosts and users, parameters, and which have no effect here.
 
-Owns: their resources. Must not touch: how they are kept and enforced; ``administration.py`` does.
+Owns: their resources. Must not touch: how they are stored and enforced; ``administration.py`` does that.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ T = TypeVar("T")
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its runtime parameters
 VHOST_LIMITS_COMPONENT: Final = "vhost-limits"
 LIMITS_NAME: Final = "limits"
-# RabbitMQ's plugins whose parameters are kept for the way back, and do nothing here.
+# Parameters of RabbitMQ's plugins: stored so that an export has them, without effect here.
 KEPT: Final = {
     "shovel": "shovels do not run here",
     "federation-upstream": "there is no federation here",
@@ -48,9 +48,6 @@ class ParameterIn(msgspec.Struct, kw_only=True):
     component: str = ""
     name: str = ""
     vhost: str = ""
-
-
-# -- topic permissions -------------------------------------------------------------------------------
 
 
 def topic_row(permission: TopicPermission) -> dict[str, object]:
@@ -85,9 +82,6 @@ async def delete_topic_permissions(call: ManagementCall) -> Answer:
     if not call.broker.delete_topic_permissions(user, vhost, call.path.get("exchange")):
         raise NotFound(f"user '{user}' has no such topic permissions in vhost '{vhost}'")
     return CHANGED
-
-
-# -- limits ------------------------------------------------------------------------------------------
 
 
 async def list_vhost_limits(call: ManagementCall) -> object:
@@ -130,11 +124,8 @@ async def delete_user_limit(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-# -- parameters --------------------------------------------------------------------------------------
-
-
 def parameter_rows(broker: Broker, vhosts: list[str]) -> Iterator[dict[str, object]]:
-    """All parameters of these vhosts, those that are kept elsewhere among them."""
+    """All parameters of these vhosts, with operator policies and limits, which are stored elsewhere."""
     for vhost in vhosts:
         for policy in broker.operator_policies.in_vhost(vhost):
             row = policy_row(policy)
@@ -151,7 +142,7 @@ def _row(vhost: str, component: str, name: str, value: object) -> dict[str, obje
 
 
 def set_parameter(broker: Broker, vhost: str, component: str, name: str, value: msgspec.Raw) -> None:
-    """Put a parameter where its component has it; 400 for a component that there is not."""
+    """Store a parameter as its component requires; raises 400 for an unknown component."""
     match component:
         case "operator_policy" | "policy":
             policy = _decoded(value, PolicyIn, f"{component} '{name}'")
@@ -215,9 +206,6 @@ async def delete_parameter(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-# -- global parameters -------------------------------------------------------------------------------
-
-
 def global_rows(broker: Broker) -> list[dict[str, object]]:
     return [{"name": name, "value": msgspec.Raw(value)} for name, value in broker.parameters.globals()]
 
@@ -246,7 +234,7 @@ async def delete_global_parameter(call: ManagementCall) -> Answer:
 
 
 def cluster_name(broker: Broker) -> str:
-    """What the operator calls this node, or its own name."""
+    """The cluster name that an operator has set, or the node's name."""
     value = broker.parameters.global_value(CLUSTER_NAME)
     name = msgspec.json.decode(value) if value is not None else NODE
     return name if isinstance(name, str) else NODE
@@ -266,11 +254,8 @@ async def put_cluster_name(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-# -- what has no meaning here ------------------------------------------------------------------------
-
-
 def without_meaning(broker: Broker) -> list[dict[str, object]]:
-    """Everything that is kept as it came and changes nothing, each with the reason."""
+    """Everything that is stored but has no effect, each with the reason."""
     rows: list[dict[str, object]] = []
     for vhost in sorted(broker.vhosts):
         for book, what in ((broker.policies, "policy"), (broker.operator_policies, "operator policy")):

@@ -1,6 +1,6 @@
-"""Management API: the node at a glance, who am I, and who is connected.
+"""Management API: the overview, the node, the current user, and connected clients.
 
-Owns: the overview and the lists of connections, channels and consumers. Must not touch: AMQP.
+Owns: these answers, and fixed answers for what a single node does not have. Must not touch: AMQP.
 """
 
 import logging
@@ -29,7 +29,7 @@ _FEATURES: Final = (
     ("virtual_host_metadata", "Virtual host metadata (description, tags, etc)"),
     ("implicit_default_bindings", "Default bindings are implicit, instead of being stored"),
 )
-_CLOSED: Final = "Closed via management plugin"  # RabbitMQ's words: people grep for them
+_CLOSED: Final = "Closed via management plugin"  # RabbitMQ's text: people grep for it
 
 
 async def overview(call: ManagementCall) -> object:
@@ -120,7 +120,7 @@ def _exchange_types() -> list[dict[str, object]]:
 
 
 async def nothing(call: ManagementCall) -> list[object]:
-    """What this broker has none of: a list without items, as in a RabbitMQ that uses none."""
+    """An empty list, for RabbitMQ features that this broker does not have."""
     return []
 
 
@@ -156,7 +156,7 @@ def _vhost(call: ManagementCall) -> str | None:
 
 
 async def feature_flags(call: ManagementCall) -> object:
-    """What RabbitMQ lets a cluster switch on when all its nodes can: one node can all it can."""
+    """RabbitMQ's feature flags, which a cluster enables when all nodes support them: here all are enabled."""
     return [
         {
             "name": name,
@@ -176,7 +176,7 @@ async def extensions(call: ManagementCall) -> object:
 
 
 async def auth(call: ManagementCall) -> object:
-    """How RabbitMQ's management page is to log in: by name and password."""
+    """How RabbitMQ's management page should log in: by name and password."""
     return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
 
 

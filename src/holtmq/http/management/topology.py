@@ -1,6 +1,6 @@
 """Management API: queues, exchanges and bindings.
 
-Owns: their resources. Must not touch: messages; the rules of declaring, which are the vhost's.
+Owns: their resources. Must not touch: messages, the rules of declaring (the vhost's).
 """
 
 from collections.abc import Iterator
@@ -31,17 +31,15 @@ from holtmq.http.management.wire import (
 )
 from holtmq.wire.tables import FieldTable
 
-# -- queues ------------------------------------------------------------------------------------------
-
 
 def listed_queues(vhost: VHost) -> list[WorkQueue]:
-    """The queues of a vhost, without those that direct replies pass through."""
+    """The queues of a vhost, sorted by name, without the internal ones of direct reply-to."""
     hidden = DIRECT_REPLY_TO + "."
     return [vhost.queues[name] for name in sorted(vhost.queues) if not name.startswith(hidden)]
 
 
 async def queue_totals(queues: list[WorkQueue]) -> tuple[int, int, int]:
-    """How many messages are ready and unacked, and how many consumers there are, over these queues."""
+    """(ready messages, unacknowledged messages, consumers) of these queues together."""
     rows = await collected((len(queue), queue.unacked, len(queue.consumers)) for queue in queues)
     ready, unacked, consumers = zip(*rows, strict=True) if rows else ((), (), ())
     return sum(ready), sum(unacked), sum(consumers)
@@ -130,15 +128,12 @@ class ActionIn(msgspec.Struct):
 
 
 async def queue_action(call: ManagementCall) -> Answer:
-    """Of RabbitMQ's mirrored queues, which there are none of: there is nothing to bring in line."""
+    """Actions on RabbitMQ's mirrored queues. There are none here, so an action does nothing."""
     _queue(call)
     action = call.json(ActionIn).action
     if action not in _ACTIONS:
         raise Refusal(400, f"unknown action '{action}': there are {', '.join(_ACTIONS)}")
     return CHANGED
-
-
-# -- exchanges ---------------------------------------------------------------------------------------
 
 
 def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) -> dict[str, object]:
@@ -156,7 +151,7 @@ def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) ->
 
 
 def exchange_name(given: str) -> str:
-    """The default exchange has no name, which no path can say."""
+    """An exchange's name from a path, where ``amq.default`` stands for the default exchange's empty name."""
     return "" if given == DEFAULT_EXCHANGE else given
 
 
@@ -202,9 +197,6 @@ async def delete_exchange(call: ManagementCall) -> Answer:
     return CHANGED
 
 
-# -- bindings ----------------------------------------------------------------------------------------
-
-
 def binding_row(
     vhost: str, source: str, destination: str, to_exchange: bool, key: str, arguments: dict[str, object]
 ) -> dict[str, object]:
@@ -226,12 +218,12 @@ def _row(vhost: VHost, binding: QueueBinding) -> dict[str, object]:
 
 
 def _default_row(vhost: VHost, queue: str) -> dict[str, object]:
-    """The default exchange leads to every queue by its name."""
+    """The implicit binding of the default exchange to a queue, by the queue's name."""
     return binding_row(vhost.name, "", queue, False, queue, {})
 
 
 def _all_bindings(vhosts: list[VHost]) -> Iterator[dict[str, object]]:
-    """Rows of all bindings there are when it begins."""
+    """Rows of all bindings that exist when the iteration begins."""
     queues = [(vhost, queue.name) for vhost in vhosts for queue in listed_queues(vhost)]
     bindings = [
         (vhost, list(vhost.exchanges[name].bindings()))
@@ -271,7 +263,7 @@ async def list_to_exchange(call: ManagementCall) -> object:
 
 
 def _ends(call: ManagementCall) -> tuple[str, str, bool]:
-    """Source, destination and whether that is an exchange; 404 when one is missing."""
+    """Source, destination, and whether that is an exchange; raises 404 when one is missing."""
     source = _exchange(call).name
     kind, name = call.path["kind"], call.path["destination"]
     if kind not in ("q", "e"):
@@ -285,7 +277,7 @@ def _ends(call: ManagementCall) -> tuple[str, str, bool]:
 
 
 async def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, FieldTable]]:
-    """Rows between two ends, each with its key and arguments as they are kept."""
+    """Rows of the bindings between source and destination, each with its stored key and arguments."""
     source, name, to_exchange = _ends(call)
     if not source:
         return (

@@ -1,6 +1,6 @@
 """Management API: vhosts, users, permissions and policies.
 
-Owns: their resources. Must not touch: how they are kept; ``broker.py`` pairs each change with its record.
+Owns: their resources. Must not touch: how they are stored; ``Broker`` pairs each change with its record.
 """
 
 import asyncio
@@ -39,8 +39,6 @@ class UsersIn(msgspec.Struct):
 ALGORITHM: Final = "argon2id"
 _ARGON2: Final = "$argon2id$"
 
-# -- vhosts ------------------------------------------------------------------------------------------
-
 
 async def vhost_row(broker: Broker, vhost: VHost) -> dict[str, object]:
     ready, unacked, _ = await queue_totals(listed_queues(vhost))
@@ -74,8 +72,8 @@ async def put_vhost(call: ManagementCall) -> Answer:
     call.broker.put_vhost(name, given.description, tags_of(given.tags))
     if known:
         return CHANGED
-    # As in RabbitMQ: whoever makes a vhost can use it.
-    if call.broker.users.user(call.identity.name) is not None:  # a token need not be a user's
+    # As in RabbitMQ, the creator of a vhost gets full access to it.
+    if call.broker.users.user(call.identity.name) is not None:  # a token need not belong to a user
         call.broker.set_permissions(call.identity.name, name, FULL_ACCESS)
     return CREATED
 
@@ -83,9 +81,6 @@ async def put_vhost(call: ManagementCall) -> Answer:
 async def delete_vhost(call: ManagementCall) -> Answer:
     call.broker.delete_vhost(call.vhost.name)
     return CHANGED
-
-
-# -- users -------------------------------------------------------------------------------------------
 
 
 def user_row(broker: Broker, user: User) -> dict[str, object]:
@@ -131,14 +126,14 @@ async def show_user(call: ManagementCall) -> object:
 
 async def put_user(call: ManagementCall) -> Answer:
     user = await user_from(call.path["user"], call.json(UserIn))
-    call.refuse_if_failed()  # again: hashing took its time
+    call.refuse_if_failed()  # check again: hashing takes time
     known = call.broker.users.user(user.name) is not None
     call.broker.put_user(user)
     return CHANGED if known else CREATED
 
 
 async def user_from(name: str, given: UserIn) -> User:
-    """The user a body describes; without a password it is one that can come by certificate only."""
+    """The user that a body describes; without a password it can log in by certificate only."""
     checked_name(name, "user")
     password_hash = given.password_hash or given.argon2_hash or ""
     if password_hash and not password_hash.startswith(_ARGON2):
@@ -155,9 +150,6 @@ async def user_from(name: str, given: UserIn) -> User:
 async def delete_user(call: ManagementCall) -> Answer:
     call.broker.delete_user(call.path["user"])
     return CHANGED
-
-
-# -- permissions -------------------------------------------------------------------------------------
 
 
 def permission_row(grant: Grant) -> dict[str, object]:
@@ -201,9 +193,6 @@ async def delete_permission(call: ManagementCall) -> Answer:
     grant = _grant(call)
     call.broker.clear_permissions(grant.user, grant.vhost)
     return CHANGED
-
-
-# -- policies ----------------------------------------------------------------------------------------
 
 
 def policy_row(policy: Policy) -> dict[str, object]:
@@ -280,7 +269,7 @@ ROWS: Final = (
     Row("PUT", "/api/vhosts/{vhost}", put_vhost),
     Row("DELETE", "/api/vhosts/{vhost}", delete_vhost),
     Row("GET", "/api/vhosts/{vhost}/permissions", list_permissions),
-    # Hashes and who may do what are the administrator's alone, reading included.
+    # Only administrators may see password hashes and permissions.
     Row("GET", "/api/users", list_users),
     Row("GET", "/api/users/without-permissions", list_without_permissions),
     Row("POST", "/api/users/bulk-delete", delete_users),

@@ -1,6 +1,6 @@
-"""Forms of the management API: bodies that come in, values and errors that go out.
+"""Wire forms of the management API: request bodies, and values and errors in answers.
 
-Owns: RabbitMQ's field names of requests, JSON of AMQP values, statuses of refusals. Must not touch: state.
+Owns: RabbitMQ's field names in requests, AMQP values as JSON, statuses of errors. Must not touch: state.
 """
 
 import base64
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LONGEST_NAME: Final = 255  # AMQP's short string: a longer name could never be spoken of there
+_LONGEST_NAME: Final = 255  # AMQP's short string: AMQP clients could not use a longer name
 _ERRORS: Final = {
     400: "bad_request",
     401: "not_authorized",
@@ -105,7 +105,7 @@ class BindingIn(msgspec.Struct, kw_only=True):
 
 
 def read_json(body: bytes, kind: type[T]) -> T:
-    """A body as this struct, or 400. Lax as RabbitMQ is: its own tool sends "true" for true."""
+    """A body as this struct; raises 400. Lenient like RabbitMQ, whose own tool sends "true" for true."""
     try:
         return msgspec.json.decode(body.strip() or b"{}", type=kind, strict=False)
     except msgspec.MsgspecError as error:
@@ -115,7 +115,7 @@ def read_json(body: bytes, kind: type[T]) -> T:
 
 
 def checked_name(name: str, what: str) -> str:
-    """A name that AMQP can speak of too, or 400."""
+    """The name; raises 400 if AMQP clients could not use it."""
     if not name:
         raise Refusal(400, f"a {what} needs a name")
     if len(name.encode()) > _LONGEST_NAME:
@@ -126,14 +126,14 @@ def checked_name(name: str, what: str) -> str:
 
 
 def checked_key(routing_key: str) -> str:
-    """A routing key that fits the wire, or 400."""
+    """The routing key; raises 400 if it is too long for AMQP."""
     if len(routing_key.encode()) > _LONGEST_NAME:
         raise Refusal(400, f"a routing key has at most {_LONGEST_NAME} bytes")
     return routing_key
 
 
 def checked_table(values: dict[str, object], what: str) -> FieldTable:
-    """A table that can be written down, or 400: asked before state changes, which cannot be undone."""
+    """The table; raises 400 if it cannot be encoded. Call it before state changes, which cannot be undone."""
     table = cast(FieldTable, values)  # every JSON value is a field value
     try:
         pack_table(table)
@@ -143,13 +143,13 @@ def checked_table(values: dict[str, object], what: str) -> FieldTable:
 
 
 def tags_of(tags: str | list[str]) -> tuple[str, ...]:
-    """Tags, from a list or from RabbitMQ's older text with commas."""
+    """Tags, from a list or from RabbitMQ's older form, a text with commas."""
     parts = tags.split(",") if isinstance(tags, str) else tags
     return tuple(dict.fromkeys(tag.strip() for tag in parts if tag.strip()))
 
 
 def properties_key(routing_key: str, arguments: Mapping[str, object]) -> str:
-    """The name RabbitMQ makes up for a binding, unique between its two ends."""
+    """The name of a binding, in RabbitMQ's form; unique between source and destination."""
     key = quote_plus(routing_key).replace("~", "%7E")
     if not arguments:
         return key or "~"
@@ -164,7 +164,7 @@ def _digest(arguments: Mapping[str, object]) -> bytes:
 
 
 def plain(value: object) -> object:
-    """A value of a field table as JSON has it."""
+    """A value of a field table as a JSON value."""
     match value:
         case dict():
             return {text(str(key)): plain(item) for key, item in value.items()}
@@ -185,7 +185,7 @@ def plain(value: object) -> object:
 
 
 def text(value: str) -> str:
-    """A text that JSON can carry: names from AMQP may hold bytes that are not UTF-8."""
+    """A text that JSON can carry: names from AMQP may contain bytes that are not UTF-8."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -198,7 +198,7 @@ def encode(value: object) -> bytes:
 
 
 def error_answer(error: Exception) -> tuple[int, bytes]:
-    """(status, body) for whatever a handler raised, in RabbitMQ's form; a bug is logged and answered 500."""
+    """(status, body) for a handler's exception, in RabbitMQ's form; an unexpected one is logged, with 500."""
     match error:
         case Refusal(status=400):
             return 400, encode({"error": error.code, "reason": text(str(error))})
@@ -214,7 +214,7 @@ def error_answer(error: Exception) -> tuple[int, bytes]:
             return _error(503, str(error))
         case BrokerError() | BadPattern() | CodecError():
             return _error(400, str(error))
-        case UnicodeError():  # how msgspec refuses a string that is none
+        case UnicodeError():  # msgspec raises it for a string that is not valid UTF-8
             return _error(400, f"the request is not UTF-8: {error}")
     log.error("request failed", exc_info=error)
     return _error(500, "internal error; see the broker's log")

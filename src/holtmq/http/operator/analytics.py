@@ -1,6 +1,6 @@
-"""Time lines by queue, worker and machine.
+"""Time series by queue, worker and machine.
 
-Owns: their wire form. Must not touch: counting. This node is one worker; its figures are the cluster's.
+Owns: their wire form. Must not touch: counting. This node is the only worker; its counts are the cluster's.
 """
 
 import os
@@ -151,7 +151,7 @@ async def queue_ops(call: Call) -> object:
 
 
 async def parked(call: Call) -> object:
-    """Pops that wait right now; nobody keeps a history of waiting."""
+    """Pops that wait now; there is no history of waiting pops."""
     from_us, to_us, width = span_of(call)
     at = iso_ms(micros(call.now))
     rows = [
@@ -193,7 +193,7 @@ def _aged(row: QueueTally) -> dict[str, object]:
 
 
 async def refresh(call: Call) -> object:
-    """Figures are always live: there is nothing to refresh."""
+    """Statistics are always live: there is nothing to refresh."""
     call.context.history.read(micros(call.now))
     return {"success": True, "refreshed": False}
 

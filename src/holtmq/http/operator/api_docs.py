@@ -1,6 +1,7 @@
-"""The API describing itself: an OpenAPI document and a page to browse it, both from the route table.
+"""The API's documentation: an OpenAPI document and a page to browse it, both from the route table.
 
-Owns: how a row of the table is described. Must not touch: the routes. The page needs nothing from elsewhere.
+Owns: how a row of the table is described. Must not touch: the routes. The page loads nothing from elsewhere.
+The document shows the docstrings of request body structs as descriptions.
 """
 
 import re
@@ -20,7 +21,7 @@ _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
 def openapi(endpoints: Sequence[Endpoint]) -> dict[str, object]:
-    """The document."""
+    """The OpenAPI document."""
     bodies = list(dict.fromkeys(e.body for e in endpoints if e.body is not None))
     schemas, components = msgspec.json.schema_components(
         bodies, schema_hook=_any_value, ref_template="#/components/schemas/{name}"
@@ -55,7 +56,7 @@ def openapi(endpoints: Sequence[Endpoint]) -> dict[str, object]:
 
 
 def _any_value(_kind: type) -> dict[str, object]:
-    """``object`` and the like: whatever JSON there is."""
+    """The schema of ``object`` and similar types."""
     return {"description": "any JSON value"}
 
 
@@ -100,7 +101,7 @@ def _response(status: int) -> dict[str, object]:
 
 
 def endpoints_for(table: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
-    """The describing endpoints for a table; they describe themselves too."""
+    """The documentation endpoints for a table; the document includes them too."""
     document: list[bytes] = []
     page = files("holtmq.http.operator").joinpath("docs_page.html").read_bytes()
 

@@ -1,6 +1,6 @@
-"""Dead letters over HTTP: list, put back, throw away.
+"""Dead letters over HTTP: list, replay, purge.
 
-Owns: their wire form. Must not touch: when a message becomes one.
+Owns: their wire form. Must not touch: when a message is dead-lettered.
 """
 
 from typing import Final
@@ -90,7 +90,7 @@ def _letter_out(call: Call, queue: PartitionedQueue, letter: DeadLetter) -> dict
 
 
 async def retry_message(call: Call) -> object:
-    """By the address of the message, as every client's admin API has it."""
+    """Replay by the message's address, as the clients' admin APIs do."""
     where = partition_of(call.path["partition"])
     queue = call.service.store.find(*where) if where is not None else None
     if queue is None or where is None:
@@ -117,7 +117,8 @@ async def _replay(call: Call, queue: PartitionedQueue, number: int) -> object:
     if target.queue:
         call.context.check_partitioned(target.queue)
     if call.service.spool.holds:
-        # The spool holds pushes, not the removal of a letter: sent on, it would overtake what waits there.
+        # The spool can hold a push, but not the removal of a dead letter. Replayed directly, the message
+        # would overtake the spooled ones.
         raise Refusal(503, "Pushes are suspended by maintenance")
     original = call.service.store.body(letter.journal_position).transaction_id
     try:

@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP: look, delete, move their start, seek.
+"""Consumer groups over HTTP: list, show, delete, move their start, seek.
 
 Owns: their wire form. Must not touch: the rules of starting and seeking.
 """
@@ -21,7 +21,7 @@ from holtmq.http.engine.wire import iso_ms, moment_us
 
 _US: Final = 1_000_000
 _LAGGING_AFTER: Final = 300.0
-_MOST: Final = 10_000  # rows of what every group lags behind on
+_MOST: Final = 10_000  # rows in a list of lagging groups
 
 
 class SubscriptionIn(msgspec.Struct, rename="camel"):
@@ -71,7 +71,7 @@ def _age(at_us: int | None, now: float) -> float:
 
 
 async def show_group(call: Call) -> object:
-    """Queue by queue. An unknown group is an empty object, as old clients expect."""
+    """The group, by queue. An unknown group gives an empty object, as old clients expect."""
     now, stepwise = call.now, Stepwise()
     answer: dict[str, object] = {}
     for queue in list(call.service.store.queues.values()):
@@ -136,7 +136,7 @@ def _lagging_out(
 
 
 def _require_everywhere(call: Call, action: Action, group: str) -> None:
-    """403 unless the caller may do this to every queue that the group reads, or has a recorded start in."""
+    """Raise 403 unless the caller may do this to every queue that the group reads or has a start for."""
     store = call.service.store
     names = {queue.name for queue in store.queues.values() if group in queue.groups}
     names |= {
@@ -208,7 +208,7 @@ async def seek_partition(call: Call) -> object:
     index = queue.indexes[partition]
     where, cursor = queue.partitions[index], queue.groups[group].cursor(index) or 0
     moved_to: str | None = None
-    if cursor > where.first:  # the last message behind the cursor
+    if cursor > where.first:  # the last message before the cursor
         offset = where.offsets[cursor - where.first - 1]
         moved_to = queue.id_of(offset, queue.log.created_us(offset))
     return {

@@ -1,6 +1,6 @@
-"""Single messages as an operator looks at them: list, show, delete, move to the dead letters.
+"""Single messages, for operators: list, show, delete, move to the dead letters.
 
-Owns: their wire form. Must not touch: how a message's state comes about.
+Owns: their wire form. Must not touch: how a message's state is determined.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from holtmq.http.queues.configure import options_out
 
 _HOUR_US: Final = 3_600_000_000
 _OPTIONS_SHOWN: Final = ("leaseTime", "retryLimit", "retryDelay", "ttl", "priority")
-_COUNTED: Final = 100_000  # rows a filtered list looks at in one queue
+_COUNTED: Final = 100_000  # messages that a list examines per queue
 
 
 async def list_messages(call: Call) -> object:
@@ -64,8 +64,8 @@ def _looked_at(
     status: str | None,
     now: float,
 ) -> Iterator[tuple[tuple[int, int], PartitionedQueue | None]]:
-    """Each message of a span as ((creation time, offset), queue), newest first. One that does not fit has no
-    queue: whoever goes through many of those has to let others have a turn, too."""
+    """Each message of a time span as ((creation time, offset), queue), newest first. A message that does not
+    match has None for its queue: the caller must be able to yield to other requests between those too."""
     for offset in _newest_first(queue, from_us, to_us, partition):
         state = None if status is None else message_state(queue, offset, now)
         fits = status is None or (state is not None and state.value == status)
@@ -180,7 +180,7 @@ async def show_message(call: Call) -> object:
 
 
 async def drop_message(call: Call) -> object:
-    """A message goes for every group, wherever it stands, and with it what groups filed of it."""
+    """Delete a message for all groups, whatever its state, together with its dead letters."""
     transaction_id = call.path["transaction"]
     ids = {"partitionId": call.path["partition"], "transactionId": transaction_id}
     where = partition_of(call.path["partition"])
@@ -194,7 +194,7 @@ async def drop_message(call: Call) -> object:
 
 
 async def move_to_letters(call: Call) -> object:
-    """Give a message up by its address, for the group of the nameless."""
+    """Dead-letter a message by its address, for queue mode (consumers without a group)."""
     queue, index, position = _address(call)
     if position is None:
         raise Refusal(404, "Message not found")

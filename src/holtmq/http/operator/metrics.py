@@ -1,7 +1,7 @@
-"""``GET /metrics/prometheus``: every counter in the text format scrapers read.
+"""``GET /metrics/prometheus``: every counter in Prometheus' text format.
 
 Owns: the families and their names (those of Queen's dashboards, and ours for AMQP queues and the journal).
-Must not touch: counting; figures are collected when asked for.
+Must not touch: counting; values are collected on each scrape.
 """
 
 import resource
@@ -27,7 +27,7 @@ _CLUSTER: Final = ("scope",)
 
 
 class NodeCollector(Collector):
-    """One pass over the node's counters."""
+    """Collects the node's counters on each scrape."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,6 +1,6 @@
 """Streaming queries that report to the broker: ``/api/v1/pipelines``.
 
-Owns: the wire form. Must not touch: what a query does; the broker only shows what it was told.
+Owns: the wire form. Must not touch: what a query does; the broker only shows what was reported.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ class ReportIn(msgspec.Struct, rename="camel"):
 
 
 async def report(call: Call) -> object:
-    """Note what a query says; the next report replaces it."""
+    """Store a query's report; the next one replaces it."""
     query = call.path["query"]
     if not query or len(query) > 255:
         raise Refusal(400, "a query's id has 1 to 255 characters")
@@ -95,7 +95,7 @@ def _out(kept: Kept, now: float) -> dict[str, object]:
 
 
 async def forget(call: Call) -> object:
-    """Remove a query from the list; one that still runs comes back with its next report."""
+    """Remove a query from the list; one that still runs reappears with its next report."""
     query = call.path["query"]
     if not call.context.pipelines.forget(query):
         raise Refusal(404, f"no query {query} has reported")

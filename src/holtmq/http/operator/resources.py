@@ -1,4 +1,4 @@
-"""Queues, namespaces and tasks as an operator lists them.
+"""Lists of queues, partitions, namespaces and tasks, for operators.
 
 Owns: their wire form. Must not touch: state.
 """
@@ -30,7 +30,7 @@ _MOST: Final = 10_000
 
 
 def six(counts: Counts) -> dict[str, int]:
-    """The six figures, under the names dashboards know."""
+    """The six message counts, under the names that dashboards expect."""
     return {
         "total": counts.total,
         "pending": counts.pending,
@@ -42,7 +42,7 @@ def six(counts: Counts) -> dict[str, int]:
 
 
 async def counts_of(stepwise: Stepwise, queues: Iterable[PartitionedQueue], now: float) -> Counts:
-    """Counts of several queues together."""
+    """The sum of the counts of several queues."""
     return _plus([await stepwise.run(count_queue(queue, now)) for queue in queues])
 
 
@@ -56,7 +56,7 @@ def _plus(parts: Iterable[Counts]) -> Counts:
 
 
 def selected(call: Call) -> list[PartitionedQueue]:
-    """The queues a list is about, newest first: of those that the caller may read."""
+    """The queues that match the request and that the caller may read, newest first."""
     query = call.query
     wanted = query.text("search")
     found = call.service.matching(query.text("namespace") or query.text("ns"), query.text("task"))
@@ -100,7 +100,7 @@ async def list_queues(call: Call) -> object:
 async def partition_rows(
     stepwise: Stepwise, queue: PartitionedQueue, indexes: Sequence[int], now: float
 ) -> list[tuple[int, dict[str, object]]]:
-    """Partitions with their figures, by index."""
+    """(index, row with counts) of each partition."""
     letters = dead_letters_by_partition(queue)
     rows: list[tuple[int, dict[str, object]]] = []
     for index in indexes:

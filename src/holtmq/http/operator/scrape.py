@@ -1,7 +1,7 @@
-"""``GET /metrics`` for scrapers: RabbitMQ's names where the thing is RabbitMQ's, ``holtmq_`` for ours.
+"""``GET /metrics`` for scrapers: RabbitMQ's metric names where it has the metric, ``holtmq_`` for ours.
 
-Owns: the families and their names. Must not touch: counting. ``/metrics`` reads sums that are kept, so its
-cost does not depend on the number of queues; ``/metrics/per-object`` has a row for every queue and group.
+Owns: the families and their names. Must not touch: counting. ``/metrics`` reads running totals, so its cost
+does not depend on the number of queues; ``/metrics/per-object`` has a row for every queue and group.
 """
 
 import os
@@ -29,7 +29,7 @@ _QUEUE: Final = ("vhost", "queue")
 
 
 class Node(Collector):
-    """The node in sums."""
+    """Totals of the node."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -84,7 +84,7 @@ class Node(Collector):
         yield GaugeMetricFamily("rabbitmq_resident_memory_limit_bytes", "Alarm above this", value=limit)
         try:
             disk = os.statvfs(context.config.data.dir)
-        except OSError:  # a journal in memory has no folder
+        except OSError:  # an in-memory journal has no directory
             pass
         else:
             free = disk.f_bavail * disk.f_frsize
@@ -121,7 +121,7 @@ class Node(Collector):
 
 
 class Rows(Collector):
-    """Families that were read before."""
+    """Families that were collected beforehand."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -132,7 +132,7 @@ class Rows(Collector):
 
 
 async def metrics(call: Call) -> object:
-    """Text for a scraper, which names it in Accept; JSON for Queen's clients and everything else."""
+    """Text for scrapers, which ask for it in Accept; JSON for Queen's clients and all others."""
     accepted = call.exchange.headers.get(b"accept", b"")
     if not any(kind in accepted for kind in _ASKS_FOR_TEXT):
         return await metrics_as_json(call)
@@ -140,7 +140,7 @@ async def metrics(call: Call) -> object:
 
 
 async def per_object(call: Call) -> object:
-    """The same, and a row for every queue and group."""
+    """The node's totals, and a row for every queue and group."""
     return _text(Node(call.context), Rows(await _per_queue(call)))
 
 

@@ -1,8 +1,7 @@
 """Logging in and out with a browser.
 
-Owns: the wire form and the cookie. Must not touch: passwords, which sessions there are. The cookie cannot be
-read by scripts (HttpOnly) nor sent along by other sites (SameSite), whose requests the engine refuses
-anyway.
+Owns: the wire form and the cookie. Must not touch: passwords, the table of sessions. Scripts cannot read the
+cookie (HttpOnly), and requests from other sites do not carry it (SameSite); the engine refuses those anyway.
 """
 
 from typing import Final
@@ -40,7 +39,7 @@ async def show_session(call: Call) -> object:
 
 
 async def log_out(call: Call) -> object:
-    """End the session and delete the cookie; fine without one."""
+    """End the session and delete the cookie; no error if there is no session."""
     cookies = call.exchange.headers.get(b"cookie", b"")
     ended = call.context.keeper.sessions.end(cookies)
     return Reply(200, {"ended": ended}, headers={"set-cookie": _cookie(call, "", 0)})

@@ -1,7 +1,7 @@
 """The node's state for dashboards: now, and over the last hours.
 
-Owns: the wire form of time lines and totals. Must not touch: counting; figures with no meaning here (pools,
-workers of another server) are zeros, never missing.
+Owns: the wire form of time series and totals. Must not touch: counting; fields with no meaning here (database
+pools, workers) are zero or empty, never missing.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ def span_of(call: Call, default_us: int = _HOUR_US) -> tuple[int, int, int]:
     to_us = now_us if to_us is None else to_us
     from_us = call.query.time_us("from")
     from_us = to_us - default_us if from_us is None else min(from_us, to_us)
-    # No history is older than a day: an absurd span must not become a million empty buckets.
+    # The history covers one day: a huge span must not become a million empty buckets.
     from_us = max(from_us, to_us - 31 * 24 * _HOUR_US)
     return from_us, to_us, bucket_minutes(from_us, to_us)
 

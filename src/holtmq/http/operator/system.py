@@ -1,6 +1,6 @@
-"""Health, metrics as JSON, maintenance, and the front page.
+"""Health, metrics as JSON, damaged messages, and maintenance.
 
-Owns: what the node says about itself. Must not touch: the switches' meaning.
+Owns: what the node says about itself. Must not touch: what the maintenance switches do.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ async def health(call: Call) -> object:
 
 
 async def ready(call: Call) -> object:
-    """For load balancers: whether clients shall be sent here. With a replica, only the owner is ready."""
+    """For load balancers: whether to send clients here. With a replica, only the log's owner is ready."""
     usable, reason = call.context.health()
     return Reply(200, {"ready": True}) if usable else Reply(503, {"ready": False, "reason": reason})
 
 
 def resident_bytes() -> int:
-    """Memory this process occupies."""
+    """Resident memory of this process."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -92,7 +92,7 @@ async def metrics(call: Call) -> object:
 
 
 async def damaged(call: Call) -> object:
-    """Messages that cannot be read, and were set aside while their queues go on."""
+    """Messages that cannot be read and were set aside, so that their queues continue."""
     found = call.context.broker.flow.damage
     return {
         "count": len(found),
@@ -110,9 +110,6 @@ async def damaged(call: Call) -> object:
             for row in found.rows
         ],
     }
-
-
-# -- maintenance -------------------------------------------------------------------------------------
 
 
 async def show_maintenance(call: Call) -> object:
@@ -143,7 +140,7 @@ def _wanted(call: Call) -> bool:
 
 
 async def switch_maintenance(call: Call) -> object:
-    """Turning it off sends the spool on its way, a piece at a time so that others are served between."""
+    """Turning it off pushes the spooled messages, in steps, so that other requests run in between."""
     enabled = _wanted(call)
     service = call.service
     service.spool.switch(pushes_spooled=enabled)

@@ -1,7 +1,7 @@
 """Acknowledgments and lease renewal over HTTP.
 
-Owns: reading these requests and the texts of what is wrong with them. Must not touch: the rules; a refused
-ack is an answer (200, ``success: false``), not an error.
+Owns: reading these requests and the error texts. Must not touch: the rules; a refused ack is an answer (200,
+``success: false``), not an error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ _read_extend: Final = msgspec.json.Decoder(ExtendIn).decode
 
 
 class AckApi:
-    """See the module."""
+    """Handlers for single acks, batches of acks and lease renewal."""
 
     def __init__(self, context: Context, work: WorkApi) -> None:
         self._service = context.service
@@ -103,7 +103,7 @@ class AckApi:
         exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
 
     def _check_rights(self, sender: Identity, partition_ids: Iterable[str]) -> None:
-        """403 unless the sender may read every queue whose messages it settles."""
+        """Raise 403 unless the sender may read every queue whose messages it settles."""
         for partition_id in partition_ids:
             name = self._work.queue_name(partition_id)
             if name is not None and name not in sender.reads:
@@ -112,7 +112,7 @@ class AckApi:
     def _settle_partitioned(
         self, places: Sequence[int], incoming: Sequence[AckIn], group: str | None, now: float
     ) -> list[str]:
-        """Messages of partitioned queues; the answer of each, with its place in the request."""
+        """Settle messages of partitioned queues; ``places`` are their indexes in the request."""
         known: dict[str, tuple[int, int]] = {}
         together: list[Ack] = []
         home: tuple[int, str] | None = None
@@ -124,7 +124,7 @@ class AckApi:
                 where = known[ack.partition_id] = partition_of(ack.partition_id) or NOWHERE
             named = group or ack.consumer_group or QUEUE_MODE
             if home is None or where[0] != home[0] or named != home[1]:
-                if home is not None:  # another queue or group: what came before is a call of its own
+                if home is not None:  # another queue or group: settle the run collected so far
                     answers += self._settle_run(places, len(answers), home, together, now)
                     together = []
                 home = (where[0], named)
@@ -143,7 +143,10 @@ class AckApi:
         return answers
 
     def _settle_clean(self, exchange: Exchange, incoming: list[AckIn], group: str | None, now: float) -> bool:
-        """The usual call: everything popped, or a part, is completed; no object for each message."""
+        """Fast path: all acks are ``completed``, for one queue and group. Needs no object per message.
+
+        False when the request is not like that; then nothing has happened.
+        """
         first = incoming[0]
         own_group, text, lease_id = first.consumer_group, "", None
         runs: list[CleanRun] = []
@@ -168,9 +171,9 @@ class AckApi:
         return True
 
     def _settle_both(self, incoming: Sequence[AckIn], group: str | None, now: float) -> list[str]:
-        """Messages of work queues, and of partitioned ones perhaps: each kind by its rules, in one answer.
+        """Settle messages of work queues and, if there are any, of partitioned queues; one answer for all.
 
-        A message of a work queue has its own lease and place, so each is settled by itself.
+        Each message of a work queue has its own lease, so each is settled separately.
         """
         answers = [""] * len(incoming)
         work: list[int] = []
@@ -188,14 +191,12 @@ class AckApi:
     def _settle_run(
         self, places: Sequence[int], first: int, home: tuple[int, str], acks: list[Ack], now: float
     ) -> list[str]:
-        """Acknowledgments of one queue and group, which have these places from ``first`` on."""
+        """Settle acks of one queue and group; their indexes in the request start at ``places[first]``."""
         queue, outcomes = self._service.settle(*home, acks, now)
         return ack_answers(places[first : first + len(acks)], acks, queue, outcomes)
 
-    # -- leases ----------------------------------------------------------------------------------
-
     def extend(self, exchange: Exchange) -> None:
-        """Leases live in memory: nothing to wait for."""
+        """Renew a lease. Leases are in memory only, so the answer need not wait for the journal."""
         lease_id = segment(exchange.path[len(LEASE_PREFIX) : -len(LEASE_SUFFIX)].decode("latin-1"))
         seconds: float | None = None
         if exchange.body.strip():
@@ -226,8 +227,6 @@ class AckApi:
         )
 
 
-# -- what is wrong with a request ---------------------------------------------------------------------
-
 NEEDS_TRANSACTION: Final = "transactionId is required"
 NEEDS_PARTITION: Final = "partitionId is required to ensure message uniqueness"
 _EACH_TRANSACTION: Final = "Each acknowledgment must have a valid transactionId string"
@@ -237,7 +236,7 @@ _EACH_PARTITION: Final = (
 
 
 def document_of(body: bytes) -> object:
-    """A body as any JSON, to look for what is wrong with it."""
+    """A body as untyped JSON, to find out what is wrong with it."""
     if not body.strip():
         raise Refusal(400, EMPTY_BODY)
     try:

@@ -37,7 +37,7 @@ _OPTIONS: Final = {
     "ttl": "ttl_seconds",
     "dedupWindowSeconds": "dedup_window_seconds",
 }
-_RETRY_DELAY_MS: Final = 1000  # echoed while unset, when it has no effect
+_RETRY_DELAY_MS: Final = 1000  # shown while unset; it then has no effect
 _TTL_SECONDS: Final = 3600
 _UNSET: Final = QueueConfig()
 _NOT_ENCRYPTED: Final = (
@@ -81,7 +81,7 @@ def _options_in(options: dict[str, object]) -> dict[str, OptionValue]:
     for name, value in options.items():
         known = _OPTIONS.get(name)
         if known is None:
-            continue  # newer clients send options of their own server
+            continue  # newer clients send options that only Queen's server has
         if value is not None and not isinstance(value, bool | int | float | str):
             raise Refusal(400, f"option {name} must be a plain value")
         try:
@@ -114,12 +114,12 @@ async def configure_queue(call: Call) -> object:
     call.require(Action.CONFIGURE, asked.queue)
     call.context.check_partitioned(asked.queue)
     given = asked.options
-    if given is None:  # people with curl write them beside the name
+    if given is None:  # curl users write the options beside the queue's name
         given = {name: value for name, value in _document(call.body).items() if name in _OPTIONS}
     options = _options_in(given)
     try:
         if not asked.queue:
-            # No call can name such a queue, so none is made; Queen's own load test configures one anyway.
+            # No call can name such a queue, so none is created; but Queen's own load test configures one.
             return _configured("", asked.namespace, asked.task, None, merge(QueueConfig(), options))
         queue = configure(
             call.service,
@@ -140,7 +140,7 @@ async def configure_queue(call: Call) -> object:
 
 
 def encryption_out(config: QueueConfig, has_key: bool) -> dict[str, object]:
-    """Whether a queue that is to be encrypted is: Queen's clients want the option accepted and echoed."""
+    """Whether encryption takes effect. Without a key only warn: Queen's clients need the option accepted."""
     if not config.encryption_enabled:
         return {}
     return {"encrypted": True} if has_key else {"encrypted": False, "warning": _NOT_ENCRYPTED}
@@ -161,7 +161,7 @@ def _configured(
 
 
 async def remove_queue(call: Call) -> object:
-    """200 also for a queue that was not there: the clients' delete raises on 4xx."""
+    """Answers 200 even if there is no such queue: the clients' delete raises on 4xx."""
     name = call.path["queue"]
     existed = delete_queue(call.service, name)
     await call.durable()

@@ -1,4 +1,4 @@
-"""Pushes with ``delaySeconds``: messages that enter their partition when their time has come.
+"""Pushes with ``delaySeconds``: messages that enter their partition when they are due.
 
 Owns: reading the delay, and the answer to such a push. Must not touch: how timed messages wait and fire
 (``extras/timers.py``); until then they are listed and can be cancelled like any other timer of their queue.
@@ -33,7 +33,7 @@ def delay_of(seconds: float | None) -> float:
 
 
 class DelayedPushes:
-    """The delayed items of one request, decided together; ``records`` is what to write."""
+    """The delayed items of one request; ``records`` is what to write to the journal for all of them."""
 
     def __init__(self, service: PartitionedService, now: float) -> None:
         self._service = service
@@ -41,7 +41,7 @@ class DelayedPushes:
         self._put: dict[tuple[str, str], Timed] = {}
 
     def add(self, item: PushItem, seconds: float) -> tuple[str, bool, str | None]:
-        """One more: the id it will have, whether there is such a message, and its partition's id if known."""
+        """Add an item; return its message id, whether it is a duplicate, and its partition's id if known."""
         service, body = self._service, item.body
         key = _key(item.partition, body.transaction_id)
         queue = service.store.queues.get(item.queue)
@@ -72,7 +72,7 @@ class DelayedPushes:
         return timer.message_id, False, where
 
     def element(self, index: int, item: PushItem, seconds: float) -> bytes:
-        """``add``, and the element that answers it in a push."""
+        """Add an item; return its element of a push answer."""
         message_id, duplicate, where = self.add(item, seconds)
         name = quoted(item.body.transaction_id)
         deliver_at = "" if duplicate else f',"deliverAt":"{iso_ms(micros(self._now + seconds))}"'
@@ -84,12 +84,12 @@ class DelayedPushes:
 
     @property
     def records(self) -> list[StateRecord]:
-        """What keeps them, for the commit of the request."""
+        """The records that store the items, for the commit of the request."""
         return self._service.timed.record(TimedChange(list(self._put.values())))
 
 
 def _key(partition: str, transaction_id: str) -> str:
-    """One delayed message for each id in a partition: a second one is a duplicate, as with every push."""
+    """The timer key: one per transaction id and partition, so that a second such push is a duplicate."""
     key = f"{KEY_PREFIX}{partition}/{transaction_id}"
     raw = key.encode()
     return key if len(raw) <= _KEY_MAX else KEY_PREFIX + hashlib.blake2b(raw, digest_size=32).hexdigest()

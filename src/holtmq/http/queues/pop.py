@@ -1,7 +1,7 @@
-"""``GET /api/v1/pop…``: hand out messages now, or hold the request until there are some.
+"""``GET /api/v1/pop…``: deliver messages now, or hold the request until there are some.
 
-Owns: the parameters of a pop and the waiting of its client. Must not touch: claiming rules; whoever waits is
-woken by the service's line, never by polling.
+Owns: the parameters of a pop, and waiting. Must not touch: claiming rules; the service's ``line`` wakes a
+waiting pop, nothing polls.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ QUEUE_PREFIX: Final = b"/api/v1/pop/queue/"
 _AUTOPILOT_BATCH: Final = 200
 _MOST_PARTITIONS: Final = 64
 _DEFAULT_WAIT_MS: Final = 30_000
-_ANSWER_EARLY: Final = 0.05  # seconds: the client's own limit runs from before its request was sent
-_REMEMBERED_BYTES: Final = 2 << 20  # of paths that were read, with what they say
-_REMEMBERED_PATH: Final = 1_024  # longer ones are read anew
+_ANSWER_EARLY: Final = 0.05  # seconds: the client's own time-out started before its request arrived
+_REMEMBERED_BYTES: Final = 2 << 20  # of cached paths and their parameters
+_REMEMBERED_PATH: Final = 1_024  # bytes; longer paths are not cached
 _PARAMETERS_BYTES: Final = 600
 
 
 class Parameters(NamedTuple):
-    """A pop's path and query, read once: workers ask the same question again and again."""
+    """The parsed path and query of a pop. Cached, because workers repeat the same request."""
 
     queue: str
     partition: str
@@ -46,14 +46,14 @@ class Parameters(NamedTuple):
     most_partitions: int
     lease_seconds: float | None
     auto_ack: bool
-    conflates: bool | None  # None: the pop says nothing, and takes what its group has
+    conflates: bool | None  # None: not specified, the group's own policy applies
     start: StartRequest
     wait_seconds: float
     autopilot: bool
 
 
 class PopApi:
-    """See the module."""
+    """The handler for pops, with a cache of parsed parameters."""
 
     def __init__(self, context: Context, work: WorkApi) -> None:
         self._service = context.service
@@ -108,7 +108,7 @@ class PopApi:
         now = self._clock()
         before = self._journal.end
         popped = self._service.pop(request, now)
-        recorded = self._journal.end != before  # the group's start, perhaps: that must last
+        recorded = self._journal.end != before  # perhaps the group's start, which must be durable
         if popped is not None:
             self._deliver(exchange, asked, popped, durable=popped.waits)
         elif asked.wait_seconds > 0 and not self._stopping:
@@ -117,7 +117,7 @@ class PopApi:
             self._empty(exchange, asked, durable=recorded)
 
     def stop(self) -> None:
-        """Answer everybody who waits, and let nobody wait from now on."""
+        """Answer all waiting pops, and let no pop wait from now on."""
         self._stopping = True
         self._service.line.drain()
 
@@ -164,7 +164,7 @@ class PopApi:
             exchange.answer(200, body)
 
     def _give_back(self, popped: Popped) -> None:
-        """The client hung up before its answer: nobody else should wait for a lease nobody has."""
+        """Release messages whose client left before the answer: others need not wait for the lease to end."""
         request = popped.request
         heads = [
             AckRequest(
@@ -180,7 +180,7 @@ class PopApi:
         self._service.ack(heads, self._clock())
 
     def _empty(self, exchange: Exchange, asked: Parameters, *, durable: bool = False) -> None:
-        if asked.queue in self._service.store.queues:  # others have no end, and nobody deletes them
+        if asked.queue in self._service.store.queues:  # counters of unknown names would never be deleted
             self._service.counters.of(asked.queue).pop_empty += 1
         said = self._policy_of(asked)
         status, body = (200, f'{{"success":true{said},"messages":[]}}'.encode()) if said else (204, b"")
@@ -192,14 +192,12 @@ class PopApi:
             exchange.answer(status, body)
 
     def _policy_of(self, asked: Parameters) -> str:
-        """What an answer without messages says of conflation: a client takes silence for an old server."""
+        """The conflation fields of an empty answer: without them clients assume a server that lacks it."""
         if asked.conflates is None:
             return ""
         queue = self._service.store.queues.get(asked.queue)
         group = queue.groups.get(asked.group) if queue is not None else None
         return _policy(asked.conflates, asked.conflates if group is None else group.conflates)
-
-    # -- reading the request ---------------------------------------------------------------------
 
     def _read(self, path: bytes, raw_query: bytes) -> Parameters:
         query = Query(raw_query)
@@ -250,7 +248,7 @@ def _filter_of(sender: Identity) -> Callable[[str], bool]:
 
 
 def _policy(declared: bool, stored: bool) -> str:
-    """The group's own policy is what counts; a pop that declares the other one is told so."""
+    """The conflation fields: the group's policy applies, and a pop that declares another is told so."""
     said = ',"conflation":true' if stored else ""
     return said if stored == declared else f'{said},"conflationConflict":true'
 
@@ -266,7 +264,7 @@ def _names_in(path: bytes) -> tuple[str, str]:
 
 
 def is_pop(path: bytes) -> bool:
-    """Whether a path is one of the three forms."""
+    """Whether a path is one of the three forms of a pop."""
     if path == b"/api/v1/pop":
         return True
     if not path.startswith(QUEUE_PREFIX):

@@ -1,7 +1,7 @@
 """``POST /api/v1/push``: from request bytes to stored messages.
 
-Owns: reading push items (also those inside transactions and stream cycles) and the texts of what is wrong
-with them. Must not touch: how they are stored.
+Owns: reading push items (also those inside transactions and stream cycles) and the error texts. Must not
+touch: how they are stored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class PushItemIn(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def content(self) -> bytes:
-        """The message itself."""
+        """The message's payload, from ``payload`` or ``data``."""
         return bytes(self.data if self.payload is _NULL else self.payload)
 
 
@@ -65,7 +65,7 @@ _TYPED: Final = (
 
 
 def check_text(body: bytes) -> None:
-    """msgspec does not look into payloads that it skips: bytes that are no text must not get stored."""
+    """Refuse a body that is not UTF-8. msgspec does not check raw payloads, and they would be stored."""
     if not body.isascii():
         try:
             body.decode()
@@ -74,7 +74,7 @@ def check_text(body: bytes) -> None:
 
 
 def read_item(item: PushItemIn, subject: str | None) -> PushItem:
-    """An item as the service takes it, stamped with who sent it. Their right is the caller's to check."""
+    """An item for the service, with ``subject`` as its producer. The caller checks the right to write."""
     queue, partition = item.queue, item.partition or DEFAULT_PARTITION
     if not queue:
         raise Refusal(400, "queue is required")
@@ -90,7 +90,7 @@ def read_item(item: PushItemIn, subject: str | None) -> PushItem:
 
 
 def read_items(incoming: Sequence[PushItemIn], sender: Identity) -> list[PushItem]:
-    """Many at once: what repeats from item to item is checked once, the right to write to its queue, too."""
+    """Read many items; names and the right to write are checked once for consecutive items of a queue."""
     items: list[PushItem] = []
     queue, subject, allowed = "", sender.subject, sender.writes
     for item in incoming:
@@ -110,7 +110,7 @@ def read_items(incoming: Sequence[PushItemIn], sender: Identity) -> list[PushIte
 
 
 def explain_items(items: object) -> Refusal | None:
-    """What is wrong with push items that could not be read; None when it is not their shape."""
+    """What is wrong with push items that could not be decoded; None when their shape is right."""
     if not isinstance(items, list):
         return Refusal(400, "items array is required")
     for item in items:
@@ -141,7 +141,7 @@ def _explain(body: bytes, error: Exception) -> Refusal:
 
 
 class PushApi:
-    """See the module."""
+    """The handler for pushes."""
 
     def __init__(self, context: Context, work: WorkApi) -> None:
         self._service = context.service
@@ -179,7 +179,7 @@ class PushApi:
         if len(items) == 1:
             self._single.add(exchange, items[0])
             return
-        self._single.store()  # those came first
+        self._single.store()  # they arrived earlier
         results = self._service.push(items, self._clock())
         if results is None:
             answer = buffered_results(items)
@@ -188,7 +188,7 @@ class PushApi:
         exchange.answer_when_durable(self._journal, 201, answer)
 
     def _push_delayed(self, exchange: Exchange, items: list[PushItem], delays: list[float]) -> None:
-        """Some are to wait: all are written in one record, or a full queue of either kind refuses all."""
+        """Some items are delayed. All are stored in one record, or a full queue refuses all."""
         now = self._clock()
         delayed = DelayedPushes(self._service, now)
         found = {name: self._work.find(name) for name in {item.queue for item in items}}
@@ -219,7 +219,7 @@ class PushApi:
         exchange.answer_when_durable(self._journal, 201, answer)
 
     def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:
-        """Some of the names are work queues: each kind takes its own, the answer keeps the order."""
+        """Some of the names are work queues. Each kind stores its own items; the answer keeps the order."""
         others = [place for place, item in enumerate(items) if item.queue not in work]
         if others:
             results = self._push_to_both(others, items, work)
@@ -234,7 +234,7 @@ class PushApi:
     def _push_to_both(
         self, others: Sequence[int], items: Sequence[PushItem], work: Mapping[str, WorkQueue]
     ) -> list[tuple[int, bytes]]:
-        """Some are not: then all are stored, in one record, or a full queue of either kind refuses all."""
+        """Items for both kinds of queues. All are stored in one record, or a full queue refuses all."""
         part = Part([items[place] for place in others], (), self._clock(), is_push=True)
         mine = [(place, item, work[item.queue]) for place, item in enumerate(items) if item.queue in work]
         results = self._work.push_to_both(part, mine)

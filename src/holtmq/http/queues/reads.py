@@ -1,6 +1,6 @@
 """Reading partitions by offset, without a group: fetch records, and find partitions that changed.
 
-Owns: the wire form, and the waiting of a fetch for its first record. Must not touch: groups and leases.
+Owns: the wire form, and how a fetch waits for ``minBytes``. Must not touch: groups and leases.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ _PAGE: Final = 1000
 _MAX_BYTES: Final = 8 << 20
 _RECORD_COST: Final = 150  # bytes of JSON around a payload
 _READ_AT_ONCE: Final = 256
-_MOST_LOOKED_AT: Final = 100_000  # partitions in one call, which all others wait for
-_LEAST_LOOKED_AT: Final = 100  # for each entry, so that every one gets on
+_MOST_LOOKED_AT: Final = 100_000  # partitions in one call; other requests wait meanwhile
+_LEAST_LOOKED_AT: Final = 100  # partitions per entry, so that each one makes progress
 
 
 class FetchEntry(msgspec.Struct, rename="camel"):
@@ -72,7 +72,7 @@ async def fetch(call: Call) -> object:
 
 
 async def _pushed(call: Call, queues: set[str], seconds: float) -> None:
-    """Wait for a push to one of the queues to show, or until the time is up."""
+    """Wait until a push to one of the queues is visible, or the time is up."""
     arrived = asyncio.Event()
     line = call.service.line
     line.watch(queues, arrived.set)
@@ -90,7 +90,7 @@ def _read_all(call: Call, asked: FetchIn) -> tuple[list[dict[str, object]], int,
     answer: list[dict[str, object]] = []
     total, failed = 0, False
     for entry in asked.entries:
-        # One record at least for each, whatever its size: but not a thousand times the largest there is.
+        # Each entry gets at least one record, whatever its size; but a thousand huge ones must not add up.
         row, size = _read_entry(call, entry, left, full=total >= paging.MOST_BYTES)
         left -= size
         total += size
@@ -109,8 +109,8 @@ def _read_entry(call: Call, entry: FetchEntry, left: int, *, full: bool) -> tupl
             return {**empty, "error": "UNKNOWN_TOPIC_OR_PARTITION"}, 0
         return ({**empty, "error": "OFFSET_OUT_OF_RANGE"} if entry.offset else empty), 0
     where = queue.partitions[index]
-    # A reader remembers how far it read. Had it seen a message whose offset a power cut could still give to
-    # another one, it would never see the other.
+    # Only durable records: a reader remembers its offset. If it read a message that a power cut removes, the
+    # next message would get the same offset, and the reader would skip it.
     end = where.position_of(queue.log.durable_end)
     head |= {"highWatermark": end, "logStartOffset": where.first}
     if not where.first <= entry.offset <= end:
@@ -124,7 +124,7 @@ def _read_entry(call: Call, entry: FetchEntry, left: int, *, full: bool) -> tupl
 def _records(
     call: Call, queue: PartitionedQueue, where: Partition, start: int, end: int, most_bytes: int
 ) -> tuple[list[dict[str, object]], int]:
-    """From an offset on, at least one record whatever its size."""
+    """Records from an offset on, at least one whatever its size."""
     records: list[dict[str, object]] = []
     size, at = 0, start
     while at < end and (size < most_bytes or not records):
@@ -134,8 +134,7 @@ def _records(
         rows = queue.log.refs([where.offsets[position - where.first] for position in positions])
         places = [row[1] for row in rows]
         if places and places[-1] - places[0] > most_bytes - size:
-            # Messages are no longer than the journal from the first to the last: no more than those that fit
-            # are read, and one.
+            # Journal positions bound the sizes: read only the messages that can fit, plus one.
             fitting = bisect_right(places, places[0] + max(most_bytes - size, 0))
             if fitting < len(places):
                 stop = positions[fitting]
@@ -163,7 +162,7 @@ async def changed(call: Call) -> object:
         raise Refusal(400, f"more than {_MOST} entries")
     for name in {entry.queue for entry in asked.entries}:
         call.require(Action.READ, name)
-    # Creation times rise strictly, and this loop writes them: what was written is counted.
+    # Creation times rise strictly and are assigned on this loop: every message up to now is included below.
     safe_us = micros(call.now)
     left = _MOST_LOOKED_AT
     entries: list[dict[str, object]] = []
@@ -171,13 +170,14 @@ async def changed(call: Call) -> object:
         row, looked_at = _changed(call, entry, max(left, _LEAST_LOOKED_AT))
         left -= looked_at
         entries.append(row)
-    # A reader writes these down. Counted before they are durable, because the safe time vouches for them.
+    # Readers store these offsets, so they must be durable. They are read before the wait: safeTime promises
+    # that everything up to it is included.
     await call.durable()
     return {"safeTime": iso_ms(safe_us), "entries": entries}
 
 
 def _changed(call: Call, entry: ChangedEntry, most: int) -> tuple[dict[str, object], int]:
-    """The entry's answer, and how many partitions that took; beyond ``most`` the pass goes on by ``next``."""
+    """The entry's answer, and how many partitions were examined; beyond ``most``, ``next`` continues."""
     head: dict[str, object] = {"queue": entry.queue}
     queue = call.service.store.queues.get(entry.queue)
     if queue is None:

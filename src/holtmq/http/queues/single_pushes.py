@@ -1,8 +1,8 @@
-"""Pushes of one message each, from many connections: what arrives in one turn of the loop is stored as one.
+"""Pushes of one message each: those that arrive in one iteration of the event loop are committed together.
 
-Owns: the requests that wait for the end of this turn, and their answers. A commit costs as much as several
-of its messages, and its price is shared. Must not touch: how pushes are decided; each is still answered for
-itself, and one that is refused does not concern the others.
+Owns: the requests of this iteration, and their answers. A commit costs as much as several messages, so it is
+shared. Must not touch: how pushes are decided; each is answered separately, and a refused one does not affect
+the others.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from holtmq.journal.interface import Journal
 
 
 class SinglePushes:
-    """Those of this turn."""
+    """The single pushes of this loop iteration."""
 
     def __init__(self, service: PartitionedService, journal: Journal, clock: Callable[[], float]) -> None:
         self._service = service
@@ -26,7 +26,7 @@ class SinglePushes:
         self._items: list[PushItem] = []
 
     def add(self, exchange: Exchange, item: PushItem) -> None:
-        """Store this with the others, and answer it."""
+        """Store the item with the others at the end of this iteration, and answer it."""
         if not self._items:
             asyncio.get_running_loop().call_soon(self.store)
         self._exchanges.append(exchange)
@@ -42,7 +42,7 @@ class SinglePushes:
             try:
                 self._push(exchanges, items)
                 return
-            except Exception:  # nothing was stored: whose fault it is shows when each is pushed for itself
+            except Exception:  # nothing was stored: push each one separately to find the faulty one
                 pass
         for exchange, item in zip(exchanges, items, strict=True):
             try:

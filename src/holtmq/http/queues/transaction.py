@@ -1,7 +1,7 @@
-"""``POST /api/v1/transaction``: acks and pushes that happen together or not at all.
+"""``POST /api/v1/transaction``: acks, pushes, keyed rows and timers that happen together or not at all.
 
-Owns: reading these requests and the texts of what is wrong with them. Must not touch: the rules; a refused
-transaction is an answer (200, ``success: false``), not an error.
+Owns: reading these requests and the error texts. Must not touch: the rules; a refused transaction is an
+answer (200, ``success: false``), not an error.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ _read_transaction: Final = msgspec.json.Decoder(TransactionIn).decode
 
 
 class TransactionApi:
-    """See the module."""
+    """The handler for transactions."""
 
     def __init__(self, context: Context, work: WorkApi) -> None:
         self._service = context.service
@@ -160,7 +160,7 @@ class TransactionApi:
             if text in _ACK_TEXTS:
                 text = f"ACK operation failed: {text}"
             if isinstance(error, LeaseLost) and not leases_only:
-                text += "; transaction rolled back"  # what newer clients look for
+                text += "; transaction rolled back"  # newer clients search for this text
             exchange.answer(200, _failure(own_id, text))
             return
         parts = [self._result(index, asked, part, later, *which) for index, which in enumerate(order)]
@@ -234,17 +234,17 @@ _PUSHES: Final = (_Kind.PUSH, _Kind.WORK_PUSH, _Kind.DELAYED)
 
 
 class _Asked:
-    """A transaction's operations, kind by kind, and in which order they came."""
+    """A transaction's operations, grouped by kind, and their order in the request."""
 
     def __init__(self) -> None:
         self.items: list[PushItem] = []
-        self.delayed: list[tuple[PushItem, float]] = []  # and for how many seconds
+        self.delayed: list[tuple[PushItem, float]] = []  # with the delay in seconds
         self.acks: list[AckRequest] = []
         self.work_pushes: list[WorkPush] = []
         self.work_acks: list[WorkAck] = []
-        self.order: list[tuple[_Kind, int]] = []  # the kind, and its place among its kind
-        self.queues: set[str] = set()  # pushed to
-        self.partitions: set[str] = set()  # acked in
+        self.order: list[tuple[_Kind, int]] = []  # the kind, and the index in the list of that kind
+        self.queues: set[str] = set()  # names that are pushed to
+        self.partitions: set[str] = set()  # ids whose messages are acknowledged
 
     def push(self, item: PushItem, queue: WorkQueue | None, seconds: float) -> None:
         self.queues.add(item.queue)
@@ -271,7 +271,7 @@ class _Asked:
 def _operation_results(
     first: int, ops: Sequence[KeyOp], keyed: KeyDecision, timers: Sequence[dict[str, object]]
 ) -> list[str]:
-    """After the operations' own results, in the same flat numbering."""
+    """Results of keyed rows and timers, numbered on from the operations' results."""
     rows: list[dict[str, object]] = []
     for place, (op, result) in enumerate(zip(ops, keyed.results, strict=True)):
         rows.append({**result_out(place, op, result), "type": "kv", "opIndex": place})
@@ -299,7 +299,7 @@ def _failure(own_id: str, text: str) -> bytes:
 
 
 def _pushed_by(operation: OperationIn, subject: str | None) -> list[tuple[PushItem, float]]:
-    """What to push, and after how many seconds."""
+    """The items to push, each with its delay in seconds."""
     if operation.items is not None:
         return [(read_item(item, subject), delay_of(item.delay_seconds)) for item in operation.items]
     if operation.queue is None:

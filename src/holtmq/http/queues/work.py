@@ -1,7 +1,7 @@
-"""Work queues over HTTP: the same push, pop, ack and extend, for a name that is a work queue.
+"""Work queues over HTTP: push, pop, ack and extend for a name that is a work queue.
 
-Owns: the wire shapes of that. Must not touch: leases and queues; those are the ``TimedLeases``'s. A work
-queue has one place, so its "partition" is the queue itself; a consumer group has no meaning here.
+Owns: the wire form. Must not touch: leases and queues; ``TimedLeases`` does that. A work queue has no
+partitions, so its "partition" is the queue itself; consumer groups have no meaning here.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _FULL: Final = "the queue is full and refuses publishers"
 
 
 class WorkApi:
-    """See the module."""
+    """What the push, pop, ack and transaction handlers call for work queues."""
 
     def __init__(self, context: Context) -> None:
         self._broker = context.broker
@@ -52,7 +52,7 @@ class WorkApi:
         self._joint = CrossKindTransactions(context.broker, context.service, self._door)
 
     def find(self, name: str) -> WorkQueue | None:
-        """The work queue of a name that no partitioned queue has."""
+        """The work queue of this name, unless a partitioned queue has the name."""
         return None if name in self._queues else self._door.find(name)
 
     @staticmethod
@@ -61,7 +61,7 @@ class WorkApi:
         return partition_id.startswith(_PREFIX)
 
     def push(self, queue: WorkQueue, items: Sequence[tuple[int, PushItem]]) -> list[tuple[int, bytes]]:
-        """Publish items; (place, result element) of each."""
+        """Publish items; return (index, result element) of each."""
         self._tick()
         taken = self._door.push(queue, [(item.body.transaction_id, item.body.payload) for _, item in items])
         return [
@@ -70,24 +70,24 @@ class WorkApi:
         ]
 
     def later(self, queue: WorkQueue, item: PushItem, seconds: float) -> WorkPush:
-        """A push that waits for its time first, for ``transact``."""
+        """A delayed push, for ``transact``."""
         return WorkPush(queue, item.body.transaction_id, item.body.payload, int(seconds * 1000))
 
     def element(self, index: int, queue: WorkQueue, item: PushItem) -> bytes:
-        """The result element of a push that was taken."""
+        """The result element of an accepted push."""
         return _pushed(index, queue, item, accepted=True)
 
     def push_to_both(
         self, part: Part, items: Sequence[tuple[int, PushItem, WorkQueue]]
     ) -> list[tuple[int, bytes]]:
-        """Publish items, and push the part's to partitioned queues, or raise and do neither; (place, result
-        element) of the former."""
+        """Publish items and commit the part for partitioned queues, or raise and do neither. Returns (index,
+        result element) of each item."""
         pushes = [WorkPush(queue, item.body.transaction_id, item.body.payload) for _, item, queue in items]
         self.transact(part, pushes, ())
         return [(index, _pushed(index, queue, item, accepted=True)) for index, item, queue in items]
 
     def pop(self, exchange: Exchange, asked: "Parameters", queue: WorkQueue) -> None:
-        """Answer with what waits, or wait for it."""
+        """Answer with messages that are ready, or wait for some."""
         self._tick()
         lease_id = new_uuid()
         seconds = asked.lease_seconds or _LEASE_SECONDS
@@ -108,8 +108,8 @@ class WorkApi:
         def deliver(messages: list[WorkMessage]) -> None:
             timer.cancel()
             exchange.on_lost = None
-            # In a turn of their own: the queue is just now handing out to its consumers, and what it settles
-            # by that is not written down yet.
+            # In a later loop iteration: the queue is delivering to its consumers right now, and what that
+            # settles is not in the journal yet.
             loop.call_soon(answer, messages)
             loop.call_soon(self._door.withdraw, waiting)
 
@@ -129,7 +129,7 @@ class WorkApi:
         waiting = self._door.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
 
     def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
-        """Acknowledgments of work queues' messages, with their places; the same with their answers."""
+        """Settle messages of work queues; takes (index, ack) and returns (index, answer) of each."""
         self._tick()
         answers = [(index, self._settle(index, ack)) for index, ack in acks]
         self._door.write_down()
@@ -160,12 +160,12 @@ class WorkApi:
         )
 
     def queue_of(self, partition_id: str) -> WorkQueue | None:
-        """The work queue that a partition id of ours names."""
+        """The work queue of a partition id that we own; None when there is none."""
         number = partition_id[len(_PREFIX) :]
         return self._door.by_id(int(number)) if number.isascii() and number.isdigit() else None
 
     def queue_name(self, partition_id: str) -> str | None:
-        """The name of the queue, of either kind, that a partition id is of; None when there is none."""
+        """The name of the queue, of either kind, that a partition id belongs to; None when there is none."""
         if self.owns(partition_id):
             work = self.queue_of(partition_id)
             return None if work is None else work.name
@@ -175,20 +175,20 @@ class WorkApi:
 
     @staticmethod
     def partition_id(queue: WorkQueue) -> str:
-        """What ``queue_of`` reads."""
+        """The partition id of a work queue; ``queue_of`` is the reverse."""
         return f"{_PREFIX}{queue.id}"
 
     def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
-        """A transaction that names work queues; raises the first refusal, and then nothing has happened."""
+        """Run a transaction that names work queues; raises the first refusal, and then nothing changed."""
         self._tick()
         self._joint.transact(part, pushes, acks)
 
     def queue_of_lease(self, lease_id: str) -> str | None:
-        """The name of the work queue that a lease of this door holds something of."""
+        """The name of the work queue whose messages a lease holds; None when it is not a lease of ours."""
         return self._door.queue_of_lease(lease_id)
 
     def extend(self, lease_id: str, seconds: float | None) -> float | None:
-        """Renew a lease of this door; when it ends, or None when it is not one."""
+        """Renew a lease; return when it expires, or None when it is not a lease of ours."""
         self._tick()
         return self._door.extend(lease_id, seconds or _LEASE_SECONDS)
 
