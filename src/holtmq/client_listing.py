@@ -1,7 +1,7 @@
 """The AMQP listener's connections, as rows for the HTTP side.
 
-Owns: converting live connections to rows. Must not touch: what either listener does with them. It lies next
-to the node because only the node knows both.
+Owns: converting live connections to rows. Must not touch: what either listener does with them. It is not in
+``amqp`` or ``http``, which do not import each other; the node connects them.
 """
 
 from collections.abc import Iterator

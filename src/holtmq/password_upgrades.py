@@ -1,6 +1,6 @@
 """Rehashes a password when its user logs in, if the stored hash is imported or has outdated parameters.
 
-Owns: the running argon2 tasks. Must not touch: logins, which do not wait for it. It lies next to the node
+Owns: the running argon2 tasks. Must not touch: logins, which do not wait for it. It is at the node's level
 because only the node knows both logins and the broker.
 """
 

@@ -130,7 +130,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """What every listener with a TLS port has."""
+    """The TLS settings of a listener."""
 
     tls_cert: Annotated[
         Path | None, About("Certificate chain (PEM). Setting it opens the TLS port.", values.OPTIONAL_PATH)

@@ -2,7 +2,7 @@
 
 Owns: the decision (delete, compact, leave) for each segment before a checkpoint, and the rewrite.
 Must not touch: the tail after the checkpoint, and positions: a live record never changes its position.
-If the state refers to a record that the log does not hold, the two contradict: then nothing is reclaimed.
+If the state refers to a record that the log does not hold, the two contradict, and reclaiming stops.
 """
 
 from __future__ import annotations

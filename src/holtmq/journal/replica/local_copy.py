@@ -111,9 +111,7 @@ class LocalCopy:
 
     def _remove_others(self, segments: set[int], checkpoints: set[int]) -> None:
         for name in self._disk.list():
-            if (
-                name == MANIFEST
-            ):  # it describes a folder without replica; here PostgreSQL says what must exist
+            if name == MANIFEST:  # for folders without a replica; here PostgreSQL says what must exist
                 self._disk.remove(name)
             base, position = base_of(name), position_of(name)
             if (base is not None and base not in segments) or (

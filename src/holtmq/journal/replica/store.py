@@ -248,7 +248,7 @@ class LogStore:
         return Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
 
     def upload(self, epoch: int, part: Part, pieces: Iterable[bytes], at: int = 0) -> int:
-        """Store a file as a part that is not ready; return its number. ``at``: position of the first piece."""
+        """Store a file as a part that is not ready; return its number. ``at``: the first position."""
         with self.session.connection() as connection:
             with connection.transaction():
                 number = self.new_part(connection, part, epoch, ready=False)
