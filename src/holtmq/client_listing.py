@@ -1,7 +1,7 @@
-"""The AMQP listener's connections, told to the HTTP side.
+"""The AMQP listener's connections, as rows for the HTTP side.
 
-Owns: the reading of live connections into rows. Must not touch: what either front door does with them. It
-stands beside the node, the one place that knows both.
+Owns: converting live connections to rows. Must not touch: what either listener does with them. It is not in
+``amqp`` or ``http``, which do not import each other; the node connects them.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class AmqpClients:
         self._server = server
 
     def connections(self, vhost: str | None = None) -> Iterator[ConnectionRow]:
-        """Clients that are through the handshake."""
+        """Clients that have completed the handshake."""
         return map(_connection_row, self._running(vhost))
 
     def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
@@ -47,7 +47,7 @@ class AmqpClients:
         return len(running), sum(len(protocol.connection.channels) for protocol in running)
 
     def close(self, name: str, reason: str) -> bool:
-        """Send the client of this name away; False when there is none."""
+        """Close the connection of this name; False when there is none."""
         for protocol in self._running():
             if _name(protocol) == name:
                 protocol.connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, reason))

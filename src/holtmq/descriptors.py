@@ -1,7 +1,7 @@
-"""How many sockets the process can afford.
+"""How many client sockets the process may have open.
 
-Owns: the limit of open files, and what of it is left for clients. Must not touch: sockets. Each is a file to
-the system; a journal that cannot open its next segment because clients hold them all would have to stop.
+Owns: the limit of open files, and the share of it that clients may use. Must not touch: sockets. Each socket
+counts as an open file; if clients used them all, the journal could not open its next segment and would stop.
 """
 
 import resource
@@ -9,11 +9,11 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-_RESERVED: Final = 64  # listeners, the journal's segments and checkpoints, libraries, a look-up now and then
+_RESERVED: Final = 64  # listeners, the journal's segments and checkpoints, libraries, name lookups
 
 
 def raise_limit() -> None:
-    """Take all that the system grants; shells usually start programs with less."""
+    """Raise the soft limit to the hard limit; shells usually start programs with less."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

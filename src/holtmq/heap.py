@@ -1,6 +1,6 @@
-"""How the C library keeps memory that was freed, for a process that reads and writes large buffers.
+"""Makes the C library keep freed memory, for a process that reads and writes large buffers.
 
-Owns: two settings of the allocator. Must not touch: anything else. Where there is no glibc nothing happens.
+Owns: two settings of the allocator. Must not touch: anything else. Without glibc it does nothing.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ _MAPPED_FROM: Final = 32 << 20  # the most that glibc allows
 def keep_freed_memory() -> None:
     """Let the allocator keep up to 64 MiB for the next buffers.
 
-    By default it returns each large buffer to the system and gets a new one, page by page, for the next: with
-    bodies of 64 KiB a quarter of the time of the core went there (35 against 27 µs a message).
+    By default it returns each large buffer to the system and maps a new one, page by page, for the next. With
+    bodies of 64 KiB that was a quarter of the time per message (35 instead of 27 µs).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

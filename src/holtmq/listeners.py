@@ -1,8 +1,8 @@
 """The node's listeners: which ports are open, with which certificates.
 
-Owns: TLS contexts, the opening of ports as configured, the reload of certificates. Must not touch: what is
-said on a connection. Certificates are loaded into the context that listeners already use: open connections
-keep what they have, the next ones get the new.
+Owns: TLS contexts, opening ports as configured, reloading certificates. Must not touch: what is sent on a
+connection. Certificates are loaded into the context that listeners already use: open connections keep the
+old certificate, new connections get the new one.
 """
 
 import logging
@@ -20,18 +20,18 @@ _SCHEMES: Final = {"amqp": "amqp", "amqp/ssl": "amqps", "http": "http", "https":
 
 
 class Listeners:
-    """What is open, in the order of opening."""
+    """The node's open listeners."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._contexts: dict[str, tuple[Tls, ssl.SSLContext]] = {}
         self._amqp: AmqpServer | None = None
         self._http: HttpServer | None = None
-        # By protocol, as in ``Listener``. A port that is here before it is opened was chosen by the standby.
+        # By protocol, as in ``Listener``. A port set before the listener opens was chosen by the standby.
         self.ports: dict[str, int] = {}
 
     async def open_amqp(self, server: AmqpServer) -> None:
-        """Take AMQP clients."""
+        """Start listening for AMQP clients."""
         self._amqp = server
         config = self._config.amqp
         if config.plain:
@@ -42,7 +42,7 @@ class Listeners:
             self.ports["amqp/ssl"] = await server.listen(config.host, port, tls)
 
     async def open_http(self, server: HttpServer) -> None:
-        """Take HTTP clients."""
+        """Start listening for HTTP clients."""
         self._http = server
         config = self._config.http
         if config.plain:
@@ -58,7 +58,7 @@ class Listeners:
         return context
 
     def all(self) -> list[Listener]:
-        """Every address that takes clients."""
+        """Every address that accepts clients."""
         found = []
         if self._amqp is not None:
             found += [
@@ -79,13 +79,13 @@ class Listeners:
         return ports
 
     def reload(self) -> None:
-        """Read the certificates again; those that cannot be read leave the old ones in use."""
+        """Read the certificates again; if one cannot be read, the old one stays in use."""
         if not self._contexts:
             log.info("nothing to reload: no listener has a certificate", extra={})
         for section, (config, context) in self._contexts.items():
             where = {"listener": section, "certificate": str(config.tls_cert)}
             try:
-                tls_context(config)  # a file that is half written must not half replace what works
+                tls_context(config)  # try it first: a half-written file must not replace a working one
                 _load(context, config)
             except (OSError, ssl.SSLError) as error:
                 log.error("certificate not reloaded", extra={**where, "reason": str(error)})
@@ -94,7 +94,7 @@ class Listeners:
 
 
 def tls_context(config: Tls) -> ssl.SSLContext:
-    """A server's context as configured; raises OSError for files that cannot be used."""
+    """The configured TLS context of a server; OSError for files that cannot be used."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load(context, config)
     context.verify_mode = {
@@ -113,5 +113,5 @@ def _load(context: ssl.SSLContext, config: Tls) -> None:
 
 
 def url(scheme: str, host: str, port: int) -> str:
-    """An address as people write it."""
+    """An address as a URL, IPv6 in brackets."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,8 +1,8 @@
-"""How the program's log entries look: key=value text for people, or one JSON object a line.
+"""The format of log entries: key=value text for people, or one JSON object per line.
 
 Owns: the formatters and the one place that installs them.
-Must not touch: what is logged. An entry is a constant text with its fields in ``extra``; payloads and
-secrets do not belong there, and what looks like one is masked or cut here all the same.
+Must not touch: what is logged. An entry is a constant text with its fields in ``extra``. Payloads and
+secrets do not belong there; fields that look like one are still masked or cut here.
 """
 
 import json
@@ -35,7 +35,7 @@ def configure(log: Log, stream: TextIO | None = None) -> logging.Handler:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(log.level.upper())
-    logging.captureWarnings(True)  # or a library's warning would be the one line that is not structured
+    logging.captureWarnings(True)  # otherwise a library's warning would be a line without structure
     return handler
 
 
@@ -54,7 +54,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the entry's fields, and error."""
+    """One JSON object per line: time, level, logger, message, the entry's fields, and error."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line of JSON."""
@@ -97,7 +97,7 @@ def _safe(name: str, value: object) -> Field:
 def _text(value: Field) -> str:
     if isinstance(value, bool) or value is None or not isinstance(value, str):
         return json.dumps(value)
-    # Quoted when ambiguous, so that a client's name cannot forge another field or another line.
+    # Quoted when ambiguous, so that a client's name cannot forge a field or a line.
     plain = value.isprintable() and value and not any(c in value for c in " =\"'\\")
     return value if plain else json.dumps(value, ensure_ascii=False)
 

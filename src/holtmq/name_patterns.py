@@ -1,9 +1,9 @@
-"""Regular expressions over names: of permissions, policies and searches.
+"""Regular expressions over names, for permissions, policies and searches.
 
-Owns: the engine and the refusals. Must not touch: what the names are of. The engine is RE2, whose time grows
-linearly with the name: Python's own tries every way to match, and ``^(a+)+$`` on a name of 30 letters would
-stop the broker for minutes. RE2 has no lookaround and no backreferences; RabbitMQ (PCRE) has both, so a
-refusal names the construct.
+Owns: the engine and the errors. Must not touch: what the names stand for. The engine is RE2, whose time is
+linear in the length of the name; Python's ``re`` backtracks, and ``^(a+)+$`` on a name of 30 letters would
+block the broker for minutes. RE2 has no lookaround and no backreferences; RabbitMQ (PCRE) has both, so the
+error names the construct.
 """
 
 import re
@@ -14,14 +14,14 @@ import re2
 
 LONGEST: Final = 4096
 _OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False  # a refusal is the caller's to tell
+_OPTIONS.log_errors = False  # the caller reports the error
 _DOT_MATCHES_ALL: Final = re2.Options()
 _DOT_MATCHES_ALL.log_errors = False
 _DOT_MATCHES_ALL.dot_nl = True
 
 _NOTHING: Final = r"[^\x{0}-\x{10FFFF}]"
 
-# What PCRE has and RE2 has not: how RE2 quotes it, and its name.
+# Constructs that PCRE has and RE2 does not: how RE2 quotes each, and its name.
 _CONSTRUCTS: Final = (
     ("(?=", "a lookahead, (?=...)"),
     ("(?!", "a negative lookahead, (?!...)"),
@@ -39,7 +39,7 @@ _POSSESSIVE: Final = re.compile(r"bad repetition operator: [*+?]\+")
 
 
 class BadPattern(ValueError):
-    """A text is not a regular expression that can be used; the message says why."""
+    """The text is not a usable regular expression; the message says why."""
 
 
 class NamePattern:
@@ -60,7 +60,7 @@ class NamePattern:
         return self._found.Match(name.encode("utf-8", "surrogatepass")) is not None
 
     def covers(self, name: str) -> bool:
-        """Whether the whole name matches; a dot is any character, also the end of a line."""
+        """Whether the whole name matches; a dot matches any character, also a newline."""
         return self._whole.Match(name.encode("utf-8", "surrogatepass")) is not None
 
     def __eq__(self, other: object) -> bool:
@@ -86,8 +86,8 @@ def compile_pattern(pattern: str) -> NamePattern:
 
 
 def compile_stored(pattern: str) -> NamePattern:
-    """The same for a pattern that is in force already, perhaps since a version with another engine: one that
-    cannot be compiled stays as it is and matches nothing."""
+    """The same for a stored pattern, which an older version with another engine may have accepted: if it
+    cannot be compiled, it is kept and matches nothing."""
     try:
         return compile_pattern(pattern)
     except BadPattern:
@@ -114,7 +114,7 @@ def _reason(pattern: str, error: Exception) -> str:
 
 
 def _construct(text: str) -> str:
-    """What RE2 does not have, in words; empty when the pattern is wrong in another way."""
+    """The name of the unsupported construct; empty when the pattern is wrong in another way."""
     quoted = _QUOTED.match(text)
     if quoted is None:
         return "a possessive repetition (*+, ++ or ?+)" if _POSSESSIVE.match(text) else ""

@@ -1,6 +1,6 @@
-"""A node: journal, broker and listeners, from start to a graceful stop.
+"""A node: journal, broker and listeners, from start to graceful stop.
 
-Owns: the order of starting and stopping, the turn of the event loop, the clock, alarms, checkpoints.
+Owns: the order of starting and stopping, the work of each event loop turn, the clock, alarms, checkpoints.
 Must not touch: rules and protocols.
 """
 
@@ -59,16 +59,16 @@ from holtmq.replica_life import ReplicaLife
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
-_CLEANUP_FIRST_MS: Final = 300_000  # after a start; a node that is often restarted cleans up, too
+_CLEANUP_FIRST_MS: Final = 300_000  # after a start: short, so that a node that restarts often cleans up too
 _CLEANUP_STEP_MS: Final = 100
 _RETENTION_STEP_MS: Final = 20
 _LOW_ON_DISK: Final = "low on disk"
 _LONG_REPLAY: Final = 20_000  # records: about 50 ms of a start
 _SCRUB_PAUSE_SECONDS: Final = 300.0
-_FILLED_UP: Final = 1024  # the log grows by a few bytes for a checkpoint of its own position
+_FILLED_UP: Final = 1024  # a checkpoint may append a few bytes, to get a position of its own
 _DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
-_RELIEF_SECONDS: Final = 10.0  # between checkpoints that only look for room on the disk
-# argon2 of "guest", made once: the password is public, and hashing it anew would only slow the first start.
+_RELIEF_SECONDS: Final = 10.0  # between checkpoints that are only made to free disk space
+# argon2 of "guest", precomputed: the password is public, and hashing it would only slow the first start.
 GUEST_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$bdbnZKvwT/Zr7Nxwo9xflg$lpcXFLNyvAgs8eXRYDlhylMwWtAaiKo/a63BfxlsmPs"
 )
@@ -83,7 +83,7 @@ class Node:
         self.config = config
         self.clock = clock
         self.listeners = Listeners(config)
-        self.disk = disk  # where the journal lives, if not in the folder of the configuration
+        self.disk = disk  # where the journal is, if not in the configured folder
         self.journal: Journal
         self.broker: Broker
         self.partitioned: PartitionedService
@@ -104,17 +104,15 @@ class Node:
         self._housekeeper: asyncio.Task[None] | None = None
         self._scrubber: asyncio.Task[None] | None = None
         self._stalled = False
-        self._relieved_end = -1  # where the log ended when it was last shortened for room
+        self._relieved_end = -1  # no checkpoint for disk space until the log has grown past this
         self._handover: asyncio.Task[None] | None = None
         self._cut_off = False  # from PostgreSQL
         self._retained_ms = 0  # when retention last ran
         self._retention_planned = False
-        self._relieved_at = -math.inf  # when a checkpoint last looked for room
+        self._relieved_at = -math.inf  # when a checkpoint was last made to free disk space
         self._stopping = False
         self.replica: ReplicaLife | None = None
-        self.ended = asyncio.Event()  # this node has no more to do: it lost the log, or handed it over
-
-    # -- starting and stopping -------------------------------------------------------------------
+        self.ended = asyncio.Event()  # this node must stop: it lost the log, or handed it over
 
     async def start(self) -> None:
         """Recover, then listen."""
@@ -170,7 +168,7 @@ class Node:
         if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
         if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
-            # A process that dies again and again before a checkpoint is due must not replay more each time.
+            # A process that keeps crashing before a checkpoint is due must not replay more each time.
             self.checkpoint()
         start_checks.warn(self.config, self.broker)
         log.info(
@@ -202,7 +200,7 @@ class Node:
             try:
                 self.recovered_records = recover(self.broker, recovery, self.partitioned.store)
             except BaseException:
-                self.journal.close()  # nothing was appended: it only gives up the folder
+                self.journal.close()  # nothing was appended: this only unlocks the folder
                 raise
             if recovery.torn is not None:
                 log.warning(
@@ -283,12 +281,12 @@ class Node:
         )
 
     def stop_waiting(self) -> None:
-        """``start`` shall not wait for the log any longer: it raises StoppedWaiting."""
+        """Make ``start`` stop waiting for the log; it raises StoppedWaiting."""
         if self.replica is not None:
             self.replica.stop_waiting()
 
     async def stop(self, grace: float = 3.0) -> None:
-        """Stop taking, flush, sync, close. Clients have ``grace`` seconds to answer the goodbye."""
+        """Stop accepting, flush, sync, close. Clients have ``grace`` seconds to answer the close."""
         if self._stopping:
             return
         self._stopping = True
@@ -305,24 +303,22 @@ class Node:
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})
 
-    # -- the turn --------------------------------------------------------------------------------
-
     def refresh_clock(self) -> None:
-        """Read the clock, once per piece of work."""
+        """Set the broker's time from the clock."""
         self.broker.flow.now_ms = int(self.clock() * 1000)
 
     def wake(self) -> None:
-        """Something happened: finish it when this round of sockets has been read."""
+        """Schedule a turn, after the sockets of this loop iteration have been read."""
         if not self._pulse_due:
             self._pulse_due = True
             self._loop.call_soon(self._pulse)
 
     def _pulse(self) -> None:
         self._pulse_due = False
-        self.refresh_clock()  # what woke us need not have read it
+        self.refresh_clock()  # the caller of ``wake`` may not have done so
         try:
             self.broker.flow.turn()
-        finally:  # one half's trouble must not leave the other waiting for ever: it has asked for this turn
+        finally:  # an error in one half must not cost the other half the turn it has asked for
             try:
                 self.amqp.flush()
                 self.partitioned.turn(self.clock())
@@ -335,15 +331,15 @@ class Node:
         self._loop.call_soon(self._commit, hand_over)
 
     def _commit(self, hand_over: Callable[[], None]) -> None:
-        """The journal hands over a group: with what was settled in this round, or a publish that came
-        after an ack on the same connection could be confirmed while the ack is lost to a crash."""
+        """Hand the journal's group to its writer, after a turn that appends the acks of this iteration.
+        Otherwise a publish could be confirmed while an earlier ack of its connection is lost to a crash."""
         try:
             self.broker.flow.turn()
         finally:
             hand_over()
 
     def tick(self) -> None:
-        """Do what the clock says is due."""
+        """Run the timers that are due."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -378,8 +374,6 @@ class Node:
         self.broker.flow.at(math.ceil(at * 1000), action)
         self.wake()
 
-    # -- housekeeping ----------------------------------------------------------------------------
-
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
@@ -389,10 +383,10 @@ class Node:
             self.check_alarms()
             self.checkpoint_if_due()
             due = self.broker.flow.timers.next_due()
-            if due is not None and due <= self.clock():  # the clock was set forward: no timer knows
+            if due is not None and due <= self.clock():  # the clock was set forward; loop timers ignore that
                 self.tick()
             if self.journal.failed is None:
-                self.partitioned.drain_spool(self.clock())  # what a full queue or a restart left there
+                self.partitioned.drain_spool(self.clock())  # messages left by a full queue or a restart
                 for _ in self.partitioned.staging.finish(self.clock()):
                     await asyncio.sleep(0)
 
@@ -402,10 +396,10 @@ class Node:
         self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
-        """End when the log has another owner, or is asked for."""
+        """End the node when another node owns the log; hand the log over when that is requested."""
         trouble = replica.trouble()
         if bool(trouble) != self._cut_off:
-            # Clients shall look elsewhere: another node may own the log by now. Nobody here can know.
+            # Clients should try another node: it may own the log by now, which this node cannot find out.
             self._cut_off = bool(trouble)
             log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
             self.amqp.refuse(trouble)
@@ -417,19 +411,19 @@ class Node:
             self._handover = asyncio.create_task(self._hand_over(), name="handover")
 
     async def _hand_over(self) -> None:
-        """Let consumers finish and confirm all that was read, so that clients need to send nothing twice."""
+        """Let consumers finish and confirm all publishes received, so that clients need not resend any."""
         await self.amqp.drain(_DRAIN_SECONDS)
         await self.settle()
         self.amqp.flush()
         self.ended.set()
 
     def checkpoint_if_due(self) -> None:
-        """Shorten the journal when it has grown, and when the disk needs the room of what is settled:
-        publishers wait meanwhile, so it would not grow any more."""
+        """Checkpoint when the journal has grown, or when the disk is low and acked messages can be freed:
+        publishers are blocked then, so the journal would not grow enough by itself."""
         journal, now = self.journal, self._loop.time()
         grown = journal.bytes_since_checkpoint
         relief = self.amqp.alarm == _LOW_ON_DISK and now - self._relieved_at >= _RELIEF_SECONDS
-        # Once more without growth: what was settled before the last checkpoint is kept for the one before it.
+        # One more without growth: the last checkpoint still kept what the checkpoint before it needs.
         again = relief and journal.end > self._relieved_end
         if journal.failed is None and (grown >= self.config.journal.checkpoint_bytes or again):
             if relief:
@@ -438,19 +432,19 @@ class Node:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Write the whole state, so that a restart reads that and not all that led to it."""
+        """Write the whole state, so that a restart reads it and not the whole log."""
         self.broker.flow.turn()
         self.partitioned.staging.drop_orphans(self.clock())
         self.journal.checkpoint(*snapshot(self.broker, self.partitioned.store))
 
     async def _keep_scrubbing(self) -> None:
-        """Read what is stored, slowly, again and again."""
+        """Verify the stored files, slowly, again and again."""
         while True:
             await asyncio.sleep(_SCRUB_PAUSE_SECONDS)
             await self.scrub_once(self.config.journal.scrub_bytes_per_second)
 
     async def scrub_once(self, bytes_per_second: float = math.inf) -> int:
-        """Verify everything that is not being written; how much of it is damaged."""
+        """Verify all files except the one being written; return the number of damaged places."""
         found = 0
         steps = scrub(OsDisk(self.config.data.dir), self.journal.last_segment)
         while (step := await asyncio.to_thread(next, steps, None)) is not None:
@@ -460,7 +454,7 @@ class Node:
             found += 1
             log.error("damage found", extra={"file": step.name, "at": step.position, "reason": step.reason})
             if step.name.endswith(CHECKPOINT_SUFFIX):
-                self.checkpoint()  # a whole one in its place
+                self.checkpoint()  # replaces the damaged one
             else:
                 self.partitioned.store.note_rot(step.error())
                 self.broker.note_rot(step.error())
@@ -475,14 +469,14 @@ class Node:
         self.broker.flow.at(int(self.clock() * 1000) + wait_ms, self._retain)
 
     def _retain(self) -> None:
-        """Let partitioned queues forget what is too old; planned again while any queue does that."""
+        """Drop messages of partitioned queues that are too old."""
         self._retention_planned = False
         if self.journal.failed is not None:
             return
         now_ms = self.broker.flow.now_ms
         due = now_ms - self._retained_ms >= self.config.queue.retention_interval_ms
         if self.partitioned.retain(self.clock(), retention=due):
-            # A step is bounded, what is too old may be more: the run goes on until a step finds nothing.
+            # Each step is bounded: repeat until a step finds nothing more to drop.
             self._plan_retention(_RETENTION_STEP_MS)
         elif due:
             self._retained_ms = now_ms
@@ -492,11 +486,11 @@ class Node:
         self.broker.flow.at(int(self.clock() * 1000) + wait_ms, self._drop_idle)
 
     def _drop_idle(self) -> None:
-        """Delete empty partitions that nobody used for days: a pass in steps, then a pause."""
+        """Delete empty partitions that were unused for days: a pass in steps, then a pause."""
         if self.journal.failed is None:
             days = self.config.queue.partition_cleanup_days
             more = self.partitioned.drop_idle(self.clock(), days)
-            # A day more or less in a month is nobody's concern; a day's limit is looked at hourly.
+            # The pause is an hour per configured day: a limit of one day is checked hourly.
             self._plan_cleanup(_CLEANUP_STEP_MS if more else days * 3_600_000)
             self.wake()
 
@@ -505,7 +499,7 @@ class Node:
         stalled = bool(self.journal.stalled)
         if self._stalled and not stalled:
             for queue in self.broker.queues_by_id.values():
-                self.broker.flow.touch(queue)  # consumers got nothing meanwhile
+                self.broker.flow.touch(queue)  # nothing was delivered to consumers meanwhile
             self.partitioned.line.wake_all()
         self._stalled = stalled
         reason = self._alarm()
@@ -524,14 +518,14 @@ class Node:
             return _LOW_ON_DISK
         if not self.config.data.memory and self.disk is None and limits.disk_free_min_bytes:
             disk = os.statvfs(self.config.data.dir)
-            # With room for the next segment and the one behind it: acks and a checkpoint still have to fit.
+            # Keep room for two more segments: acks and a checkpoint still have to fit.
             wanted = limits.disk_free_min_bytes + 2 * self.config.journal.segment_bytes
             if disk.f_bavail * disk.f_frsize < wanted:
                 return _LOW_ON_DISK
         return ""
 
     def health(self) -> tuple[bool, str]:
-        """Whether the node can take messages, and why not."""
+        """Whether the node can accept messages, and if not, why."""
         if self.journal.failed is not None:
             return False, str(self.journal.failed)
         if self.journal.stalled:
@@ -559,7 +553,7 @@ def _log_damage(row: Damaged) -> None:
 
 
 def put_defaults(broker: Broker) -> None:
-    """What a new node begins with: vhost ``/``, and ``guest`` with every right in it."""
+    """Create what a new node starts with: vhost ``/``, and user ``guest`` with full access to it."""
     broker.put_vhost(DEFAULT_VHOST)
     broker.put_user(User(DEFAULT_USER, GUEST_HASH, (ADMINISTRATOR,)))
     broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
@@ -575,17 +569,17 @@ def _partitioned(journal: Journal, config: Config) -> PartitionedService:
 
 
 def serve(config: Config) -> int:
-    """Run a node until SIGTERM or SIGINT; the process's exit status."""
+    """Run a node until SIGTERM or SIGINT; return the process's exit status."""
     import gc
 
     import uvloop
 
     raise_limit()
     keep_freed_memory()
-    # The writer thread needs the interpreter for a moment after each sync; 5 ms would be its wait under load.
+    # The writer thread needs the GIL briefly after each sync; with the default it would wait 5 ms under load.
     sys.setswitchinterval(0.0005)
-    # What exists now stays; messages and leases are not tracked at all (decision 0009). The default threshold
-    # of 700 allocations would walk the young objects of every few socket reads.
+    # What exists now lives as long as the process; messages and leases are not tracked at all (decision
+    # 0009). The default threshold of 700 allocations would run the collector every few socket reads.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -611,7 +605,7 @@ async def _serve(config: Config) -> int:
     except StoppedWaiting:
         log.info("stopped", extra={})
         return 0
-    except (JournalError, OSError) as error:  # also of TLS: a certificate that cannot be read
+    except (JournalError, OSError) as error:  # also a TLS certificate that cannot be read
         log.error("cannot start", extra={"reason": str(error)})
         stopped.cancel()
         return 1

@@ -1,7 +1,7 @@
-"""Passwords hashed elsewhere, or by older rules, are hashed anew when their user logs in.
+"""Rehashes a password when its user logs in, if the stored hash is imported or has outdated parameters.
 
-Owns: the runs of argon2 that are under way. Must not touch: logins, which do not wait for it. It stands
-beside the node, the one place that knows logins and the broker.
+Owns: the running argon2 tasks. Must not touch: logins, which do not wait for it. It is at the node's level
+because only the node knows both logins and the broker.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class PasswordUpgrades:
-    """Waits for right passwords with outdated hashes."""
+    """Rehashes correct passwords whose hash is outdated."""
 
     def __init__(self, broker: Broker, verified: VerifiedCredentials) -> None:
         self._broker = broker
@@ -37,13 +37,13 @@ class PasswordUpgrades:
         fresh = await asyncio.to_thread(passwords.hash_password, password)
         user = self._broker.users.user(name)
         if user is None or user.password_hash != outdated or self._broker.journal.failed is not None:
-            return  # it was changed meanwhile, or cannot be written: the next login tries again
+            return  # the user was changed meanwhile, or the journal failed; the next login tries again
         self._broker.put_user(msgspec.structs.replace(user, password_hash=fresh))
         self._verified.remember(name, password, fresh)
         log.info("password hashed anew", extra={"user": name})
 
     async def stop(self) -> None:
-        """Let go of what is under way."""
+        """Cancel the running tasks."""
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)

@@ -1,7 +1,7 @@
-"""A node's life with a replica: standby first, then owner of the log.
+"""A node with a replica: standby first, then owner of the log.
 
-Owns: the standby's listeners, the thread that folds, the words about ownership. Must not touch: the rules;
-the node builds the broker that is folded into.
+Owns: the standby's listeners, the thread that replays the log, the log texts about ownership. Must not touch:
+the rules; the node builds the broker that the log is replayed into.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _EXTRA: Final = "pip install 'holtmq[postgres]'"
 
 
 class ReplicaLife:
-    """Made by a node that has ``journal.replica``; ``own`` comes first."""
+    """Created by a node that has ``journal.replica``; call ``own`` first."""
 
     def __init__(self, config: Config, options: JournalOptions, disk: Disk | None, defer: Defer) -> None:
         self.view = ReplicaView()
-        self.name = config.journal.replica_node  # of this node, among those of its log
+        self.name = config.journal.replica_node  # of this node, among the nodes of its log
         self.ports: dict[str, int] = {}
         self._config = config
         self._options = options
@@ -49,9 +49,9 @@ class ReplicaLife:
         self._waits = True
 
     async def own(self, build: Callable[[Journal], Fold], tls_context: TlsContext) -> Fold:
-        """Stand by and fold what the owner writes; returns when this node owns the log.
+        """Stand by and replay what the owner writes; return when this node owns the log.
 
-        ``build`` makes an empty broker on a journal. It is called again when the copy has to begin again.
+        ``build`` creates an empty broker on a journal. It is called again when the copy has to start over.
         """
         config = self._config
         listeners = StandbyListeners(self.view, self.name, time.monotonic())
@@ -106,19 +106,19 @@ class ReplicaLife:
         return self._opening
 
     def stop_waiting(self) -> None:
-        """``own`` raises StoppedWaiting soon."""
+        """Make ``own`` raise StoppedWaiting."""
         self._waits = False
         if self._opening is not None:
             self._opening.stop()
 
     @property
     def is_asked_for(self) -> str:
-        """The node that shall have the log, if it is not this one."""
+        """The node that was asked to take over the log, if it is not this one; else empty."""
         successor = self.view.successor
         return successor if successor != self.name else ""
 
     def trouble(self) -> str:
-        """Why nothing can be confirmed now; empty: it can."""
+        """Why nothing can be confirmed now; empty when it can."""
         silent = time.monotonic() - self.view.answered_at
         if silent <= self._config.journal.takeover_after:
             return ""

@@ -1,7 +1,7 @@
-"""A node before it owns the log: its listeners refuse clients with a reason and answer for its health.
+"""A node before it owns the log: its listeners refuse clients with a reason and answer health checks.
 
-Owns: those listeners and the words. Must not touch: the broker's state, and the decision to take over, which
-is the journal's.
+Owns: those listeners and the reasons. Must not touch: the broker's state, and the decision to take over,
+which the journal makes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TlsContext = Callable[[Tls], ssl.SSLContext]
 
 
 class StandbyListeners:
-    """Hold the ports of the real listeners, so that their numbers stay the same after a takeover."""
+    """Listens on the ports of the real listeners, so that they stay the same after a takeover."""
 
     def __init__(self, view: ReplicaView, node: str, started: float) -> None:
         self.view = view
@@ -32,7 +32,7 @@ class StandbyListeners:
         self.ports: dict[str, int] = {}
 
     async def open(self, amqp: Amqp, http: Http, tls_context: TlsContext) -> None:
-        """Listen wherever the node will listen later."""
+        """Listen on every address on which the node will listen as owner."""
         if amqp.plain:
             self.ports["amqp"] = await self._refuse(amqp.host, amqp.port, None)
         if amqp.tls_cert is not None:

@@ -1,4 +1,4 @@
-"""What an operator should know when a node starts: doors that are open wide, patterns that mean nothing.
+"""Warnings for the operator when a node starts: insecure settings, and patterns that match nothing.
 
 Owns: the warnings, and the data folder's mode. Must not touch: what the node does about them (it starts).
 """
@@ -22,7 +22,7 @@ _LEAST_SECRET: Final = 32  # bytes of a key for HS256, by RFC 7518
 
 
 def warn(config: Config, broker: Broker) -> None:
-    """Say what is open, and what has no effect."""
+    """Log a warning for each insecure setting and each pattern that cannot be used."""
     _warn_of_doors(config, broker)
     _warn_of_patterns(broker)
 
@@ -43,7 +43,7 @@ def _warn_of_doors(config: Config, broker: Broker) -> None:
 
 
 def _warn_of_patterns(broker: Broker) -> None:
-    """What older versions stored may not be usable any more, and then matches nothing."""
+    """A pattern stored by an older version may not be usable any more; it then matches nothing."""
     stored = [
         (f"policy '{policy.name}' in vhost '{vhost}'", policy.pattern.pattern)
         for book in (broker.policies, broker.operator_policies)
@@ -62,7 +62,7 @@ def _warn_of_patterns(broker: Broker) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder, or the one that is there, this user's alone: what is in it needs no password."""
+    """Create the folder, and close it to other users: reading the files in it takes no password."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:

@@ -1,7 +1,7 @@
 """The ``holt`` command.
 
-Owns: the list of verbs and where each one lives. A verb's module is imported when the verb is used, so
-that ``holt serve`` does not pay for the others.
+Owns: the list of verbs and the module of each. A verb's module is imported when the verb is used, so that
+``holt serve`` does not load the others.
 """
 
 import importlib
@@ -36,11 +36,11 @@ class LazyVerbs(click.Group):
     """A group whose commands are imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order in which a newcomer meets them."""
+        """The verbs, in the order in which a new user needs them."""
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the verb; None when there is none of that name."""
+        """Import and return the verb; None when no verb has that name."""
         if cmd_name not in _VERBS:
             return None
         module, _, attribute = _VERBS[cmd_name].partition(":")

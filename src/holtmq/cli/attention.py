@@ -1,4 +1,4 @@
-"""``holt stuck``: what needs attention, since when, and who holds it. ``holt top``: the busiest queues, live.
+"""``holt stuck``: what needs attention, since when, and which client holds it. ``holt top``: busiest queues.
 
 Owns: how the answers are shown in a terminal. Must not touch: the rules; the broker decides what is stuck.
 """
@@ -16,11 +16,11 @@ from rich.table import Table
 from holtmq.cli.target import Target, as_json, with_broker
 
 _ROWS: Final = 30
-_WIDE: Final = 200  # in a pipe nothing needs to be cut off
+_WIDE: Final = 200  # columns of the table when the output is not a terminal
 
 
 class HolderRow(msgspec.Struct, frozen=True):
-    """Who holds messages."""
+    """A consumer that holds messages."""
 
     consumer: str
     connection: str
@@ -72,7 +72,7 @@ class QueuesAnswer(msgspec.Struct, frozen=True):
 @as_json
 @with_broker
 def stuck(target: Target, as_json: bool) -> None:
-    """List what needs attention, since when and by whom. Exit status 1 when there is something."""
+    """List what needs attention, since when, and which client holds it. Exit status 1 if anything does."""
     answer = target.api().get(AttentionAnswer, "v1", "dashboard", "attention")
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(answer.findings)).decode())
@@ -105,7 +105,7 @@ def stuck(target: Target, as_json: bool) -> None:
 @as_json
 @with_broker
 def top(target: Target, every: float, once: bool, sort: str, as_json: bool) -> None:
-    """Show the busiest queues, again and again, until Ctrl-C."""
+    """Show the busiest queues, refreshed until Ctrl-C."""
     api = target.api()
 
     def look() -> QueuesAnswer:

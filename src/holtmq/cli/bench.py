@@ -1,6 +1,6 @@
-"""``holt bench``: the load tool, against one broker or two side by side.
+"""``holt bench``: the load tool, for one broker or two side by side.
 
-Owns: from command line to a printed comparison. Must not touch: how load is made and measured.
+Owns: the command line and the printed comparison. Must not touch: how load is made and measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @click.group()
 def bench() -> None:
-    """Measure brokers: rates, CPU time for a message, latencies, memory."""
+    """Measure brokers: rates, CPU time per message, latencies, memory."""
 
 
 @bench.command("list")
@@ -40,7 +40,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 
 
 def _measuring(url: str, workloads: Iterable[str], backlog: str) -> Callable[[F], F]:
-    """The options both kinds of load share."""
+    """The options that both kinds of load share."""
     options = (
         click.option("--url", default=url, show_default=True, help="The broker to measure."),
         click.option(
@@ -101,11 +101,11 @@ def amqp(
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    """Put load on an AMQP 0-9-1 broker and print what it does with it.
+    """Put load on an AMQP 0-9-1 broker and print the results.
 
     The tool declares queues named holt-load-… and deletes them again. Messages without confirms are
-    published as fast as they are consumed. CPU time and memory are the broker's process and its children,
-    when it runs on this machine.
+    published as fast as they are consumed. CPU time and memory are those of the broker's process and its
+    children, if it runs on this machine.
     """
     from dataclasses import replace
 
@@ -158,11 +158,11 @@ def http(
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    """Put load on a broker's partitioned queues over HTTP and print what it does with it.
+    """Put load on a broker's partitioned queues over HTTP and print the results.
 
-    The tool works on a queue named holt-load and deletes it again. A rate counts messages: stored where they
-    are only pushed, else popped and acked. The times are those of a push where there are only pushes, of an
-    ack elsewhere, and of waking a pop in `wake`.
+    The tool works on a queue named holt-load and deletes it again. Rates count messages: messages stored if
+    the workload only pushes, else messages popped and acked. Times are those of a push if the workload only
+    pushes, of waking a pop in `wake`, else of an ack.
     """
     from dataclasses import replace
 
@@ -209,12 +209,12 @@ def _show(
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    """Print the table, write what was asked for, and fail when a round did."""
+    """Print the table, write the requested files, and exit with status 1 if a round failed."""
     from rich.console import Console
 
     from holtmq.load.report import as_html, as_json, as_table, new_report
 
-    # A table cut to a pipe's assumed 80 columns would lose the ratios it was made for.
+    # Rich assumes 80 columns for a pipe, which would cut off the ratios.
     Console(width=None if sys.stdout.isatty() else 170).print(as_table(outcomes))
     report = new_report(labels, outcomes, rounds=rounds, seconds=seconds, warm_up=warm_up, command=command)
     if json_file is not None:

@@ -1,6 +1,6 @@
-"""A running broker, asked over its management API.
+"""A client of a running broker's management API.
 
-Owns: one HTTP connection, the login, and errors in words. Must not touch: what verbs print.
+Owns: one HTTP connection, the login, and error texts. Must not touch: what verbs print.
 """
 
 import base64
@@ -25,21 +25,21 @@ class NobodyAnswers(Exception):
 
 
 class ErrorIn(msgspec.Struct):
-    """How the API refuses."""
+    """The body of an error response."""
 
     reason: str = ""
     error: str = ""  # the same under /api/v1
 
 
 class BrokerApi:
-    """Implements ``Registry``; ``get`` and ``send`` serve the verbs that only a running broker has."""
+    """Implements ``Registry``; ``get`` and ``send`` are for verbs that need a running broker."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        # Not urllib: it would send the password through whatever proxy the environment names.
+        # Not urllib: it would send the password through the proxy that the environment names.
         self._connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT)
         self._base = parts.path.rstrip("/") + "/api"
         self._url = url
@@ -48,7 +48,7 @@ class BrokerApi:
         self._headers = {"authorization": f"Basic {login}", "content-type": "application/json"}
 
     def connect(self) -> None:
-        """Find out whether a broker is there and lets us in; NobodyAnswers when there is none."""
+        """Connect and check the login; NobodyAnswers when there is no broker."""
         try:
             self._connection.connect()
         except OSError as error:
@@ -56,11 +56,11 @@ class BrokerApi:
         self.get(UserRow, "whoami")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
     def get(self, kind: type[T], *path: str) -> T:
-        """What is there."""
+        """GET this path; return the decoded answer."""
         return msgspec.json.decode(self._request("GET", path, b""), type=kind)
 
     def send(
@@ -71,7 +71,7 @@ class BrokerApi:
         query: str = "",
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> bytes:
-        """Change something."""
+        """Send a request; return the answer's body."""
         encoded = b"" if body is None else msgspec.json.encode(body)
         return self._request(method, path, encoded, query, headers)
 
@@ -106,8 +106,6 @@ class BrokerApi:
             return f"{self._url} refused the login of user '{self._user}' (--user, --password)"
         return reason or f"{self._url} answered with status {status}"
 
-    # -- Registry --------------------------------------------------------------------------------
-
     def users(self) -> list[UserRow]:
         """All users."""
         return self.get(list[UserRow], "users")
@@ -130,7 +128,7 @@ class BrokerApi:
         self.send("PUT", "vhosts", name)
 
     def delete_vhost(self, name: str) -> None:
-        """Remove a vhost and all that is in it."""
+        """Remove a vhost and everything in it."""
         self.send("DELETE", "vhosts", name)
 
     def permissions(self) -> list[PermissionRow]:
@@ -138,9 +136,9 @@ class BrokerApi:
         return self.get(list[PermissionRow], "permissions")
 
     def set_permissions(self, row: PermissionRow) -> None:
-        """Give or replace permissions."""
+        """Grant or replace permissions."""
         self.send("PUT", "permissions", row.vhost, row.user, body=row)
 
     def clear_permissions(self, user: str, vhost: str) -> None:
-        """Take permissions away."""
+        """Remove permissions."""
         self.send("DELETE", "permissions", vhost, user)

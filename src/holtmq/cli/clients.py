@@ -1,6 +1,6 @@
 """``holt connection``, ``holt consumer``, ``holt exchange``: who is connected, and where messages go.
 
-Owns: arguments and words. Must not touch: the API's paths of other verbs; rules.
+Owns: arguments and texts. Must not touch: the API paths of other verbs; rules.
 """
 
 from urllib.parse import quote
@@ -69,7 +69,7 @@ class RouteAnswer(msgspec.Struct, frozen=True):
 
 @click.group()
 def connection() -> None:
-    """See who is connected, and send somebody away."""
+    """List client connections, and close them."""
 
 
 @connection.command("list")
@@ -77,7 +77,7 @@ def connection() -> None:
 @as_json
 @with_broker
 def list_connections(target: Target, text: str, as_json: bool) -> None:
-    """List AMQP connections; those that have held a message longest come first."""
+    """List AMQP connections, those that have held a message longest first."""
     api, rows = target.api(), list[ConnectionRow]()
     while True:
         query = f"limit=500&offset={len(rows)}&text={quote(text)}"
@@ -101,14 +101,14 @@ def close_connection(target: Target, name: str, reason: str) -> None:
 
 @click.group()
 def consumer() -> None:
-    """See who consumes which queue."""
+    """List the consumers of queues."""
 
 
 @consumer.command("list")
 @as_json
 @with_broker
 def list_consumers(target: Target, as_json: bool) -> None:
-    """List consumers with what they hold and since when."""
+    """List consumers, how many messages each holds, and since when."""
     rows = [
         ConsumerRow(
             one.consumer_tag,
@@ -127,7 +127,7 @@ def list_consumers(target: Target, as_json: bool) -> None:
 
 @click.group()
 def exchange() -> None:
-    """See where an exchange sends messages."""
+    """Show where an exchange routes messages."""
 
 
 @exchange.command("route-test")
@@ -138,7 +138,7 @@ def exchange() -> None:
 @in_vhost
 @with_broker
 def route_test(target: Target, name: str, routing_key: str, headers: str, as_json: bool, vhost: str) -> None:
-    """Say which queues a message to exchange NAME with ROUTING_KEY would reach ('': the default exchange)."""
+    """List the queues that a message to exchange NAME with ROUTING_KEY would reach ('': default exchange)."""
     try:
         values = msgspec.json.decode(headers, type=dict[str, object])
     except msgspec.MsgspecError as error:

@@ -1,6 +1,6 @@
 """``holt cluster status | promote | forget``: the nodes that share a log in PostgreSQL.
 
-Owns: arguments, words and exit statuses. Must not touch: the tables; ``holtmq.journal.replica`` knows them.
+Owns: arguments, texts and exit statuses. Must not touch: the tables; ``holtmq.journal.replica`` knows them.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def _opened(config_file: Path | None, url: str | None, name: str | None) -> Iter
 
 @click.group()
 def cluster() -> None:
-    """Nodes that share a log in PostgreSQL: who owns it, who stands by."""
+    """Nodes that share a log in PostgreSQL: which one owns it, which ones stand by."""
 
 
 @cluster.command()
 @_with_log
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(config_file: Path | None, url: str | None, name: str | None, as_json: bool) -> None:
-    """Show the owner, and how far each node has come. Exit status 1 when no node owns the log."""
+    """Show the owner, and how far behind each node is. Exit status 1 when no node owns the log."""
     with _opened(config_file, url, name) as store:
         state, end, nodes = store.state(), store.end(), store.nodes()
     owned = bool(state.owner) and not state.released
@@ -119,7 +119,7 @@ def _role(node: NodeRow, owner: str) -> str:
 @_with_log
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait until NODE owns the log.")
 def promote(node: str, config_file: Path | None, url: str | None, name: str | None, timeout: float) -> None:
-    """Hand the log over to NODE: the owner lets its clients finish, gives the log up, and ends."""
+    """Hand the log over to NODE: the owner lets its clients finish, releases the log, and stops."""
     with _opened(config_file, url, name) as store:
         state = store.state()
         if state.owner == node and not state.released:
@@ -145,7 +145,7 @@ def promote(node: str, config_file: Path | None, url: str | None, name: str | No
 @click.argument("node")
 @_with_log
 def forget(node: str, config_file: Path | None, url: str | None, name: str | None) -> None:
-    """Remove NODE from the list. A node that still runs comes back to it."""
+    """Remove NODE from the list. A node that still runs adds itself again."""
     with _opened(config_file, url, name) as store:
         state = store.state()
         if state.owner == node and not state.released:

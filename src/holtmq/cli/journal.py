@@ -1,6 +1,6 @@
 """``holt journal check | damaged | dump | repair | scrub``: the operator's tools for a data folder.
 
-Owns: arguments, words and exit statuses. Must not touch: the formats; ``holtmq.journal`` finds and acts.
+Owns: arguments, texts and exit statuses. Must not touch: the formats; ``holtmq.journal`` does the work.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ kind_names: dict[int, str] = {**KIND_NAMES, **{int(kind): kind.name for kind in 
 
 @click.group()
 def journal() -> None:
-    """Look at a journal folder from outside, and repair it."""
+    """Inspect and repair a journal folder."""
 
 
 @journal.command("check")
 @_FOLDER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check_command(folder: Path, as_json: bool) -> None:
-    """Say whether a broker starts on FOLDER, and verify every checksum in it.
+    """Tell whether a broker would start on FOLDER, and verify every checksum in it.
 
-    The verdict is the broker's own. Exit status 1 when it would not start, or when something is damaged.
+    It runs the code that a broker runs at its start. Exit status 1 when the broker would not start, or when
+    something is damaged.
     """
     disk = OsDisk(folder)
     owner = _owner(disk)
@@ -62,7 +63,7 @@ def check_command(folder: Path, as_json: bool) -> None:
 def damaged_command(folder: Path, as_json: bool) -> None:
     """List the messages in FOLDER that cannot be read: queue, position, size, reason.
 
-    A broker sets them aside and goes on. Exit status 1 when there are any.
+    A broker sets them aside and continues. Exit status 1 when there are any.
     """
     disk = OsDisk(folder)
     try:
@@ -94,7 +95,7 @@ def damaged_command(folder: Path, as_json: bool) -> None:
 @_FOLDER
 @click.option("--rate", default=0.0, help="At most so many megabytes a second; 0: as fast as the disk.")
 def scrub_command(folder: Path, rate: float) -> None:
-    """Read every closed file in FOLDER and verify it, also beside a running broker.
+    """Read and verify every closed file in FOLDER; a broker may be running on it.
 
     Exit status 1 when something is damaged.
     """
@@ -138,9 +139,9 @@ def dump_command(folder: Path, as_json: bool, kinds: tuple[int, ...], first: int
 @_FOLDER
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done and lost.")
 def repair_command(folder: Path, yes: bool) -> None:
-    """Make FOLDER one that a broker starts on, without what cannot be read.
+    """Repair FOLDER so that a broker starts on it, by giving up what cannot be read.
 
-    What is replaced is kept in files that end in .removed.
+    The bytes that are replaced are kept in files that end in .removed.
     """
     disk = OsDisk(folder)
     try:
@@ -186,12 +187,12 @@ def repair_command(folder: Path, yes: bool) -> None:
 
 
 def _fold(disk: OsDisk) -> Fold:
-    """What a broker makes of the records: the verdict is its own."""
+    """Replay the records as a broker does, so that the check accepts and refuses what a broker would."""
     return lambda recovery: rehearse(ViewingJournal(disk), recovery)
 
 
 def _owner(disk: OsDisk) -> str | None:
-    """Who has the journal open; while someone has, its last records may look torn."""
+    """The process that has the journal open, if any: its last records may then look torn."""
     try:
         disk.lock()
     except JournalLocked as exc:

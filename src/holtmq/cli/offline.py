@@ -1,7 +1,7 @@
 """Users, vhosts and permissions in the folder of a broker that is not running.
 
-Owns: opening the journal alone, folding it, writing the change, closing. Must not touch: the records; the
-broker writes the same ones as when it runs.
+Owns: opening the journal, replaying it, writing the change, closing. Must not touch: the records; the broker
+writes the same ones as when it runs.
 """
 
 import time
@@ -27,7 +27,7 @@ from holtmq.node import put_defaults
 
 @contextmanager
 def open_folder(folder: Path) -> "Iterator[FolderRegistry]":
-    """Own the folder for as long as the block lasts; every refusal becomes a message."""
+    """Lock the folder for the length of the block; every error becomes a click message."""
     found = {entry.name for entry in folder.iterdir()}
     if found and not any(name.endswith(SUFFIX) for name in found):
         raise click.ClickException(f"{folder} is not a data folder: there are files in it, but no journal")
@@ -35,12 +35,12 @@ def open_folder(folder: Path) -> "Iterator[FolderRegistry]":
         journal, recovery = open_journal(folder)
         try:
             broker = Broker(journal)
-            # So that a vhost's streams go with it: their logs are the partitioned queues'.
+            # Deleting a vhost also deletes its streams, which are stored as partitioned queues.
             partitioned = PartitionedService(journal)
             broker.attach(partitioned)
             broker.flow.now_ms = int(time.time() * 1000)
             recover(broker, recovery, partitioned.store)
-            if not broker.vhosts:  # a new folder: begin as the broker's first start would
+            if not broker.vhosts:  # a new folder: do what the broker's first start does
                 put_defaults(broker)
             yield FolderRegistry(broker, journal)
         finally:
@@ -92,7 +92,7 @@ class FolderRegistry:
         self._sync()
 
     def delete_vhost(self, name: str) -> None:
-        """Remove a vhost and all that is in it."""
+        """Remove a vhost and everything in it."""
         self._broker.delete_vhost(name)
         self._sync()
 
@@ -110,12 +110,12 @@ class FolderRegistry:
         ]
 
     def set_permissions(self, row: PermissionRow) -> None:
-        """Give or replace permissions."""
+        """Grant or replace permissions."""
         self._broker.set_permissions(row.user, row.vhost, Permissions(row.configure, row.write, row.read))
         self._sync()
 
     def clear_permissions(self, user: str, vhost: str) -> None:
-        """Take permissions away."""
+        """Remove permissions."""
         if not self._broker.users.grants(user=user, vhost=vhost):
             raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'")
         self._broker.clear_permissions(user, vhost)

@@ -1,6 +1,6 @@
-"""``holt policy`` and ``holt queue``: the working parts of a running broker.
+"""``holt policy`` and ``holt queue``: policies and queues of a running broker.
 
-Owns: arguments and words. Must not touch: the API's paths of other verbs; rules.
+Owns: arguments and texts. Must not touch: the API paths of other verbs; rules.
 """
 
 import click
@@ -42,7 +42,7 @@ class PeekAnswer(msgspec.Struct, frozen=True):
 
 @click.group()
 def policy() -> None:
-    """Give queues and exchanges options by the pattern of their names."""
+    """Set options of queues and exchanges whose names match a pattern."""
 
 
 @policy.command("set")
@@ -79,7 +79,7 @@ def set_policy(
 @as_json
 @with_broker
 def list_policies(target: Target, operator: bool, as_json: bool) -> None:
-    """List policies, the strongest of each vhost first."""
+    """List policies, the highest priority of each vhost first."""
     rows = target.api().get(list[PolicyRow], _book(operator))
     show(rows, ("vhost", "name", "pattern", "apply-to", "definition", "priority"), as_json)
 
@@ -105,7 +105,7 @@ def queue() -> None:
 @as_json
 @with_broker
 def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
-    """List queues with what waits in them."""
+    """List queues with their message counts and consumers."""
     where = ("queues",) if vhost is None else ("queues", vhost)
     rows = target.api().get(list[QueueRow], *where)
     show(rows, QueueRow.__struct_fields__, as_json)
@@ -119,7 +119,7 @@ def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
 @in_vhost
 @with_broker
 def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, vhost: str) -> None:
-    """Look at what waits in queue NAME; nothing is taken, nothing is marked as redelivered."""
+    """Show messages that wait in queue NAME; none is removed or marked as redelivered."""
     query = f"limit={count}&offset={skip}"
     raw = target.api().send("GET", "v1", "dashboard", "queues", vhost, name, "messages", query=query)
     answer = msgspec.json.decode(raw, type=PeekAnswer)
@@ -138,7 +138,7 @@ def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, 
 @in_vhost
 @with_broker
 def purge_queue(target: Target, name: str, vhost: str) -> None:
-    """Drop what waits in queue NAME."""
+    """Delete all messages that wait in queue NAME."""
     target.api().send("DELETE", "queues", vhost, name, "contents")
     click.echo(f"Queue '{name}' in vhost '{vhost}' purged.")
 
@@ -150,7 +150,7 @@ def purge_queue(target: Target, name: str, vhost: str) -> None:
 @in_vhost
 @with_broker
 def delete_queue(target: Target, name: str, if_empty: bool, if_unused: bool, vhost: str) -> None:
-    """Delete queue NAME with what is in it."""
+    """Delete queue NAME with all its messages."""
     wanted = [("if-empty", if_empty), ("if-unused", if_unused)]
     query = "&".join(f"{key}=true" for key, asked in wanted if asked)
     target.api().send("DELETE", "queues", vhost, name, query=query)

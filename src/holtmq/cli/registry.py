@@ -1,6 +1,6 @@
-"""What the verbs about users, vhosts and permissions ask for, of a broker or of a folder.
+"""The interface that the verbs about users, vhosts and permissions use, for a broker or for a folder.
 
-Owns: the rows and the questions. Two answer them: ``broker_api`` over HTTP, ``offline`` in a data folder.
+Owns: the rows and the methods. Two classes implement them: ``broker_api`` over HTTP, ``offline`` in a folder.
 """
 
 from typing import Protocol
@@ -57,7 +57,7 @@ class Registry(Protocol):
         ...
 
     def delete_vhost(self, name: str) -> None:
-        """Remove a vhost and all that is in it."""
+        """Remove a vhost and everything in it."""
         ...
 
     def permissions(self) -> list[PermissionRow]:
@@ -65,9 +65,9 @@ class Registry(Protocol):
         ...
 
     def set_permissions(self, row: PermissionRow) -> None:
-        """Give or replace permissions."""
+        """Grant or replace permissions."""
         ...
 
     def clear_permissions(self, user: str, vhost: str) -> None:
-        """Take permissions away."""
+        """Remove permissions."""
         ...

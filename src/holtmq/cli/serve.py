@@ -1,6 +1,6 @@
 """``holt serve``: run a broker until it is told to stop.
 
-Owns: from command line to a configured, logging process. Must not touch: listeners and the broker;
+Owns: reading the configuration and setting up logging. Must not touch: listeners and the broker;
 ``holtmq.node`` runs those.
 """
 
@@ -21,9 +21,9 @@ from holtmq.config import Config
 def serve(config_file: Path | None, standby: bool, **options: object) -> None:
     """Run a broker in the foreground.
 
-    Every option can also stand in the configuration file (--amqp-port is port in [amqp]) or in the
-    environment (HOLT_AMQP_PORT). An option wins over the environment, and that over the file.
-    SIGTERM and SIGINT stop the broker in good order, SIGHUP makes it read its certificates again.
+    Every option can also be set in the configuration file (--amqp-port is port in [amqp]) or in the
+    environment (HOLT_AMQP_PORT). An option overrides the environment, which overrides the file.
+    SIGTERM and SIGINT stop the broker gracefully, SIGHUP makes it reload its certificates.
     """
     if standby:
         options["journal__replica_standby"] = True
@@ -31,13 +31,13 @@ def serve(config_file: Path | None, standby: bool, **options: object) -> None:
     logs.configure(config.log)
     click.echo(welcome(config))
 
-    from holtmq.node import serve as run  # the whole broker: not for --help or a refused configuration
+    from holtmq.node import serve as run  # imports the whole broker: not needed for --help or a config error
 
     raise SystemExit(run(config))
 
 
 def welcome(config: Config) -> str:
-    """What to try once the broker is up. A port that is still to be chosen stands in the log alone."""
+    """The addresses the broker will listen on. A port that is chosen later appears in the log only."""
     place = "memory only" if config.data.memory else f"data in {config.data.dir}"
     if config.journal.replica:
         place += f", replicated as {config.journal.replica_name}"

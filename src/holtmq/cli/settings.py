@@ -1,4 +1,4 @@
-"""Settings as options of a command, and a refused configuration as an exit.
+"""Settings as options of a command; exits when the configuration is invalid.
 
 Owns: the translation between click and ``holtmq.config``. Must not touch: what a setting means.
 """
@@ -31,7 +31,7 @@ def with_settings(command: _Command) -> _Command:
 
 
 def load_or_exit(config_file: Path | None, options: Mapping[str, object]) -> Loaded:
-    """The configuration of this process; prints every problem and exits when there is one."""
+    """The configuration of this process; if it is invalid, print every problem and exit."""
     flags = {
         setting.name: options[_parameter(setting)]
         for setting in all_settings()
@@ -53,7 +53,7 @@ def _option(setting: Setting) -> Callable[[_Command], _Command]:
     name = setting.flag.removeprefix("--")
     if setting.about.kind.is_flag:
         return click.option(f"--{name}/--no-{name}", _parameter(setting), default=None, help=help_text)
-    # Texts on purpose: the configuration reads them as it reads the environment, and reports all
+    # Strings on purpose: the configuration parses them like environment variables and reports all
     # problems together; click would stop at the first.
     metavar = setting.about.kind.metavar or setting.about.kind.name.upper()
     return click.option(setting.flag, _parameter(setting), metavar=metavar, help=help_text)

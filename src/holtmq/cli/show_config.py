@@ -1,4 +1,4 @@
-"""``holt config``: what the broker would run with, and where each value comes from.
+"""``holt config``: the effective settings, and where each value comes from.
 
 Owns: the printing. Must not touch: how values are found.
 """

@@ -1,4 +1,4 @@
-"""Which broker a verb is about: the options every administrative verb has, and the tables they print.
+"""The broker that a verb addresses: the options of every administrative verb, and the tables they print.
 
 Owns: ``--url``, ``--user``, ``--password``, ``--data-dir``; the choice between broker and folder. Must not
 touch: what verbs do.
@@ -25,7 +25,7 @@ in_vhost = click.option("-p", "--vhost", default="/", show_default=True, help="T
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to, and as whom."""
+    """The broker's address, the login, and perhaps a data folder."""
 
     url: str
     user: str
@@ -33,7 +33,7 @@ class Target:
     folder: Path | None = None
 
     def api(self) -> BrokerApi:
-        """The running broker, or an exit that says there is none."""
+        """The running broker; exits with an error when there is none."""
         try:
             api = self._connect()
         except NobodyAnswers as silence:
@@ -62,14 +62,14 @@ class Target:
                 _refuse_if_unused(self.folder, self.url)
             yield api
             return
-        from holtmq.cli.offline import open_folder  # the whole broker
+        from holtmq.cli.offline import open_folder  # imports the whole broker
 
         with open_folder(self.folder) as registry:
             yield registry
 
 
 def _refuse_if_unused(folder: Path, url: str) -> None:
-    """A broker answers, but if nobody holds the folder it is another one's: change neither."""
+    """Exit if no process holds the folder: the broker that answers uses another one. Change neither."""
     from holtmq.journal import JournalLocked
     from holtmq.journal.disk import OsDisk
 
@@ -86,7 +86,7 @@ def _refuse_if_unused(folder: Path, url: str) -> None:
 
 
 def with_broker(verb: Verb) -> Verb:
-    """Options that name a running broker; the verb gets a ``Target`` first."""
+    """Add the options that name a running broker; the verb's first argument is a ``Target``."""
 
     @functools.wraps(verb)
     def run(url: str, login: str, password: str, **options: object) -> None:
@@ -96,7 +96,7 @@ def with_broker(verb: Verb) -> Verb:
 
 
 def with_registry(verb: Verb) -> Verb:
-    """The same, or a data folder."""
+    """The same, with ``--data-dir`` for the folder of a stopped broker."""
 
     @functools.wraps(verb)
     def run(url: str, login: str, password: str, folder: Path | None, **options: object) -> None:
@@ -146,7 +146,7 @@ def _options(run: Verb) -> Verb:
 
 
 def show(rows: Sequence[msgspec.Struct], columns: Sequence[str], as_json: bool) -> None:
-    """A table for people, or JSON for programs."""
+    """Print a table for people, or JSON for programs."""
     table = [{column: msgspec.to_builtins(row)[column] for column in columns} for row in rows]
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(table)).decode())
@@ -170,7 +170,7 @@ def _cell(value: object) -> str:
 
 
 def new_password(from_stdin: bool) -> str:
-    """Asked for twice, or the first line of standard input; never an option, which others could see."""
+    """Prompt for it twice, or read the first line of standard input. Not an option: other users see those."""
     if from_stdin:
         password = sys.stdin.readline().rstrip("\r\n")
     else:

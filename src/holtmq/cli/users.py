@@ -1,6 +1,6 @@
-"""``holt user``, ``holt vhost``, ``holt permission``: who may do what, in a broker or in its folder.
+"""``holt user``, ``holt vhost``, ``holt permission``: access rights in a broker or in its folder.
 
-Owns: arguments and words. Must not touch: where the answer comes from; ``target`` chooses.
+Owns: arguments and texts. Must not touch: the choice between broker and folder; ``target`` makes it.
 """
 
 import click
@@ -23,7 +23,7 @@ def user() -> None:
 @_stdin
 @with_registry
 def add_user(target: Target, name: str, tags: tuple[str, ...], password_stdin: bool) -> None:
-    """Add user NAME. It may do nothing until `holt permission set` says what."""
+    """Add user NAME. It has no permissions until `holt permission set` grants some."""
     _check_name(name)
     with target.registry() as registry:
         if any(known.name == name for known in registry.users()):
@@ -45,7 +45,7 @@ def list_users(target: Target, as_json: bool) -> None:
 @click.argument("name")
 @with_registry
 def delete_user(target: Target, name: str) -> None:
-    """Remove user NAME with all permissions; its connections are closed."""
+    """Remove user NAME with all its permissions; its connections are closed."""
     with target.registry() as registry:
         registry.delete_user(name)
     click.echo(f"User '{name}' deleted.")
@@ -56,7 +56,7 @@ def delete_user(target: Target, name: str) -> None:
 @_stdin
 @with_registry
 def change_password(target: Target, name: str, password_stdin: bool) -> None:
-    """Give user NAME another password. Open connections stay."""
+    """Change the password of user NAME. Open connections stay open."""
     with target.registry() as registry:
         known = _user(registry, name)
         registry.put_user(known, new_password(password_stdin))
@@ -68,7 +68,7 @@ def change_password(target: Target, name: str, password_stdin: bool) -> None:
 @click.argument("tags", nargs=-1)
 @with_registry
 def change_tags(target: Target, name: str, tags: tuple[str, ...]) -> None:
-    """Give user NAME exactly these TAGS; none takes all away."""
+    """Set the tags of user NAME to TAGS; without TAGS, remove all."""
     with target.registry() as registry:
         known = _user(registry, name)
         registry.put_user(UserRow(name, list(tags), known.password_hash), None)
@@ -114,7 +114,7 @@ def delete_vhost(target: Target, name: str) -> None:
 
 @click.group()
 def permission() -> None:
-    """Say what users may do in a vhost."""
+    """Set, list and remove permissions of users in a vhost."""
 
 
 @permission.command("set")
@@ -125,10 +125,10 @@ def permission() -> None:
 @in_vhost
 @with_registry
 def set_permission(target: Target, name: str, configure: str, write: str, read: str, vhost: str) -> None:
-    """Let user NAME use what three patterns match: CONFIGURE, WRITE, READ.
+    """Set the permissions of user NAME: three patterns, CONFIGURE, WRITE and READ.
 
-    Each is a regular expression that is looked for in the names of queues and exchanges. '.*' is
-    everything, '' is nothing, '^orders' is all that begins with orders. Live connections follow at once.
+    Each is a regular expression that is searched in the names of queues and exchanges. '.*' matches all,
+    '' matches none, '^orders' matches names that begin with orders. It applies to open connections at once.
     """
     with target.registry() as registry:
         registry.set_permissions(PermissionRow(name, vhost, configure, write, read))
@@ -156,7 +156,7 @@ def list_permissions(target: Target, vhost: str | None, of_user: str | None, as_
 @in_vhost
 @with_registry
 def clear_permission(target: Target, name: str, vhost: str) -> None:
-    """Take all permissions of user NAME in the vhost away."""
+    """Remove all permissions of user NAME in the vhost."""
     with target.registry() as registry:
         registry.clear_permissions(name, vhost)
     click.echo(f"Permissions of user '{name}' in vhost '{vhost}' cleared.")
@@ -170,6 +170,6 @@ def _user(registry: Registry, name: str) -> UserRow:
 
 
 def _check_name(name: str) -> None:
-    """As the API does: the folder has nobody else to ask."""
+    """The same check as in the API; a change in a folder does not pass through the API."""
     if not name or len(name.encode()) > _LONGEST or not name.isprintable():
         raise click.ClickException(f"a name has 1 to {_LONGEST} bytes and no control characters")

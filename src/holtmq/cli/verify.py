@@ -1,4 +1,4 @@
-"""``holt verify``: does this broker, on this disk, keep its promises?
+"""``holt verify``: test the broker's durability on this disk.
 
 Owns: the options, the progress bar, the exit status. Must not touch: the verification, which is in
 ``holtmq.verify``.
@@ -61,9 +61,9 @@ def verify(
     """Prove durability on your own disk.
 
     Starts a broker in a temporary folder, publishes with confirms, acknowledges and runs transactions
-    against it, and ends it without mercy, round after round: killed (the operating system lives on), or
-    with its power cut (simulated: what had not been synced is taken back). After each recovery everything
-    it holds is compared with a record kept outside. Exit status 0: every promise was kept.
+    against it. In each round the broker is killed (the operating system keeps running), or its power is cut
+    (simulated: what was not synced is undone). After each recovery everything it holds is compared with a
+    record kept outside. Exit status 0: every promise was kept.
     """
     import asyncio
     import secrets
@@ -116,7 +116,7 @@ def verify(
 def _verify_replica(
     url: str, rounds: int, seed: int | None, folder: Path | None, stop_at_failure: bool, as_json: bool
 ) -> NoReturn:
-    """Two nodes of their own in the user's PostgreSQL, one fault after the other."""
+    """Run two nodes on a log of their own in the user's PostgreSQL, and inject one fault per round."""
     import asyncio
     import secrets
 

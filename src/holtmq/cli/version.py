@@ -1,4 +1,4 @@
-"""``holt version``: what to put into a bug report."""
+"""``holt version``: the versions to put into a bug report."""
 
 import platform
 from importlib.metadata import PackageNotFoundError

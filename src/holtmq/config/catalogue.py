@@ -1,4 +1,4 @@
-"""The list of all settings, with every name each one goes by.
+"""The list of all settings, with all names of each one.
 
 Owns: the mapping from a field of a section to its TOML key, environment variables and flag.
 Must not touch: values.
@@ -16,7 +16,7 @@ from holtmq.config.values import SECRET
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting under all of its names."""
+    """One setting and its names."""
 
     section: str
     key: str

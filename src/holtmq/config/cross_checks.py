@@ -1,4 +1,4 @@
-"""Settings that are fine alone and wrong together.
+"""Checks of settings that are valid alone but contradict each other, and of formats no type can check.
 
 Owns: those rules. Must not touch: files and the environment; a file that is named here need not exist yet.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from holtmq.config.settings import Auth, Config, JwtAlgorithm, Tls, TlsVerify
 
-SHORTEST_SECRET = 16  # bytes; below 32, which RFC 7518 asks for, the node warns
+SHORTEST_SECRET = 16  # bytes; RFC 7518 requires 32, and the node warns below that
 
 
 def contradictions(config: Config) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
-"""From file, environment and flags to one checked configuration.
+"""Builds one checked configuration from file, environment and flags.
 
-Owns: the precedence (file < environment < flag), the origin of every value, and the list of all that is
-wrong, each with its place and the nearest right name.
-Must not touch: the process: environment and flags are handed in, nothing global is read or written.
+Owns: the precedence (file < environment < flag), the origin of every value, and the list of all problems,
+each with its place and the nearest valid name.
+Must not touch: the process. Environment and flags are arguments; nothing global is read or written.
 """
 
 import re
@@ -24,9 +24,9 @@ from holtmq.config.values import BadValue
 CONFIG_ENV: Final = "HOLT_CONFIG"
 DEFAULT_FILE: Final = Path("holt.toml")
 
-# HOLT_ variables that belong to others: to the command's other verbs, to the test suite, to the benchmarks.
+# HOLT_ variables of other readers: other verbs of the command, the test suite, the benchmarks.
 _NOT_SETTINGS: Final = re.compile(r"HOLT_(CONFIG|ADMIN_\w+|MODEL_EXAMPLES|TEST_\w+|BENCH_\w+)")
-# Kubernetes announces a service called "holt" or "holt-..." to every pod in variables of these forms.
+# Kubernetes sets variables of these forms in every pod for a service named "holt" or "holt-...".
 _SERVICE_LINK: Final = re.compile(r"HOLT_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT_\d+_(TCP|UDP)\w*)")
 _SERVICE_LINK_VALUE: Final = re.compile(r"(tcp|udp)://")
 
@@ -52,7 +52,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration, and where each value that is not a default came from."""
+    """A configuration, and the origin of each value that is not a default."""
 
     config: Config
     origins: Mapping[str, str]  # by dotted name
@@ -75,7 +75,7 @@ class _Draft:
     problems: list[Problem] = field(default_factory=list)
 
     def offer(self, setting: Setting, raw: object, where: str) -> None:
-        """Take ``raw`` as the setting's value, over what a lower layer said."""
+        """Set the setting to ``raw``, over the value of a lower layer; note a problem if it is invalid."""
         try:
             value = setting.about.kind.parse(raw)
             _check_bounds(setting, value)
@@ -93,9 +93,10 @@ class _Draft:
 def load(
     environ: Mapping[str, str], flags: Mapping[str, object] | None = None, file: Path | None = None
 ) -> Loaded:
-    """Read all layers; ``flags`` maps dotted names to what the command line said.
+    """Read all layers; ``flags`` maps dotted names to the values given on the command line.
 
-    Without ``file`` the one named by ``HOLT_CONFIG`` is read, else ``holt.toml`` here, if there is one.
+    Without ``file`` the one named by ``HOLT_CONFIG`` is read, else ``holt.toml`` in the current folder if
+    there is one.
     Raises ConfigError with every problem found.
     """
     draft = _Draft()
@@ -160,7 +161,7 @@ def _read_file(draft: _Draft, path: Path) -> None:
 def _read_environment(draft: _Draft, environ: Mapping[str, str]) -> None:
     known: dict[str, Setting] = {}
     for setting in all_settings():
-        # The variable of the setting's own name goes last and so wins over another product's name for it.
+        # HOLT_... comes last, so it overrides the aliases that other products use for the setting.
         for variable in (*setting.about.aliases, setting.env):
             known[variable] = setting
             if variable in environ:

@@ -1,6 +1,6 @@
-"""The configuration as people read it: a commented TOML file, a Markdown page, tables and JSON.
+"""The configuration as text: a commented TOML file, a Markdown page, tables and JSON.
 
-Owns: those four texts. Must not touch: how values are found.
+Owns: those four formats. Must not touch: how values are found.
 """
 
 import json
@@ -13,7 +13,7 @@ MASK = "***"
 
 
 def defaults_toml() -> str:
-    """A file with every setting at its default, commented out, to start one's own from."""
+    """A configuration file with every setting at its default, commented out."""
     out = ["# HoltMQ's settings, each at its default. Take the # away from the lines you change.", ""]
     for section in section_names():
         out += [f"# {section_help(section)}", f"[{section}]"]
@@ -77,5 +77,5 @@ def _plain(setting: Setting, value: object) -> object:
 
 
 def _toml(setting: Setting, value: object) -> str:
-    # JSON's texts, numbers, booleans and lists are all valid TOML.
+    # JSON strings, numbers, booleans and lists are all valid TOML.
     return json.dumps(_plain(setting, value), ensure_ascii=False)

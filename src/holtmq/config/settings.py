@@ -1,8 +1,8 @@
-"""Every setting there is: name, type, default, bounds and one line of help.
+"""All settings: name, type, default, bounds and one line of help.
 
-Owns: the typed, frozen sections handed down through the program. The documentation, the flags of
-``holt serve`` and ``holt config`` are all made from this page.
-Must not touch: files and the environment; reading them is the loader's work.
+Owns: the typed, frozen sections that are passed down through the program. The documentation, the flags of
+``holt serve`` and ``holt config`` are generated from this file.
+Must not touch: files and the environment; ``load`` reads them.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class SubscriptionDefault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What there is to say about one setting besides its type and default."""
+    """Metadata of one setting besides its type and default."""
 
     help: str
     kind: Kind
@@ -130,7 +130,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """What every listener with a TLS port has."""
+    """The TLS settings of a listener."""
 
     tls_cert: Annotated[
         Path | None, About("Certificate chain (PEM). Setting it opens the TLS port.", values.OPTIONAL_PATH)
@@ -260,7 +260,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 268_435_456.0
 
     def queue_memory_bytes(self, total: int) -> int:
-        """What waiting messages may take on a machine with ``total`` bytes: never near the memory alarm."""
+        """Memory for waiting messages on a machine with ``total`` bytes: at most half the alarm threshold."""
         wanted = int(total * self.queue_memory) if self.queue_memory <= 1 else int(self.queue_memory)
         return min(wanted, self.memory_bytes(total) // 2)
 

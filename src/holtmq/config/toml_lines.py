@@ -1,7 +1,7 @@
-"""On which line of a TOML file a setting stands, so that an error can point at it.
+"""Finds the line of a setting in a TOML file, so that an error can point at it.
 
-Owns: a line scanner good enough for pointing. Must not touch: values; ``tomllib`` reads those, and where
-the scanner does not follow (inline tables, quoted dots) the error simply names the file alone.
+Owns: a simple line scanner. Must not touch: values; ``tomllib`` reads those. Where the scanner fails (inline
+tables, quoted dots) the error names only the file.
 """
 
 import re

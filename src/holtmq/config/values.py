@@ -1,6 +1,6 @@
-"""How one setting's text or TOML value becomes a typed value.
+"""Converts one setting's text or TOML value to a typed value.
 
-Owns: the units (sizes, durations), the accepted spellings, and the sentence that says what would be right.
+Owns: the units (sizes, durations), the accepted spellings, and the error text that says what is expected.
 Must not touch: files, the environment, names of settings.
 """
 
@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-# What TOML, an environment variable or a flag can hand in.
+# Types that TOML, an environment variable or a flag can yield.
 _TYPE_NAMES: Final = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list"}
 
 _SIZE_UNITS: Final = {
@@ -37,7 +37,7 @@ _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
 class Secret(str):
-    """A text that keeps itself out of logs and tracebacks."""
+    """A string whose repr is masked, so that it does not appear in logs and tracebacks."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class Secret(str):
 
 
 class BadValue(ValueError):
-    """The value cannot be used; the text says what would be right."""
+    """The value cannot be used; the text says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Kind:
 
     name: str
     parse: Callable[[object], object]
-    show: Callable[[object], object] = lambda value: value  # to what TOML and JSON can hold
-    metavar: str = ""  # what stands for the value in --help; the name, when empty
+    show: Callable[[object], object] = lambda value: value  # converts to a type of TOML and JSON
+    metavar: str = ""  # placeholder for the value in --help; when empty, the name
     is_flag: bool = False  # on the command line: --name / --no-name, without a value
 
 
@@ -90,7 +90,7 @@ def _parse_path(raw: object) -> Path:
 
 
 def _parse_optional_path(raw: object) -> Path | None:
-    # An empty text switches a setting off that a lower layer has switched on.
+    # An empty text turns off a setting that a lower layer has turned on.
     return _parse_path(raw) if raw != "" else None
 
 
@@ -153,7 +153,7 @@ def _parse_fraction_or_size(raw: object) -> float:
     if not unit and amount <= 1:
         return amount
     size = float(_parse_size(raw))
-    if size < _LEAST_MEMORY:  # 1.5 is a slip, and so is 4: both would block every publisher for good
+    if size < _LEAST_MEMORY:  # 1.5 or 4 is a mistake: it would block every publisher forever
         raise BadValue("a fraction is at most 1, and a size at least 1MiB")
     return size
 

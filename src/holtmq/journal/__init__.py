@@ -1,4 +1,4 @@
-"""Durability: append, sync, read, recover, compact. Knows records, not queues."""
+"""Durable storage: append, sync, read, recover, compact. It knows records, not queues."""
 
 from .file_journal import FileJournal, JournalOptions
 from .interface import (

@@ -1,6 +1,6 @@
 """Checkpoint files: the caller's whole state at one position of the log.
 
-Owns: their format, their validation, and the order in which one replaces the last.
+Owns: their format, their validation, and the steps by which one replaces the last.
 Must not touch: what the records in them mean, and the log.
 """
 
@@ -68,7 +68,7 @@ def position_of(name: str) -> int | None:
 def write_checkpoint(
     disk: Disk, position: int, epoch: int, segments: Sequence[int], records: Sequence[tuple[int, bytes]]
 ) -> int:
-    """Write it under a temporary name and sync it; its size. ``publish`` makes it count."""
+    """Write it under a temporary name and sync it; return its size. ``publish`` makes it valid."""
     fields = _HEADER.pack(_MAGIC, _VERSION, 0, WRITER, position, epoch)
     file = disk.open(checkpoint_name(position) + TEMPORARY, create=True)
     try:
@@ -79,7 +79,7 @@ def write_checkpoint(
             length = len(payload) + 1
             parts += (FRAME.pack(length, crc32(payload, crc32(KIND_BYTES[kind], length)), kind), payload)
             waiting += PREFIX_SIZE + length
-            if waiting >= _WRITE:  # small writes: each one lets the event loop's thread run
+            if waiting >= _WRITE:  # small writes: each one releases the GIL for the event loop's thread
                 data = b"".join(parts)
                 file.pwrite([data], offset)
                 whole = crc32(data, whole)
@@ -97,7 +97,7 @@ def write_checkpoint(
 
 
 def publish(disk: Disk, position: int, older: int | None) -> None:
-    """Make the written checkpoint the valid one, durably, and only then remove all but it and ``older``."""
+    """Make the written checkpoint valid, durably; then remove all others except ``older``."""
     name = checkpoint_name(position)
     disk.rename(name + TEMPORARY, name)
     disk.sync_dir()
@@ -115,7 +115,7 @@ def discard(disk: Disk, position: int) -> None:
 
 
 def verify_checkpoint(disk: Disk, position: int) -> Checkpoint:
-    """Read it through once; JournalCorrupt unless every byte is as it was written."""
+    """Read the whole file and verify its checksums; JournalCorrupt when one does not match."""
     file = disk.open(checkpoint_name(position))
     try:
         return _verify(file, position, f"{disk.folder}/{checkpoint_name(position)}")
@@ -163,7 +163,7 @@ def _verify(file: File, position: int, name: str) -> Checkpoint:
 
 
 def written_as(file: File) -> int | None:
-    """The position that a whole header says, whatever the file is called; None without one."""
+    """The position in the header, whatever the file's name; None when the header is damaged."""
     head = file.pread(_HEADER_SIZE, 0)
     if len(head) < _HEADER_SIZE or _CHECKSUM.pack(crc32(head[: _HEADER.size])) != head[_HEADER.size :]:
         return None

@@ -1,7 +1,7 @@
-"""One checkpoint at a time, beside the commits; the one before it is kept with all that it needs.
+"""Makes checkpoints, one at a time and in parallel to commits; keeps the previous one with all that it needs.
 
 Owns: the two steps of a checkpoint (write; then, once the log is durable that far, publish and reclaim) and
-the thread they run in. Must not touch: the log's open end, the writer thread.
+the thread they run in. Must not touch: the open end of the log, the writer thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Running:
 
 
 class Checkpointer:
-    """``done`` is told how each one ended. Without ``notify`` every step runs inline."""
+    """``done`` gets the outcome of each checkpoint. Without ``notify`` every step runs inline."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Checkpointer:
         self._notify = notify
         self._done = done
         self._running: _Running | None = None
-        self._newest: Standing | None = None  # published; the next one's elder
+        self._newest: Standing | None = None  # published; kept as the older one beside the next
         self._thread: threading.Thread | None = None
         self._results: deque[Callable[[], None]] = deque()
         self._stopping = threading.Event()
@@ -76,11 +76,11 @@ class Checkpointer:
 
     @property
     def newest(self) -> int | None:
-        """The position of the last one that was published."""
+        """The position of the last published checkpoint."""
         return None if self._newest is None else self._newest.position
 
     def recovered(self, position: int, segments: Sequence[int]) -> None:
-        """The checkpoint that this journal was opened from."""
+        """Set the checkpoint that this journal was opened from."""
         self._newest = Standing(position, None, frozenset(segments))
 
     def begin(
@@ -92,7 +92,7 @@ class Checkpointer:
         live: Sequence[array[int]],
         written: Callable[[], None],
     ) -> bool:
-        """Start writing; ``written`` is called when the caller may look at ``waits_for``."""
+        """Start writing; ``written`` is called when the file is written and ``waits_for`` is set."""
         if self._running is not None:
             return False
         self._running = _Running(position)
@@ -104,10 +104,10 @@ class Checkpointer:
     def proceed(self, sealed: Sequence[SealedSegment], threshold: float, unsynced: str | None) -> None:
         """The log is durable far enough: publish, then reclaim from the sealed segments.
 
-        What the checkpoint before this one needs stays: its messages, and the log from its position on.
+        What the previous checkpoint needs is kept: its messages, and the log from its position on.
 
-        ``unsynced``: where commits do not sync, the segment that must be synced first after all. A checkpoint
-        that outlives the log it stands on would refuse to start.
+        ``unsynced``: if commits do not sync, the segment that must be synced first. If a power cut left the
+        checkpoint but not the log before it, the journal could not be opened.
         """
         running = self._running
         assert running is not None
@@ -121,7 +121,7 @@ class Checkpointer:
         self._background(work, self._finished)
 
     def stop(self) -> None:
-        """Leave out what can wait for the next owner; then wait for the step that is running."""
+        """Skip what the next owner can do later, and wait for the running step."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -156,7 +156,7 @@ class Checkpointer:
 
         thread = threading.Thread(target=run, name="holt-journal-checkpoint", daemon=True)
         thread.start()
-        self._thread = thread  # started: a close in another thread may join it right now
+        self._thread = thread  # set after start(): a close in another thread may join it at once
 
     def _collect(self) -> None:
         while self._results:
@@ -171,11 +171,11 @@ def _write(
     records: Sequence[tuple[int, bytes]],
     arrays: Sequence[array[int]],
 ) -> LivePositions | str:
-    """Write the checkpoint; the positions to keep, in order, or why it could not be done."""
+    """Write the checkpoint; return the positions to keep, or why it failed."""
     try:
         live = LivePositions(arrays, position)
         write_checkpoint(disk, position, epoch, live_bases(bases, position, live), records)
-    except Exception as exc:  # no space, most likely: the log is untouched, the last checkpoint still counts
+    except Exception as exc:  # most likely no space: the log is untouched, the last checkpoint stays valid
         discard(disk, position)
         return f"writing the checkpoint: {exc}"
     return live
@@ -203,7 +203,7 @@ def _publish(
         outcome.published = True
         if mirror is not None:
             mirror.published(keeping.state.position)
-        if older is not None:  # the first one's elder is the log from its very start
+        if older is not None:  # the first checkpoint's fallback is the whole log: reclaim nothing
             outcome.reclaimed = reclaim(disk, sealed, keeping, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
         if mirror is not None:

@@ -1,8 +1,8 @@
-"""Giving back the space of messages that are gone.
+"""Reclaims the disk space of messages that are no longer needed.
 
 Owns: the decision (delete, compact, leave) for each segment before a checkpoint, and the rewrite.
-Must not touch: the tail after the checkpoint, and positions: a live record keeps its position for ever.
-A state that refers to a record the log does not hold contradicts the log: then nothing at all is given back.
+Must not touch: the tail after the checkpoint, and positions: a live record never changes its position.
+If the state refers to a record that the log does not hold, the two contradict, and reclaiming stops.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .segment import (
 )
 
 _SAMPLES: Final = 64
-_SLICE: Final = 256  # records between two writes; each write lets the event loop's thread run
+_SLICE: Final = 256  # records per write; each write releases the GIL for the event loop's thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class SealedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A checkpoint that counts, and what it needs of the segments before its position."""
+    """A published checkpoint, and what it needs of the segments before its position."""
 
     position: int
-    live: LivePositions | None  # None: a former owner made it, and only ``segments`` are known
+    live: LivePositions | None  # None: an earlier process made it, and only ``segments`` are known
     segments: frozenset[int] = frozenset()
 
     def may_need(self, segment: SealedSegment) -> bool:
@@ -57,7 +57,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """The two checkpoints that are kept, and what a repair has given up of their messages."""
+    """The two checkpoints that are kept, and the stretches that a repair has given up."""
 
     state: Standing
     older: Standing | None
@@ -84,10 +84,10 @@ def reclaim(
     threshold: float,
     stopping: Callable[[], bool],
 ) -> Reclaimed:
-    """Delete the segments that neither checkpoint needs; compact those with little that is live.
+    """Delete the segments that neither checkpoint needs; compact those with a live share below ``threshold``.
 
-    Little: a share below ``threshold``. Live is what either checkpoint refers to. The segments that the older
-    one would replay stay as they are.
+    Live are the records that either checkpoint refers to. The segments that the older checkpoint would
+    replay are not touched.
     """
     done = Reclaimed()
     state, older, live = keeping.state, keeping.older, keeping.live()
@@ -102,13 +102,13 @@ def reclaim(
                 dead.append(segment)
                 continue
             if older.live is None and older.may_need(segment):
-                continue  # which of its records is not known; the next checkpoint's elder will be ours
+                continue  # an earlier process made that checkpoint: which records it needs is unknown
             try:
                 if _live_share(reader, segment, live) < threshold:
                     sparse.append(segment)
             except PositionNotHeld:
                 raise
-            except Exception as exc:  # damaged: it stays as it is, and whoever reads that record is told
+            except Exception as exc:  # damaged: leave it; reading that record raises the error
                 done.problems.append(f"{segment_name(segment.base)}: {exc}")
         for segment in dead:
             disk.remove(segment_name(segment.base))
@@ -124,8 +124,8 @@ def reclaim(
             except PositionNotHeld:
                 raise
             except Exception as exc:
-                # A live record that cannot be read, or no space: the old file stays as it is, and whoever
-                # reads that record is told. The log itself is untouched.
+                # A live record that cannot be read, or no space: the old file stays, and reading that record
+                # raises the error. The log itself is untouched.
                 done.problems.append(f"{segment_name(segment.base)}: {exc}")
                 continue
             done.compacted[segment.base] = size
@@ -138,7 +138,7 @@ def reclaim(
 
 
 def _live_share(reader: LogReader, segment: SealedSegment, live: LivePositions) -> float:
-    """Estimated from a sample of live records: reading all of them would cost what compaction costs."""
+    """Estimate from a sample of live records: reading all of them would cost as much as compacting."""
     count = 0
     sampled = sampled_bytes = 0
     for positions, first, stop in live.slices(segment.base, segment.end):
@@ -156,7 +156,7 @@ def _live_share(reader: LogReader, segment: SealedSegment, live: LivePositions) 
 
 
 def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: LivePositions) -> int:
-    """Write the live records beside the segment and rename over it; the new size."""
+    """Write the live records to a new file and rename it over the segment; return the new size."""
 
     def records() -> Iterator[tuple[int, int, bytes]]:
         wanted = live.between(segment.base, segment.end)
@@ -179,7 +179,7 @@ def _compact(disk: Disk, reader: LogReader, segment: SealedSegment, live: LivePo
 
 
 def _but_dropped(reader: LogReader, run: list[int]) -> Iterator[tuple[int, tuple[int, bytes]]]:
-    """What a repair has given up need not be kept; anything else that cannot be read stays where it is."""
+    """Skip records that a repair has given up; raise for any other record that cannot be read."""
     for position in run:
         try:
             yield position, reader.read(position)
@@ -191,9 +191,9 @@ def _but_dropped(reader: LogReader, run: list[int]) -> Iterator[tuple[int, tuple
 def write_compacted(
     disk: Disk, before: SegmentHeader, end: int, records: Iterator[tuple[int, int, bytes]]
 ) -> int:
-    """Put a segment of these records alone in the place of the one that ``before`` heads; its size.
+    """Replace the segment with header ``before`` by one that holds only these records; return its size.
 
-    Index and header follow twice: a flipped bit there would cost every record of the segment.
+    Index and header are stored twice: a flipped bit in one would cost every record of the segment.
     """
     name = segment_name(before.base)
     positions = array("Q")

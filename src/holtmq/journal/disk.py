@@ -1,6 +1,6 @@
-"""The few things the journal asks of a file system, and the real one.
+"""The file system operations that the journal needs, and their implementation.
 
-Owns: ``Disk`` and ``File`` (the seam where tests put a disk that crashes, fills and lies) and ``OsDisk``.
+Owns: ``Disk`` and ``File`` (tests replace them by a disk that crashes, fills up and fails) and ``OsDisk``.
 Must not touch: what the bytes mean.
 """
 
@@ -23,7 +23,7 @@ _LOCK_NAME: Final = "lock"
 
 class File(Protocol):
     def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
-        """Write all parts one after the other; all of them or an OSError."""
+        """Write all parts one after the other; OSError unless all were written."""
         ...
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -35,7 +35,7 @@ class File(Protocol):
         ...
 
     def preallocate(self, size: int) -> None:
-        """At least this big, new bytes zero, space reserved."""
+        """Make the file at least this big: new bytes are zero, their space is reserved."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -50,7 +50,7 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """One folder. Names are plain file names in it; a name is durable after ``sync_dir`` only."""
+    """One folder. Names are plain file names in it; a name is durable only after ``sync_dir``."""
 
     @property
     def folder(self) -> str: ...
@@ -66,7 +66,7 @@ class Disk(Protocol):
     def sync_dir(self) -> None: ...
 
     def lock(self) -> None:
-        """Own the folder until ``unlock``; JournalLocked names the present owner."""
+        """Lock the folder until ``unlock``; JournalLocked names the current owner."""
         ...
 
     def unlock(self) -> None: ...
@@ -89,12 +89,12 @@ class OsFile:
                 at += len(waiting)
             written = os.pwritev(self._fd, waiting, offset)
             offset += written
-            if written == sum(map(len, waiting)):  # nearly always, and without a step for each part
+            if written == sum(map(len, waiting)):  # nearly always: no loop over the parts
                 waiting = []
                 continue
             while waiting and written >= len(waiting[0]):
                 written -= len(waiting.pop(0))
-            if written:  # a short write: the kernel stops at a limit, the next call says why
+            if written:  # a short write: the next call writes the rest or raises the reason
                 waiting[0] = memoryview(waiting[0])[written:]
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -122,7 +122,7 @@ class OsFile:
                 raise
             if (
                 os.fstat(self._fd).st_size < size
-            ):  # a file system without fallocate: slower syncs, still right
+            ):  # a file system without fallocate: slower syncs, still correct
                 os.ftruncate(self._fd, size)
 
     def truncate(self, size: int) -> None:
@@ -141,7 +141,7 @@ class OsFile:
 
 
 class OsDisk:
-    """A folder of the operating system, made on first use."""
+    """A real folder, created if it does not exist."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -190,7 +190,7 @@ class OsDisk:
 
     def unlock(self) -> None:
         if self._lock_fd >= 0:
-            with contextlib.suppress(OSError):  # the name of a former owner would only mislead
+            with contextlib.suppress(OSError):  # a former owner's name in the file would mislead
                 os.ftruncate(self._lock_fd, 0)
             os.close(self._lock_fd)
             self._lock_fd = -1

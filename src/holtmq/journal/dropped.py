@@ -1,7 +1,7 @@
-"""Stretches of the log that a repair has given up: what was there is gone, and that is settled.
+"""Stretches of the log that a repair has given up. They are no longer reported as damage.
 
-Owns: the ``dropped`` file. Only ``repair`` writes it. Must not touch: the log. If it is lost, what it names
-counts as damage again, nothing worse.
+Owns: the ``dropped`` file. Only ``repair`` writes it. Must not touch: the log. If the file is lost, these
+stretches count as damage again, nothing worse.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Dropped:
 
 
 def read_dropped(disk: Disk) -> Dropped:
-    """What was given up so far; nothing when the file is missing or damaged."""
+    """The stretches given up so far; empty when the file is missing or damaged."""
     try:
         file = disk.open(NAME)
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def read_dropped(disk: Disk) -> Dropped:
 
 
 def write_dropped(disk: Disk, dropped: Dropped) -> None:
-    """Durable when this returns."""
+    """Replace the file; it is durable when this returns."""
     stretches = dropped.stretches
     numbers = array("Q", [number for stretch in stretches for number in stretch])
     raw = _HEAD.pack(_MAGIC, _VERSION, 0, len(stretches)) + numbers.tobytes()

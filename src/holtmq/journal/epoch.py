@@ -1,6 +1,6 @@
-"""The number of this opening: it grows each time the folder gets an owner.
+"""The epoch: a number that grows each time a process opens the journal.
 
-Owns: the ``epoch`` file. Must not touch: the log. A lost file costs nothing: headers remember the number too.
+Owns: the ``epoch`` file. Must not touch: the log. If the file is lost, the headers still have the number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAGIC: Final = b"HOLTEPO\n"
 
 
 def next_epoch(disk: Disk, seen: int) -> int:
-    """One more than every epoch known, durable before it is used."""
+    """One more than the highest known epoch, durable before it is used."""
     epoch = max(seen, _stored(disk)) + 1
     body = _BODY.pack(_MAGIC, epoch)
     file = disk.open(NAME + TEMPORARY, create=True)

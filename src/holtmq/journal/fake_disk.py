@@ -1,4 +1,4 @@
-"""A disk in memory that tells written from synced, and fails on request.
+"""A disk in memory that distinguishes written from synced data, and fails on request.
 
 Owns: files, their durable image, the durable directory, and the faults a test asks for.
 Must not touch: the journal. It models what POSIX promises and no more: bytes are durable after ``sync``,
@@ -22,15 +22,15 @@ SECTOR: Final = 512
 
 
 class Keep(Enum):
-    """What a crash leaves of that which was never synced."""
+    """How much unsynced data survives a crash."""
 
     NOTHING = "nothing"
-    EVERYTHING = "everything"  # the process was killed, the kernel lives: all is there, still not durable
-    SECTORS = "sectors"  # the power failed: each sector and each name for itself, by the seeded dice
+    EVERYTHING = "everything"  # the process was killed, not the kernel: all is there, still not durable
+    SECTORS = "sectors"  # the power failed: each sector and each name independently, by the seeded random
 
 
 class PowerCut(OSError):
-    """The disk is off; only ``crash`` brings it back."""
+    """The disk has no power until ``crash`` restarts it."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Inode:
         self.touch(min(size, old), max(size, old))
 
     def persist(self, sectors: set[int], size: int) -> None:
-        """Let these sectors, and this length, be what is on the platter."""
+        """Make these sectors and this size durable."""
         if len(self.durable) > size:
             del self.durable[size:]
         else:
@@ -97,7 +97,7 @@ class FakeFile:
         error = self._disk.admit_sync()
         if error is None:
             inode.persist(inode.dirty, len(inode.data))
-        # After a failed fsync Linux marks the pages clean: a second one would succeed over lost data.
+        # After a failed fsync Linux marks the pages clean: a second fsync succeeds although data is lost.
         inode.dirty = set()
         if error is not None:
             raise error
@@ -138,7 +138,7 @@ class FakeDisk:
     def __init__(self, seed: int = 0, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.crashes = 0
-        self.operations = 0  # everything that could be interrupted
+        self.operations = 0  # operations that a power cut could interrupt
         self.writes = 0
         self.syncs = 0
         self._random = Random(seed)
@@ -149,8 +149,6 @@ class FakeDisk:
         self._cut_at: int | None = None
         self._failing_writes: dict[int, tuple[int, int]] = {}
         self._failing_syncs: dict[int, int] = {}
-
-    # -- the Disk interface
 
     @property
     def folder(self) -> str:
@@ -198,10 +196,8 @@ class FakeDisk:
     def random_bytes(self, size: int) -> bytes:
         return self._random.randbytes(size)
 
-    # -- faults
-
     def crash(self, keep: Keep = Keep.NOTHING) -> None:
-        """The machine stops and starts again. Handles of before are dead, the lock is free."""
+        """Stop and restart the machine. Earlier handles fail, the lock is free."""
         if keep is not Keep.EVERYTHING:
             self._lose(everything=keep is Keep.NOTHING)
         self._locked = False
@@ -212,7 +208,7 @@ class FakeDisk:
 
     def _lose(self, *, everything: bool) -> None:
         if not everything:
-            # POSIX orders nothing between two syncs of a directory; one rename is one change, though.
+            # POSIX orders nothing between two syncs of a directory, but each rename is atomic.
             for change in self._unsynced_names:
                 if self._random.random() < 0.5:
                     _apply(self._durable_names, change)
@@ -229,11 +225,11 @@ class FakeDisk:
         self._unsynced_names.clear()
 
     def cut_power_after(self, operations: int) -> None:
-        """Let so many more operations happen, then fail every one until ``crash``."""
+        """Allow this many more operations, then fail every one until ``crash``."""
         self._cut_at = self.operations + operations
 
     def fail_write(self, nth: int = 1, *, code: int = errno.EIO, partial: int = 0) -> None:
-        """The nth write from now fails, after ``partial`` bytes."""
+        """Make the nth write from now fail, after ``partial`` bytes."""
         self._failing_writes[self.writes + nth] = (code, partial)
 
     def fail_sync(self, nth: int = 1, *, code: int = errno.EIO) -> None:
@@ -241,12 +237,12 @@ class FakeDisk:
 
     @property
     def expects_faults(self) -> bool:
-        """Whether a fault was asked for that has not happened yet, or goes on."""
+        """Whether a requested fault has not happened yet, or is in effect."""
         return self._cut_at is not None or bool(self._failing_writes or self._failing_syncs)
 
     @contextmanager
     def spared(self) -> Iterator[None]:
-        """For a test that only looks: what it reads is not counted and cannot meet the power cut."""
+        """For a test that inspects the disk: operations are not counted, and the power cut spares them."""
         operations, cut_at = self.operations, self._cut_at
         self._cut_at = None
         try:
@@ -255,7 +251,7 @@ class FakeDisk:
             self.operations, self._cut_at = operations, cut_at
 
     def flip(self, name: str, offset: int, mask: int = 1) -> None:
-        """Change bits of a file, on the platter too."""
+        """Flip bits of a file, also in its durable image."""
         inode = self._names[name]
         inode.data[offset] ^= mask
         if offset < len(inode.durable):
@@ -265,7 +261,7 @@ class FakeDisk:
         return bytes(self._names[name].data)
 
     def replace(self, name: str, content: bytes) -> None:
-        """Put a file there, durably, whatever was there before."""
+        """Durably create or replace a file."""
         self._names[name] = self._durable_names[name] = _Inode(bytearray(content), bytearray(content))
 
     def copy(self, seed: int = 0) -> FakeDisk:
@@ -274,8 +270,6 @@ class FakeDisk:
         for name, inode in self._names.items():
             twin.replace(name, bytes(inode.data))
         return twin
-
-    # -- what files ask
 
     def admit(self) -> None:
         """Count an operation; PowerCut when the power is off."""
@@ -289,7 +283,7 @@ class FakeDisk:
         try:
             self.admit()
         except PowerCut as exc:
-            # The write during which the power fails is the one that gets half way.
+            # Only the write during which the power fails is written in part.
             first = self._cut_at is not None and self.operations == self._cut_at + 1
             return (self._random.randint(0, size) if first else 0), exc
         code, partial = self._failing_writes.pop(self.writes, (0, size))
@@ -302,7 +296,7 @@ class FakeDisk:
         return OSError(code, os.strerror(code)) if code else None
 
     def room(self) -> int | None:
-        """Bytes that still fit; None without a limit."""
+        """Free bytes; None without a limit."""
         if self.capacity is None:
             return None
         return max(self.capacity - sum(len(inode.data) for inode in self._names.values()), 0)

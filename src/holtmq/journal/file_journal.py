@@ -1,8 +1,8 @@
 """The journal in a folder: append, group commit, read.
 
-Owns: where the next record goes, when a group is closed, what comes of the writer's and the checkpointer's
-results. All fields belong to the event loop's thread; the other threads get values and return values.
-Must not touch: what records mean. Formats live in ``records``, ``segment`` and ``checkpoint``.
+Owns: where the next record goes, when a group is closed, and handling the results of the writer and the
+checkpointer. Only the event loop's thread touches the fields; other threads get values and return values.
+Must not touch: what records mean. The formats are in ``records``, ``segment`` and ``checkpoint``.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _pack_frame = FRAME.pack
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
     segment_bytes: int = 64 << 20
-    compact_below: float = 0.25  # live share of a segment under which it is rewritten
+    compact_below: float = 0.25  # a segment with a smaller live share is rewritten
     read_handles: int = 32
-    sync: bool = True  # False: confirmed may be lost to a power cut, never to a crash of the process
-    # How long records that nobody waits for may stay in memory, to ride along with a commit that somebody
-    # does wait for: else each acknowledgment would cost a sync of its own.
+    sync: bool = True  # False: a power cut may lose confirmed records, a crash of the process does not
+    # How long records without a waiting caller may stay in memory, to be written with a commit that has one.
+    # Otherwise each acknowledgment would cost a sync of its own.
     idle_seconds: float = 0.02
     idle_bytes: int = 256 << 10
 
 
 class FileJournal:
-    """Made by ``open_journal``; see ``interface.Journal`` for what each method promises."""
+    """Created by ``open_journal``; ``interface.Journal`` documents the methods."""
 
     def __init__(
         self,
@@ -72,19 +72,19 @@ class FileJournal:
         self._later = later
         self._notify = notify
         self._failed: JournalFailed | None = None
-        self._state = "its recovery has not been read to the end"  # why append must refuse; "" when open
+        self._state = "its recovery has not been read to the end"  # why append must raise; "" when open
         self._epoch = 0
         # The open group: room for its SYNC record, then records. _end is where the next record goes.
-        # _limit is the end of the segment, or -1 when the next append has something to see to first.
+        # _limit is the end of the segment, or -1 when the next append must go through _make_room.
         self._start = 0
         self._end = SYNC_SIZE
         self._limit = -1
         self._chunks: list[bytes] = []
         self._callbacks: list[DurableCallback] = []
-        self._idle_callbacks: list[DurableCallback] = []  # given when nothing was waiting
+        self._idle_callbacks: list[DurableCallback] = []  # registered when nothing was unwritten
         self._turn_due = False
         self._idle_turn_due = False
-        self._overdue = False  # the open group has waited long enough
+        self._overdue = False  # the open group has waited for idle_seconds
         self._unwritten = Unwritten()
         self._durable = SYNC_SIZE
         self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
@@ -93,8 +93,6 @@ class FileJournal:
         self._reader = LogReader(disk, [], options.read_handles, dropped)
         self._writing = Writing()
         self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done, self._reader.dropped)
-
-    # -- what a caller may ask
 
     @property
     def failed(self) -> JournalFailed | None:
@@ -130,8 +128,6 @@ class FileJournal:
         stats.bytes_on_disk = self._segments.bytes_on_disk
         return stats
 
-    # -- append
-
     def append(self, kind: int, payload: bytes) -> int:
         length = len(payload) + 1
         position = self._end
@@ -139,7 +135,7 @@ class FileJournal:
         if end > self._limit or kind < FIRST_FREE_KIND:
             position = self._make_room(kind, PREFIX_SIZE + length)
             end = position + PREFIX_SIZE + length
-        # Two chunks and one join per group: half the price of joining each record (bench/journal.py).
+        # Two chunks and one join per group: half the cost of joining each record (bench/journal.py).
         chunks = self._chunks
         chunks.append(_pack_frame(length, crc32(payload, crc32(KIND_BYTES[kind], length)), kind))
         chunks.append(payload)  # two appends: 20 ns less than += with a tuple
@@ -178,14 +174,14 @@ class FileJournal:
                 self._collect()
 
     def _add(self, kind: int, payload: bytes) -> None:
-        """A record of the journal's own."""
+        """Append a record of the journal's own kinds."""
         position = self._make_room(FIRST_FREE_KIND, FRAME.size + len(payload))
         length = len(payload) + 1
         self._chunks += (_pack_frame(length, crc32(payload, crc32(KIND_BYTES[kind], length)), kind), payload)
         self._end = position + FRAME.size + len(payload)
 
     def _make_room(self, kind: int, size: int) -> int:
-        """The rare part of an append: refuse, open a group, or go on to the next segment."""
+        """The rare part of an append: raise, open a group, or start the next segment."""
         if self._failed is not None:
             raise self._failed
         if self._state:
@@ -201,8 +197,8 @@ class FileJournal:
         return self._end
 
     def _next_segment(self, size: int) -> None:
-        # In the middle of the loop's turn. Who waits goes on waiting for its end: what is appended there,
-        # acks that came before a publish for instance, belongs to what they are told about.
+        # This happens in the middle of a loop turn. The callbacks stay with the turn's last group: records
+        # appended later in the turn, such as acks that came before a publish, must be durable first.
         waiting, self._callbacks = self._callbacks, []
         self._close_group()
         self._callbacks = waiting
@@ -217,9 +213,9 @@ class FileJournal:
             self._defer(self._turn)
 
     def _turn(self) -> None:
-        """Once per turn of the loop in which something was appended: hand the group to the writer.
+        """Hand the group to the writer. Runs once per loop turn in which something was appended.
 
-        A small group that nobody waits for stays open a while.
+        A small group without callbacks stays open for a while.
         """
         self._turn_due = False
         if (
@@ -231,14 +227,14 @@ class FileJournal:
         ):
             self._hand_over()
             return
-        self._limit = -1  # the next append asks for a turn again
+        self._limit = -1  # the next append schedules a turn again
         if not self._idle_turn_due:
             self._idle_turn_due = True
             self._later(self._options.idle_seconds, self._idle_turn)
 
     def _idle_turn(self) -> None:
-        # Through ``defer`` like every other turn: there the caller adds what belongs to the group, acks that
-        # came before a publish for instance. The timer may fire between that publish and its turn.
+        # Through ``defer`` like every other turn, because the caller then appends what belongs to the group,
+        # such as acks that came before a publish. The timer may fire between that publish and its turn.
         self._idle_turn_due = False
         self._overdue = True
         self._schedule_turn()
@@ -274,10 +270,8 @@ class FileJournal:
             self._unwritten.add(self._chunks, self._end)
             self._chunks = []
 
-    # -- results of the writer
-
     def _collect(self) -> None:
-        """Take the writer's results, in the loop's thread, and tell those who wait."""
+        """Take the writer's results, in the loop's thread, and run the callbacks."""
         self._run_idle()
         results = self._writing.results
         while results:
@@ -294,7 +288,7 @@ class FileJournal:
         stats.syncs += commit.syncs
         stats.bytes_written += commit.written
         stats.last_sync_seconds = commit.seconds
-        # The next group's first record comes behind its SYNC record, so nothing of the caller's is below.
+        # The next group starts with its SYNC record, so the caller's next record is not below this.
         self._durable = commit.durable + SYNC_SIZE
         tell(self._unwritten.written(commit.groups), None)
 
@@ -312,8 +306,6 @@ class FileJournal:
         if self._idle_callbacks:
             callbacks, self._idle_callbacks = self._idle_callbacks, []
             tell(callbacks, self._failed)
-
-    # -- read
 
     def read(self, position: int) -> tuple[int, bytes]:
         if position >= self._written:
@@ -339,15 +331,13 @@ class FileJournal:
 
     @property
     def _written(self) -> int:
-        """Below this, the files answer; above, what is still in memory."""
+        """Records below this position are read from files, those from it on from memory."""
         in_flight = self._unwritten.in_flight
         return in_flight[0].group.start if in_flight else self._start
 
     def _read_unwritten(self, position: int) -> tuple[int, bytes]:
         self._join_chunks()
         return self._unwritten.read(position)
-
-    # -- checkpoint
 
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
         if self._failed is not None:
@@ -357,21 +347,21 @@ class FileJournal:
         if self._checkpointer.busy:
             return False
         if self._end == self._start + SYNC_SIZE and self._start == self._checkpointer.newest:
-            # Nothing was appended since the last one. Its name is taken, and the one before it goes only when
-            # there is another: with this, whoever needs the room gets it.
+            # Nothing was appended since the last checkpoint, so its file name is taken. A new checkpoint is
+            # still useful: it lets the one before the last be deleted, which frees space.
             self._add(FILLER, b"")
-        # Not behind the room for a SYNC record that may never be written.
+        # Not after the room for a SYNC record that may never be written.
         position = self._end if self._end > self._start + SYNC_SIZE else self._start
         bases = self._segments.bases
         return self._checkpointer.begin(position, self._epoch, bases, records, live, self._advance_checkpoint)
 
     def _advance_checkpoint(self) -> None:
-        """The log must be durable up to the checkpoint before the checkpoint counts."""
+        """Publish the checkpoint once the log is durable up to it."""
         position = self._checkpointer.waits_for
         if position is not None and self._failed is None and position <= self._durable - SYNC_SIZE:
-            # Every segment left behind was synced then: only the one that holds the position may lack it.
+            # Every earlier segment was synced when it was left; the one that holds the position may not be.
             unsynced = None if self._options.sync else segment_name(self._segments.holder(position))
-            # And the successor of each that may go certainly exists on the disk.
+            # Only segments whose successor is known to exist on disk.
             sealed = self._segments.sealed(min(position, self._durable - SYNC_SIZE - 1))
             self._checkpointer.proceed(sealed, self._options.compact_below, unsynced)
 
@@ -392,10 +382,8 @@ class FileJournal:
         for base in self._segments.reclaimed(reclaimed):
             self._reader.forget(base, gone=False)
 
-    # -- open and close
-
     def opened(self, log: OpenLog) -> None:
-        """Recovery has been read to the end: from here on records can be appended."""
+        """Recovery has been read to the end: allow appends."""
         self._epoch = log.epoch
         self._segments = SegmentMap(log.segments, log.capacity)
         self._checkpoint_position = log.checkpoint_position
@@ -417,13 +405,13 @@ class FileJournal:
             self.flush()
             self._writing.finish(failed=self._failed is not None)
             self._collect()
-            self._checkpointer.stop()  # the step that runs; then the other one, if it was still to come
+            self._checkpointer.stop()  # waits for the running step; the second call for the step after it
             self._checkpointer.stop()
             self._limit = -1
         self.release()
 
     def release(self) -> None:
-        """Give up ownership without a word to the log."""
+        """Release ownership without writing to the log."""
         self._state = "it is closed"
         if self._checkpointer.mirror is not None:
             self._checkpointer.mirror.close()

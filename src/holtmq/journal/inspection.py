@@ -1,7 +1,7 @@
-"""Looking at a journal from outside: the verdict of a start, and every stretch that cannot be read.
+"""Inspects a journal without opening it: whether a broker would start, and every unreadable stretch.
 
-Owns: the report that ``holt journal check`` prints and the stream that ``dump`` prints. The verdict is that
-of the code which opens a journal (``recovery``), not a second opinion. Must not touch: the files; it reads.
+Owns: the report that ``holt journal check`` prints and the records that ``dump`` prints. Whether a broker
+would start is decided by the code that opens a journal (``recovery``). Must not touch: the files; it reads.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .recovery import Survey, TailWalk, survey, walk_segment
 from .segment import HEADER_SIZE, SegmentHeader, base_of, read_header, read_index, segment_name
 from .versions import version_name
 
-Fold = Callable[[Recovery], object]  # what a broker makes of the records; raises JournalError when it refuses
+Fold = Callable[[Recovery], object]  # replays the records as a broker does; JournalError when it refuses them
 
 
 class Where(Enum):
-    """What a problem is about; it decides what can be done."""
+    """What is damaged; the repair depends on it."""
 
     RECORD = "record"  # a stretch of the log that cannot be read
-    HEADER = "header"  # of a segment; it can be made again
-    SEGMENT = "segment"  # a file that is missing, or that nothing can be read of
+    HEADER = "header"  # of a segment; it can be rebuilt
+    SEGMENT = "segment"  # a file that is missing or entirely unreadable
     CHECKPOINT = "checkpoint"
     MANIFEST = "manifest"
 
@@ -52,7 +52,7 @@ class SegmentReport:
     size: int
     compacted: bool = False
     records: int = 0
-    header: SegmentHeader | None = None  # made again if the one in the file is damaged
+    header: SegmentHeader | None = None  # rebuilt if the one in the file is damaged
     header_damaged: bool = False
     damages: list[Damage] = field(default_factory=list)
 
@@ -82,9 +82,9 @@ class CheckReport:
 
 
 def check(disk: Disk, fold: Fold | None = None) -> CheckReport:
-    """The verdict of a start on this folder, and every byte verified. Problems are listed, not raised.
+    """Find out whether a broker would start on this folder, and verify every byte.
 
-    With ``fold`` the records are given to it, as to a broker that starts.
+    Problems are listed, not raised. ``fold`` gets the records, as a starting broker does.
     """
     report = CheckReport(disk.folder)
     _start(disk, report, fold)
@@ -110,7 +110,7 @@ def check(disk: Disk, fold: Fold | None = None) -> CheckReport:
 
 
 def _start(disk: Disk, report: CheckReport, fold: Fold | None) -> None:
-    """What ``open_journal`` and its caller would do, without writing."""
+    """Do what ``open_journal`` and its caller would do, without writing."""
     try:
         found = survey(disk)
         report.warnings = found.warnings
@@ -128,7 +128,7 @@ def _start(disk: Disk, report: CheckReport, fold: Fold | None) -> None:
 
 
 def view(disk: Disk, found: Survey, walk: TailWalk) -> Recovery:
-    """What is in the folder, for a reader that never becomes its owner."""
+    """The contents of the folder as a ``Recovery``, without opening it for writing."""
     mark = found.checkpoint
     return Recovery(
         checkpoint=iter(()) if mark is None else read_checkpoint(disk, mark.position),
@@ -155,7 +155,7 @@ def _check_checkpoints(disk: Disk, report: CheckReport, positions: list[int]) ->
 def _check_missing(
     disk: Disk, report: CheckReport, bases: list[int], last: int | None, dropped: Dropped
 ) -> None:
-    """Segments that the checkpoint or the manifest names; holes in the log itself show as damage."""
+    """Report missing segments that the checkpoint or the manifest names; other gaps show as damage."""
     wanted: set[int] = set()
     if report.checkpoint is not None:
         wanted.update(verify_checkpoint(disk, report.checkpoint).segments)
@@ -171,7 +171,7 @@ def _check_missing(
 
 
 def _header(disk: Disk, base: int) -> tuple[SegmentHeader | None, str]:
-    """A segment's header, or one made again from what else the file says; and what is wrong with it."""
+    """A segment's header, rebuilt from the rest of the file if damaged; and what is wrong with it."""
     file = disk.open(segment_name(base))
     try:
         try:
@@ -193,7 +193,7 @@ def _made_again(file: File, base: int, folder: str) -> SegmentHeader | None:
         _, payload = record_at(file.pread(SYNC_SIZE, HEADER_SIZE), 0)
     except BadRecord:
         return None
-    mark = decode_sync(payload, payload[:8], base)  # a plain one begins with a commit of this very place
+    mark = decode_sync(payload, payload[:8], base)  # a plain segment begins with a SYNC record for its base
     return None if mark is None else SegmentHeader(base, 0, payload[:8])
 
 
@@ -236,7 +236,7 @@ def _check_plain(
     stop = certain_end(file, header, segment.size, report, following)
     found = examine(file, header, header.base, stop)
     segment.damages, segment.records, segment.end = found.damages, found.records, stop
-    if following is None:  # behind what is certain there may be records that were never reported
+    if following is None:  # after that there may be records that were never reported durable
         walk = walk_segment(file, header, stop, None)
         while True:
             try:
@@ -252,10 +252,10 @@ def _check_plain(
 def certain_end(
     file: File, header: SegmentHeader, size: int, report: CheckReport, following: int | None
 ) -> int:
-    """Up to where a plain segment must be readable."""
+    """The position up to which a plain segment must be readable."""
     used = header.base + size - HEADER_SIZE
     if following is not None:
-        # From the checkpoint on the log has no holes. Before it, segments in between may be gone for good.
+        # From the checkpoint on the log has no gaps. Before it, segments in between may have been deleted.
         return following if following > report.tail_start or used > following else used
     durable = max(report.known_end, header.base)
     at = HEADER_SIZE
@@ -293,7 +293,7 @@ def _check_compacted(
 
 
 def read_one(file: File, offset: int) -> tuple[int, bytes]:
-    """The record at a file offset, whatever its size."""
+    """The record at a file offset, of any size."""
     head = file.pread(8, offset)
     length = int.from_bytes(head[:4], "little")
     if len(head) < 8 or length > file.size() - offset:
@@ -312,7 +312,7 @@ class Listed:
 
 
 def dump(disk: Disk) -> Iterator[Listed]:
-    """Every readable record: the newest whole checkpoint's, then the segments' in order of position."""
+    """Every readable record: those of the newest whole checkpoint, then those of the segments by position."""
     report = check(disk)
     if report.checkpoint is not None:
         for kind, payload in read_checkpoint(disk, report.checkpoint):

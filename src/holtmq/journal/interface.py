@@ -1,7 +1,7 @@
-"""What a journal promises, in words of records and positions.
+"""The interface of a journal, in terms of records and positions.
 
-Owns: the ``Journal`` protocol, what recovery hands back, and the errors every implementation raises.
-Must not touch: files, segments, threads. A database can meet this page as well as a folder can.
+Owns: the ``Journal`` protocol, what recovery returns, and the errors every implementation raises.
+Must not touch: files, segments, threads. A database can implement it as well as a folder.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple, Protocol
 
 FIRST_FREE_KIND: Final = 16  # kinds below belong to the journal itself
 LAST_KIND: Final = 255
-# What recovery hands out in the place of records that a repair gave up; no other kind below 16 is.
-LOST: Final = 6  # something was here, and what follows has nothing to do with what came before
-LOST_IN_BATCH: Final = 7  # a record, or several, of the batch whose other records surround it
+# Recovery yields these in place of records that a repair gave up; it yields no other kind below 16.
+LOST: Final = 6  # records are missing here: do not connect what follows with what came before
+LOST_IN_BATCH: Final = 7  # one or more records are missing from the batch that the neighbours belong to
 
 
 class JournalError(Exception):
@@ -23,7 +23,7 @@ class JournalError(Exception):
 
 
 class JournalFailed(JournalError):
-    """A write or a sync failed. The journal takes nothing more until the node is restarted."""
+    """A write or a sync failed. The journal accepts nothing more until the node is restarted."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the journal failed and accepts nothing more: {reason}")
@@ -44,15 +44,15 @@ class RecordUnreadable(JournalCorrupt):
         self.position = position
         self.reason = reason
         self.size = size  # as far as it is known
-        self.dropped = dropped  # a repair gave it up: nothing is left to be done about it
+        self.dropped = dropped  # a repair has given it up: this is not new damage
 
 
 class PositionNotHeld(RecordUnreadable):
-    """No segment holds a record at this position (any more), and no repair has given it up."""
+    """No segment holds a record at this position, and no repair has given it up."""
 
 
 class JournalTooNew(JournalError):
-    """Whole, but written by a later version of the program: the text names what is not understood."""
+    """Not damaged, but written by a later version of the program; the text says which part."""
 
 
 class JournalLocked(JournalError):
@@ -66,7 +66,7 @@ Later = Callable[[float, Callable[[], None]], object]  # loop.call_later
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """The end of the log that a crash left half written. It was never reported durable."""
+    """The end of the log, half written at a crash. It was never reported durable."""
 
     position: int  # the log now ends here
     dropped_bytes: int
@@ -75,7 +75,7 @@ class TornTail:
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found on opening. Read ``checkpoint``, then ``records`` to the end, before the first append.
+    """What opening found. Read ``checkpoint``, then ``records`` to the end, before the first append.
 
     ``torn`` and ``clean`` are known once ``records`` is exhausted.
     """
@@ -84,18 +84,18 @@ class Recovery:
     records: Iterator[tuple[int, int, bytes]]  # (position, kind, payload), after the checkpoint
     epoch: int  # grows with every opening
     torn: TornTail | None = None
-    clean: bool = False  # the last owner closed the journal in good order
+    clean: bool = False  # the last owner closed the journal properly
     warnings: list[str] = field(default_factory=list)
     writer: str = ""  # the newest version of the program that wrote any of it
 
     def drain(self) -> int:
-        """Read past everything, for a caller that does not want it; how many tail records there were."""
+        """Read and discard all records after the checkpoint; return how many."""
         return sum(1 for _ in self.records)
 
 
 @dataclass(slots=True)
 class JournalStats:
-    """Counters since opening (they only go up), and the present sizes."""
+    """Counters since opening (they only go up), and current sizes."""
 
     records: int = 0
     bytes_written: int = 0
@@ -112,7 +112,7 @@ class JournalStats:
 
 
 class Framed(NamedTuple):
-    """A stretch of log that starts at position ``base``; the records wanted of it lie at ``positions``."""
+    """A stretch of log that starts at position ``base``, with the requested records at ``positions``."""
 
     data: bytes
     base: int
@@ -120,7 +120,7 @@ class Framed(NamedTuple):
 
 
 class Loose(NamedTuple):
-    """Payloads alone."""
+    """Payloads without frames."""
 
     payloads: list[bytes]
 
@@ -130,26 +130,26 @@ ReadRuns = Callable[["array[int]"], list[Run]]
 
 
 class Journal(Protocol):
-    """One append-only log. All methods belong to one thread, the event loop's."""
+    """One append-only log. All methods must be called in one thread, the event loop's."""
 
     @property
     def failed(self) -> JournalFailed | None:
-        """Why the journal stopped for good, or None."""
+        """Why the journal stopped permanently, or None."""
         ...
 
     @property
     def stalled(self) -> str:
-        """Why nothing becomes durable just now, or "". It goes on by itself, and nothing is lost."""
+        """Why nothing becomes durable at the moment, or "". It resumes by itself, and nothing is lost."""
         ...
 
     @property
     def last_segment(self) -> int | None:
-        """Where the file begins that is being written; None when there are no files."""
+        """The base of the segment that is being written; None when there are no files."""
         ...
 
     @property
     def end(self) -> int:
-        """Every record so far lies below this position, every later one at it or above."""
+        """Every record so far is below this position, every later one at it or above."""
         ...
 
     @property
@@ -164,26 +164,26 @@ class Journal(Protocol):
 
     @property
     def bytes_since_checkpoint(self) -> int:
-        """How much log a restart would replay: the caller's measure for when to checkpoint."""
+        """How much log a restart would replay; the caller uses it to decide when to checkpoint."""
         ...
 
     def append(self, kind: int, payload: bytes) -> int:
-        """Add one record; its position, which stays valid for ever. Durable later: see ``on_durable``."""
+        """Add one record; return its position, which never changes. Durable later: see ``on_durable``."""
         ...
 
     def append_batch(self, records: Sequence[tuple[int, bytes]]) -> list[int]:
-        """Add records of which a crash leaves all or none; their positions."""
+        """Add records atomically: after a crash, all or none are there. Return their positions."""
         ...
 
     def on_durable(self, callback: DurableCallback) -> None:
-        """Call back once everything appended so far is durable (None) or never will be (the error).
+        """Call ``callback`` once everything appended so far is durable (None) or never will be (the error).
 
         Callbacks run in the order they were given, never from inside this call.
         """
         ...
 
     def flush(self) -> None:
-        """Hand over what is waiting now. Without a loop: write, sync and run the callbacks here."""
+        """Hand what is waiting to the writer now. Without a loop: write, sync and run the callbacks here."""
         ...
 
     def read(self, position: int) -> tuple[int, bytes]:
@@ -191,19 +191,19 @@ class Journal(Protocol):
         ...
 
     def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
-        """The records at these positions, in the order asked; runs of rising positions are cheap."""
+        """The records at these positions, in the given order; ascending positions are cheap."""
         ...
 
     def run_reader(self) -> ReadRuns:
-        """A function that reads many records at once, for one reading from somewhere to somewhere."""
+        """A function that reads many records at once, for one sequential scan."""
         ...
 
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
-        """Replace the log so far by ``records``, the caller's whole state at this instant.
+        """Replace the log so far by ``records``, the caller's whole state at this moment.
 
-        ``live`` are sorted arrays of the positions that the state still refers to; what is not named may be
-        reclaimed. Both are handed over: do not change them afterwards. It completes in the background;
-        False when one is still running.
+        ``live`` are arrays of the positions that the state still refers to; all other records may be
+        reclaimed. Do not change either argument afterwards. The checkpoint completes in the background;
+        returns False when another one is still running.
         """
         ...
 
@@ -212,5 +212,5 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None:
-        """Make everything durable, mark the end as clean, give up ownership."""
+        """Make everything durable, mark the end as clean, release ownership."""
         ...

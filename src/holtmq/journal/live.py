@@ -1,9 +1,8 @@
 """The positions that a checkpoint's state still refers to: what compaction must keep.
 
-Owns: their order, and the questions compaction asks of them. The caller may hand them over in any order: a
-search by halves in an array that does not rise misses positions, and what it misses is deleted. So the arrays
-are put in order here, once, and no other form of them reaches the code that deletes.
-Must not touch: files, segments.
+Owns: sorting them, and the queries of compaction. Binary search in an unsorted array misses positions, and
+compaction deletes what it misses. So the arrays, which callers may pass unsorted, are sorted here, and the
+code that deletes sees only this class. Must not touch: files, segments.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ class WrongPosition(JournalError):
 
 
 class LivePositions:
-    """Rising arrays of positions; a position may be in several of them."""
+    """Sorted arrays of positions; a position may be in several of them."""
 
     __slots__ = ("_arrays",)
 
     def __init__(self, arrays: Iterable[array[int]], end: int) -> None:
-        """``end``: every position lies below it, or the whole is refused."""
+        """``end``: WrongPosition if any position is not below it."""
         self._arrays = [rising(positions) for positions in arrays if positions]
         highest = max((positions[-1] for positions in self._arrays), default=-1)
         if highest >= end:
             raise WrongPosition(f"position {highest} is named as live, and the log ends at {end}")
 
     def joined(self, other: LivePositions) -> LivePositions:
-        """Those of both."""
+        """The positions of both."""
         both = LivePositions((), 0)
         both._arrays = [*self._arrays, *other._arrays]
         return both
@@ -47,7 +46,7 @@ class LivePositions:
         return False
 
     def any_between(self, first: int, stop: int) -> bool:
-        """Whether one of them lies in [first, stop)."""
+        """Whether any position is in [first, stop)."""
         for positions in self._arrays:
             at = bisect_left(positions, first)
             if at < len(positions) and positions[at] < stop:
@@ -55,14 +54,14 @@ class LivePositions:
         return False
 
     def slices(self, first: int, stop: int) -> Iterator[tuple[array[int], int, int]]:
-        """Of each array that has some in [first, stop): the array, and from where to where they are."""
+        """For each array with positions in [first, stop): the array, and the range of their indexes."""
         for positions in self._arrays:
             start, end = bisect_left(positions, first), bisect_left(positions, stop)
             if start < end:
                 yield positions, start, end
 
     def between(self, first: int, stop: int) -> Iterator[int]:
-        """Those in [first, stop), rising, each once."""
+        """The positions in [first, stop), ascending, without duplicates."""
         last = -1
         for position in merge(*(islice(*part) for part in self.slices(first, stop))):
             if position != last:
@@ -71,13 +70,13 @@ class LivePositions:
 
 
 def rising(positions: array[int]) -> array[int]:
-    """The same positions in order; the array itself if they are, which costs about 50 ns each to see."""
+    """The positions sorted; the same array if it is sorted already. The check costs about 50 ns each."""
     ordered = sorted(positions)
     return positions if positions.tolist() == ordered else array("Q", ordered)
 
 
 def live_bases(bases: Sequence[int], end: int, live: LivePositions) -> list[int]:
-    """The segments that hold a live position, of those that begin at ``bases`` in a log up to ``end``."""
+    """The bases of the segments that hold a live position; the last segment ends at ``end``."""
     return [
         base
         for base, stop in zip(bases, [*bases[1:], end], strict=True)

@@ -1,11 +1,11 @@
-"""What must be in the folder: the last segment, the newest checkpoint, and how far the log is durable.
+"""Says what must be in the folder: the last segment, the newest checkpoint, the durable end of the log.
 
-Owns: the ``manifest`` file. The writer alone keeps it: durably before a new segment takes its first record
-and at the end, in between as a hint that costs no sync. It never claims more than is on the disk, so a log
-that ends before it was damaged. Must not touch: the log; a lost manifest costs the proof and nothing else.
+Owns: the ``manifest`` file. A running journal's writer updates it: with a sync before a new segment gets its
+first record and at the close, otherwise without. It never claims more than is on disk, so a log that ends
+earlier is damaged. Must not touch: the log; if the manifest is lost, only this check is lost.
 
-Which older segments must be there follows from the rest: those that the checkpoint names, and from its
-position on an unbroken chain, in which each segment ends where the next one begins.
+It need not name the other segments: the checkpoint names those it needs, and from the checkpoint's position
+on each segment ends where the next one begins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .segment import TEMPORARY
 from .versions import WRITER
 
 NAME: Final = "manifest"
-_SLOT: Final = 512  # two slots, written in turn: one of them is whole whatever happens
+_SLOT: Final = 512  # two slots, written in turn, so that one of them is always whole
 # magic, format version, reserved, writer's version, serial, epoch, last segment, durable upto, checkpoint
 _BODY: Final = Struct("<8sHHIQQQQQ")
 _CHECKSUM: Final = Struct("<I")
@@ -30,9 +30,9 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The newest of what was noted."""
+    """The contents of a slot."""
 
-    writer: int  # its version
+    writer: int  # version of the program that wrote it
     serial: int
     epoch: int
     last_base: int
@@ -41,7 +41,7 @@ class Known:
 
 
 class Manifest:
-    """The open file, in the writer's hands."""
+    """The open manifest file, used by the writer."""
 
     __slots__ = ("_disk", "_epoch", "_file", "_serial")
 
@@ -52,7 +52,7 @@ class Manifest:
         self._file: File | None = None
 
     def begin(self, last_base: int, durable: int, checkpoint: int) -> None:
-        """Put a new file in the place of the former owner's, durably."""
+        """Durably replace the former owner's file by a new one."""
         file = self._disk.open(NAME + TEMPORARY, create=True)
         try:
             slot = self._slot(last_base, durable, checkpoint)
@@ -87,7 +87,7 @@ class Manifest:
 
 
 def read_manifest(disk: Disk) -> tuple[Known | None, str]:
-    """The newest slot that is whole, and what is wrong with the file ("" when nothing is)."""
+    """The newest intact slot, and what is wrong with the file ("" when nothing is)."""
     try:
         file = disk.open(NAME)
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def read_manifest(disk: Disk) -> tuple[Known | None, str]:
 
 
 def _parse(raw: bytes) -> Known | bool | None:
-    """A slot; False when it was never written, None when it is damaged."""
+    """A slot's contents; False when it was never written, None when it is damaged."""
     if not any(raw):
         return False
     try:

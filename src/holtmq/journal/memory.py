@@ -1,7 +1,7 @@
-"""The journal in memory, for tests, simulation and brokers that keep nothing.
+"""A journal in memory, for tests, simulation and brokers that store nothing.
 
-Owns: records by position, with the same promises as the one in a folder (the same contract tests run on
-both). Must not touch: files and threads.
+Owns: records by position, with the same guarantees as the journal in a folder (the same contract tests run
+on both). Must not touch: files and threads.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .interface import (
 from .live import LivePositions, WrongPosition
 from .unwritten import tell
 
-_FRAME = 9  # what a record costs beside its payload, as in the file format
+_FRAME = 9  # bytes of a record besides its payload, as in the file format
 
 
 class MemoryJournal:
-    """Durable at the next turn of the loop (``defer``), or at ``flush`` when there is none."""
+    """Records become durable at the next turn of the loop (``defer``), or at ``flush`` without a loop."""
 
     def __init__(self, defer: Defer | None = None) -> None:
         self._defer = defer
@@ -145,17 +145,15 @@ class MemoryJournal:
             self.flush()
             self._closed = True
 
-    # -- for tests
-
     def fail(self, reason: str) -> None:
-        """Fail as a disk does: nothing more becomes durable, and everyone is told."""
+        """For tests: fail as a disk does. Nothing more becomes durable, and every callback gets the error."""
         self._failed = JournalFailed(reason)
         self._schedule()
 
     def restart(
         self, *, lose_unsynced: bool = True, defer: Defer | None = None
     ) -> tuple[MemoryJournal, Recovery]:
-        """The journal that the next process would open, after a crash (or a clean close) now."""
+        """For tests: the journal that the next process would open after a crash (or a clean close) now."""
         kept = self._durable if lose_unsynced and not self._closed else self._end
         following = MemoryJournal(defer or self._defer)
         following._epoch = self._epoch + 1

@@ -1,8 +1,7 @@
-"""Where a plain segment is damaged, as exactly as its bytes allow, and how the log goes on behind it.
+"""Locates damage in a plain segment as exactly as its bytes allow, and makes the segment readable again.
 
-Owns: the search for the next readable record, and the record that takes the place of an unreadable stretch
-(LOST), of the same size, so that every position stays what it was. Must not touch: other files; ``repair``
-asks the operator first.
+Owns: the search for the next readable record, and writing a LOST record over an unreadable stretch, of the
+same size, so that no position changes. Must not touch: other files; ``repair`` asks the operator first.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class Damage:
     position: int
     size: int
     reason: str
-    batch: int | None = None  # where the batch begins that it lies in, if the rest of that can be read
+    batch: int | None = None  # start of the batch that contains it, if the rest of the batch can be read
 
 
 @dataclass(slots=True)
 class Mended:
-    """What a walk over one segment has found."""
+    """What a walk over one segment found."""
 
     damages: list[Damage]
     records: int
@@ -51,7 +50,7 @@ class Mended:
 
 
 def examine(file: File, header: SegmentHeader, start: int, stop: int) -> Mended:
-    """Every unreadable stretch of [start, stop). The records around them are whole."""
+    """Find every unreadable stretch of [start, stop). The records between them are whole."""
     data = file.pread(stop - start, start - header.base + HEADER_SIZE)
     found = _Examination(data, header.marker, start, stop)
     found.walk()
@@ -59,7 +58,7 @@ def examine(file: File, header: SegmentHeader, start: int, stop: int) -> Mended:
 
 
 def mend(file: File, header: SegmentHeader, damages: list[Damage]) -> None:
-    """Put LOST records over these stretches; the caller syncs."""
+    """Write LOST records over these stretches; the caller syncs."""
     for damage in damages:
         length = damage.size - PREFIX_SIZE
         offset = damage.position - header.base + HEADER_SIZE
@@ -107,7 +106,7 @@ class _Examination:
                 inner += PREFIX_SIZE + PREFIX.unpack_from(self.data, inner)[0]
 
     def _whole(self, at: int, stop: int, *, inside: bool = False) -> int:
-        """Where the record at ``at`` ends; 0 when there is none that is whole."""
+        """The end of the record at ``at``; 0 when there is no whole record."""
         data = self.data
         if at + FRAME_SIZE > min(stop, len(data)):
             return 0
@@ -125,7 +124,7 @@ class _Examination:
         return end
 
     def _damaged(self, at: int) -> int:
-        """Note what cannot be read from here on; where the log goes on."""
+        """Note the unreadable stretch that starts here; return where the log continues."""
         data = self.data
         claimed = self._claimed_end(at, self.size)
         if claimed and data[at + PREFIX_SIZE] == BATCH:
@@ -134,7 +133,7 @@ class _Examination:
             if len(self.damages) > before:
                 self.end = claimed
                 return claimed
-            # Every inner record is whole: only the batch's own checksum is not. Nothing is lost with it.
+            # Every inner record is whole, only the frame of the batch is damaged: no record is lost.
             self._note(at, at + FRAME_SIZE, "the checksum of a batch does not match")
             return at + FRAME_SIZE
         stop = claimed or self._next(at, self.size, self._search_stop(at))
@@ -144,11 +143,11 @@ class _Examination:
         return stop
 
     def _search_stop(self, at: int) -> int:
-        """The next commit's beginning is certain; what lies before it may be found."""
+        """The start of the next commit: there, at the latest, a record begins."""
         return next((sync for sync in self._syncs if sync >= at + FRAME_SIZE), self.size)
 
     def _claimed_end(self, at: int, stop: int, *, inside: bool = False) -> int:
-        """Where the record ends by its own length, if another one begins there; else 0."""
+        """The end of the record by its own length, if another record begins there; else 0."""
         if at + FRAME_SIZE > len(self.data):
             return 0
         end = at + PREFIX_SIZE + PREFIX.unpack_from(self.data, at)[0]
@@ -157,7 +156,7 @@ class _Examination:
         return end if end == stop or self._whole(end, stop, inside=inside) else 0
 
     def _next(self, at: int, stop: int, limit: int, *, inside: bool = False) -> int:
-        """The first place behind ``at`` where a whole record begins, ``limit`` at the latest."""
+        """The first offset after ``at`` where a whole record begins, at most ``limit``."""
         data = self.data
         for place in range(at + FRAME_SIZE, min(limit, len(data) - FRAME_SIZE + 1)):
             if data[place] | data[place + 1] | data[place + 2] and self._whole(place, stop, inside=inside):
@@ -165,7 +164,7 @@ class _Examination:
         return limit
 
     def _inside(self, batch: int, end: int) -> None:
-        """The damaged records of a batch whose extent is known."""
+        """Note the damaged records of a batch whose end is known."""
         at = batch + FRAME_SIZE
         while at < end:
             stop = self._whole(at, end, inside=True)

@@ -1,6 +1,6 @@
-"""A second place for what the checkpointer puts into the folder.
+"""The interface of a second store for the checkpoints and reclaimed segments of the folder.
 
-Owns: the shape of it. Must not touch: where that place is.
+Owns: the interface. Must not touch: where that store is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ class Mirror(Protocol):
     """Called in the checkpointer's thread; an error ends the step."""
 
     def published(self, position: int) -> None:
-        """This checkpoint counts from now on. Nothing was reclaimed yet on the strength of it."""
+        """This checkpoint is valid now. Nothing that it replaces has been reclaimed yet."""
 
     def reclaimed(self) -> None:
         """Segments were deleted or compacted."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """No more calls follow."""

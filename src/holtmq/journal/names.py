@@ -1,6 +1,6 @@
-"""Files that lie under each other's names, as after a restore that went wrong.
+"""Files with wrong names, for example swapped by a faulty restore.
 
-Owns: the comparison of a file's name with what its header says, and the renaming. Must not touch: contents.
+Owns: comparing a file's name with its header, and renaming. Must not touch: contents.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .segment import TEMPORARY, base_of, own_base, segment_name
 
 
 def wrong_names(disk: Disk) -> list[tuple[str, str]]:
-    """(name, right name) of each file with another one's header, unless a right file is in that place."""
+    """(name, right name) of each file whose header names another file, unless that file is in place."""
     right: set[str] = set()
     found: list[tuple[str, str]] = []
     for name in disk.list():
@@ -26,7 +26,7 @@ def wrong_names(disk: Disk) -> list[tuple[str, str]]:
 
 
 def put_names_right(disk: Disk, renames: list[tuple[str, str]]) -> None:
-    """Two steps, since two files may have changed places. A file in the way that is nothing goes aside."""
+    """Rename in two steps, because two files may be swapped. A file in the way gets the suffix .removed."""
     moving = {wrong for wrong, _ in renames}
     for wrong, right in renames:
         if right in disk.list() and right not in moving:

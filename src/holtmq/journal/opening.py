@@ -1,6 +1,6 @@
-"""From a folder to an open journal.
+"""Opens a journal in a folder.
 
-Owns: the order of opening: own the folder, survey it, hand out checkpoint and tail, cut what is torn, go on.
+Owns: the order of steps: lock the folder, survey it, yield checkpoint and tail, cut a torn tail, resume.
 Must not touch: the judgement of damage (``recovery``) and the running journal.
 """
 
@@ -40,12 +40,12 @@ def open_journal(
     later: Later | None = None,
     clock: Callable[[], float] = time.time,
 ) -> tuple[FileJournal, Recovery]:
-    """Own the folder and find out what is in it.
+    """Lock the folder and read what is in it.
 
     ``defer`` is ``loop.call_soon``, ``notify`` is ``loop.call_soon_threadsafe`` and ``later`` is
-    ``loop.call_later`` (without it, records that nobody waits for are committed at once); without the first
-    two nothing is threaded, and ``flush`` does the work inline. JournalLocked and JournalCorrupt are raised
-    here or, for damage in the tail, while ``Recovery.records`` is read.
+    ``loop.call_later``. Without ``later``, records without a waiting caller are committed at once; without
+    the other two there are no threads, and ``flush`` does the work inline. JournalLocked and JournalCorrupt
+    are raised here or, for damage in the tail, while ``Recovery.records`` is read.
     """
     if (defer is None) != (notify is None):
         raise ValueError("defer and notify belong together: both, or neither")
@@ -61,7 +61,7 @@ def open_journal(
                 f"the file {REPLICA_MARK} from its folder"
             )
         for name in names:
-            if name.endswith(TEMPORARY):  # a crash's leftovers: nothing refers to them
+            if name.endswith(TEMPORARY):  # left by a crash: nothing refers to them
                 disk.remove(name)
         found = survey(disk)
         epoch = next_epoch(disk, found.epoch)
@@ -94,7 +94,7 @@ def _recover(
     capacity: int,
     clock: Callable[[], float],
 ) -> Iterator[tuple[int, int, bytes]]:
-    """The tail's records; at their end the torn tail is cut and the journal is open."""
+    """Yield the records of the tail; after the last one, cut a torn tail and open the journal."""
     try:
         if found.segments:
             walk = TailWalk(disk, found)
@@ -120,7 +120,7 @@ def _recover(
 def _resume(
     disk: Disk, found: Survey, walk: TailWalk, epoch: int, capacity: int, clock: Callable[[], float]
 ) -> OpenLog:
-    """Cut the torn tail off the last segment and stand at its end."""
+    """Cut the torn tail off the last segment and return a log that continues at its end."""
     last = found.segments[-1]
     base = last.header.base
     usual, capacity = capacity, max(capacity, walk.end - base)
@@ -130,9 +130,9 @@ def _resume(
         log.warning("torn tail cut", extra=fields)
         file.truncate(walk.end - base + HEADER_SIZE)
     file.preallocate(HEADER_SIZE + capacity)
-    # Also without a tear: what the last owner wrote may have been read from the page cache only, and the
-    # caller is about to act on it. Written again, because after that owner's failed fsync the kernel may take
-    # the pages for clean: a sync alone would then succeed over bytes that never reached the disk.
+    # Also without a torn tail: what the last owner wrote may have been read from the page cache only, and the
+    # caller is about to act on it. It is written again because after a failed fsync of that owner the kernel
+    # may consider the pages clean: a sync alone would succeed although the bytes never reached the disk.
     at = walk.synced
     while at < walk.end:
         data = file.pread(min(_COPY, walk.end - at), at - base + HEADER_SIZE)
@@ -142,8 +142,8 @@ def _resume(
     header = last.header
     sizes = [(segment.header.base, segment.size) for segment in found.segments[:-1]]
     if header.version < FORMAT:
-        # A former version's segment takes nothing more: that version would not understand what comes now,
-        # and refuses the new segment by the number in its header.
+        # Append nothing to an older version's segment: that version would not understand the new records.
+        # It refuses the new segment by the format number in its header.
         file.truncate(walk.end - base + HEADER_SIZE)
         file.sync()
         file.close()

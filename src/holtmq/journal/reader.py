@@ -1,7 +1,7 @@
-"""Reading records back by position.
+"""Reads records by position.
 
 Owns: the open read handles (bounded) and the choice of how much to read at once.
-Must not touch: the open end of the log; records not yet written are the journal's to answer.
+Must not touch: the open end of the log; ``unwritten`` has the records that are not in files yet.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .segment import HEADER_SIZE, PositionTable, SegmentHeader, read_header, rea
 
 _PAGE: Final = 4096
 _RUN: Final = 1 << 20
-_GAP: Final = 64 << 10  # positions nearer than this are worth one read
+_GAP: Final = 64 << 10  # positions closer than this share one read
 _AHEAD: Final = 2 << 20
 
 
 class OpenSegment:
-    """A read handle. It outlives a compaction: the old file answers for its positions until dropped."""
+    """A read handle. After a compaction it still reads the old file, until it is closed."""
 
     __slots__ = ("_table", "base", "file", "header")
 
@@ -56,7 +56,7 @@ class LogReader:
         insort(self._bases, base)
 
     def forget(self, base: int, *, gone: bool) -> None:
-        """Close the handle after a compaction, or drop the segment altogether after its deletion."""
+        """Close the handle after a compaction; with ``gone``, also forget the deleted segment."""
         if gone and base in self._bases:
             self._bases.remove(base)
         segment = self._open.pop(base, None)
@@ -77,7 +77,7 @@ class LogReader:
         found: list[tuple[int, bytes]] = []
         segment: OpenSegment | None = None
         data = b""
-        first = stop = lowest = highest = 0  # file offsets of the data at hand; positions of its segment
+        first = stop = lowest = highest = 0  # file offsets of ``data``; positions of its segment
         unpack = PREFIX.unpack_from
         for index, position in enumerate(positions):
             if segment is None or not lowest <= position < highest:
@@ -88,7 +88,7 @@ class LogReader:
             at = offset - first
             whole = first <= offset and offset + PREFIX_SIZE <= stop
             if whole:
-                # The common case in one place: 0.6 µs a record instead of 1.3. What is odd goes the long way.
+                # The common case inline: 0.6 µs a record instead of 1.3. All other cases go through parse.
                 length, checksum = unpack(data, at)
                 end = at + PREFIX_SIZE + length
                 if length and first + end <= stop:
@@ -110,7 +110,7 @@ class LogReader:
         return found
 
     def record_size(self, position: int) -> int:
-        """How many bytes the record takes, frame included, from its length field alone."""
+        """The size of the record with its frame, from its length field alone."""
         segment = self.segment_for(position)
         offset = self.locate(segment, position)
         raw = segment.file.pread(FRAME_SIZE, offset)
@@ -183,7 +183,7 @@ class LogReader:
         return PositionNotHeld(text, position, reason)
 
     def _load(self, segment: OpenSegment, offset: int, size: int) -> bytes:
-        """At least the whole record at ``offset`` when it is intact."""
+        """Read ``size`` bytes, or more if the record at ``offset`` is longer."""
         data = segment.file.pread(size, offset)
         try:
             need = PREFIX_SIZE + PREFIX.unpack_from(data)[0]

@@ -1,6 +1,6 @@
-"""How records lie in the log, byte by byte (docs/journal-format.md is the prose).
+"""The byte format of records in the log (described in docs/journal-format.md).
 
-Owns: the record frame, the SYNC record, and the parse of a run of records.
+Owns: the record frame, the SYNC record, and parsing a run of records.
 Must not touch: files. Everything here is bytes in, values out.
 """
 
@@ -14,22 +14,22 @@ from typing import Final
 from .checksum import crc32
 from .interface import FIRST_FREE_KIND
 
-# length (of kind + payload), checksum, kind. The checksum starts from the length, so that it covers it.
+# length (of kind + payload), checksum, kind. The CRC starts with the length as seed, so it covers the length.
 FRAME: Final = Struct("<IIB")
 FRAME_SIZE: Final = FRAME.size
 PREFIX: Final = Struct("<II")
 PREFIX_SIZE: Final = PREFIX.size
 MAX_PAYLOAD: Final = (1 << 30) - 1
-# Mean bytes of a piece (a frame or a payload) from which on pieces are not joined but written one by one. The
-# join costs mostly page faults on fresh memory: of an append of 4 KiB 1.0 µs of 1.65, of 64 KiB 15 of 19.
+# If pieces (frames and payloads) have at least this mean size, they are written one by one, not joined. The
+# join costs page faults on fresh memory: 1.0 of 1.65 µs for an append of 4 KiB, 15 of 19 µs for 64 KiB.
 AS_THEY_ARE: Final = 512
 
 BATCH: Final = 1  # the payload is a run of whole records: all of them or none
-SYNC: Final = 2  # starts every group commit; says how far the log was durable
+SYNC: Final = 2  # starts every group commit; says up to where the log was durable
 SEGMENTS: Final = 3  # in a checkpoint: which segments must exist
 END: Final = 4  # in a checkpoint: nothing is missing
-FILLER: Final = 5  # says nothing; gives a checkpoint a position of its own
-LOST: Final = 6  # a repair put it over a stretch that could not be read
+FILLER: Final = 5  # empty; gives a checkpoint a position of its own
+LOST: Final = 6  # written by a repair over an unreadable stretch
 
 KIND_NAMES: Final = {
     BATCH: "BATCH",
@@ -99,7 +99,7 @@ def encode_sync(
 
 
 def decode_sync(payload: bytes, marker: bytes, position: int) -> SyncMark | None:
-    """The mark, or None when it was not written by this segment's writer for this very place."""
+    """The mark, or None when it was not written for this segment and this position."""
     if len(payload) != _SYNC_BODY.size:
         return None
     found, own, synced_upto, wall_time, flags = _SYNC_BODY.unpack(payload)
@@ -135,10 +135,10 @@ def inner_records(payload: bytes, position: int) -> Iterator[tuple[int, int, byt
 
 
 def find_syncs(data: bytes, marker: bytes, position: int) -> Iterator[SyncMark]:
-    """Every genuine SYNC record in a stretch of log that starts at ``position``, damaged or not around it.
+    """Every genuine SYNC record in a stretch of log that starts at ``position``, even between damaged bytes.
 
-    Genuine: checksum, this segment's random marker and its own position all agree, so that a copy of a
-    journal inside a message body is not mistaken for one.
+    Genuine: checksum, the segment's random marker and the record's own position all match, so that a copy of
+    a journal inside a message body is not mistaken for one.
     """
     at = data.find(marker)
     while at >= 0:

@@ -1,11 +1,11 @@
-"""What is on the disk at opening: which checkpoint counts, and the tail after it.
+"""Reads the folder at opening: chooses the checkpoint, and walks the tail after it.
 
-Owns: the judgement between a torn tail (cut) and damage (refusal), and the walk over the tail.
-Must not touch: the disk's contents. It says what should be cut; the journal or ``repair`` does it.
+Owns: the decision between a torn tail (cut) and damage (refused), and the walk over the tail.
+Must not touch: the disk's contents. It says what should be cut; ``opening`` or ``repair`` cuts it.
 
-The rule at a bad record at X in the last segment: if any genuine SYNC record behind X says that the log was
-durable beyond X, then X was once whole, and this is damage. Otherwise nothing from X on was ever reported
-durable. In a segment that has a successor there is nothing to judge: it was synced whole before that existed.
+The rule for a bad record at position X in the last segment: if any genuine SYNC record, or the manifest, says
+that the log was durable beyond X, then X was once whole, and this is damage. Otherwise nothing from X on was
+reported durable. In any other segment it is damage: a segment is synced before its successor is created.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Survey:
     checkpoint: Checkpoint | None
     epoch: int  # the highest seen in any file
     warnings: list[str]
-    known: Known | None = None  # what the manifest says
-    dropped: Dropped = field(default_factory=Dropped)  # what a repair gave up
+    known: Known | None = None  # from the manifest
+    dropped: Dropped = field(default_factory=Dropped)  # given up by a repair
 
     @property
     def writer(self) -> int:
@@ -77,7 +77,7 @@ class Survey:
 
     @property
     def tail(self) -> list[FoundSegment]:
-        """The segments from the one that holds the start of the tail on."""
+        """The segments from the one that holds the start of the tail."""
         first = 0
         for index, segment in enumerate(self.segments):
             if segment.header.base <= self.tail_start:
@@ -90,7 +90,7 @@ def advice(folder: str) -> str:
 
 
 def survey(disk: Disk) -> Survey:
-    """Read every header and verify the newest checkpoint; JournalCorrupt when the pieces do not fit."""
+    """Read every header and choose a checkpoint; JournalCorrupt when the files do not fit together."""
     bases: list[int] = []
     marks: list[int] = []
     for name in disk.list():
@@ -116,7 +116,7 @@ def survey(disk: Disk) -> Survey:
 def _known(
     disk: Disk, segments: list[FoundSegment], checkpoint: Checkpoint | None, warnings: list[str]
 ) -> Known | None:
-    """What the manifest says; a warning where it is not there, or names a checkpoint that is not."""
+    """Read the manifest; warn if it is missing or damaged, or names a checkpoint that is missing."""
     known, problem = read_manifest(disk)
     if problem and any(segment.header.version > 1 for segment in segments):
         text = (
@@ -148,7 +148,7 @@ def _choose_checkpoint(disk: Disk, newest_first: list[int], warnings: list[str])
             problem = problem or exc
             continue
         if problem is not None:
-            # What the checkpoint before the newest needs is kept, the log behind it and its messages.
+            # Safe: the log after the older checkpoint and its messages are kept for this case.
             warnings.append(f"{problem}; fell back to {checkpoint_name(position)}")
         return checkpoint
     if problem is not None:
@@ -157,7 +157,7 @@ def _choose_checkpoint(disk: Disk, newest_first: list[int], warnings: list[str])
 
 
 def _needs_no_checkpoint(folder: str, segments: list[FoundSegment], warnings: list[str]) -> None:
-    """Every checkpoint is damaged: only a log that is there from its very start can stand in."""
+    """Every checkpoint is damaged: raise unless the whole log is there from position 0."""
     if not segments or segments[0].header.base or any(segment.header.compacted for segment in segments):
         reason = warnings[-1].removesuffix("; the whole log is replayed instead")
         raise JournalCorrupt(f"{reason}, and there is no other; {advice(folder)}")
@@ -205,14 +205,14 @@ class Walk:
 
     position: int
     problem: str | None = None  # None: zeros or the expected end
-    clean: bool = False  # the last record says the journal was closed in good order
-    last_synced: int = 0  # the furthest claim of any SYNC record passed
+    clean: bool = False  # the last record says that the journal was closed properly
+    last_synced: int = 0  # the highest durable position in any SYNC record read
 
 
 def walk_segment(
     file: File, header: SegmentHeader, start: int, stop: int | None
 ) -> Generator[tuple[int, int, bytes], None, Walk]:
-    """Yield a plain segment's records from ``start``, up to ``stop`` or the first thing that is no record."""
+    """Yield a plain segment's records from ``start`` up to ``stop``, or to the first that is not intact."""
     limit = header.base + file.size() - HEADER_SIZE if stop is None else stop
     walk = Walk(start)
     position = start
@@ -264,12 +264,12 @@ def walk_segment(
             at = end
         position += at
         if at == 0:
-            # Not even one record in what was read: a longer one than usual, or rubbish in its length.
+            # Not one whole record in what was read: it is a long record, or its length is garbage.
             if size < FRAME_SIZE:
                 walk.problem = None if not any(data) else "the record is cut short"
                 break
             need = PREFIX_SIZE + unpack(data, 0)[0]
-            if size < asked:  # the file is shorter than the log says: asking again would bring the same
+            if size < asked:  # the file is shorter than expected: a second read would return the same
                 walk.problem = "the record is cut short"
                 break
             if need <= size or position + need > limit:
@@ -284,20 +284,20 @@ def _batch(payload: bytes, position: int) -> Iterator[tuple[int, int, bytes]]:
     try:
         records = list(inner_records(payload, position))
         if any(kind == LOST for _, kind, _ in records):
-            # Mended: what is left of it stands between two marks, so that nothing of it meets its neighbours.
+            # Repaired: LOST before and after it, so that its records are not connected with their neighbours.
             yield position, LOST, b""
             yield from ((at, LOST_IN_BATCH if kind == LOST else kind, body) for at, kind, body in records)
             yield position, LOST, b""
             return
         yield from records
-    except BadRecord as exc:  # its own checksum was right: not the disk's fault, and nothing to cut
+    except BadRecord as exc:  # the batch's checksum was right: not damage by the disk, and nothing to cut
         raise JournalCorrupt(f"the batch at position {position} holds what is no record: {exc}") from None
 
 
 def judge_end(file: File, header: SegmentHeader, walk: Walk, folder: str, known: int = 0) -> TornTail | None:
-    """The last segment's walk stopped: at its proper end (None), at a torn tail, or at damage (raised).
+    """Decide where the last segment's walk stopped: at the end (None), a torn tail, or damage (raised).
 
-    ``known``: how far the log was durable, according to the manifest.
+    ``known``: up to where the log was durable, according to the manifest.
     """
     offset = walk.position - header.base + HEADER_SIZE
     size = file.size()
@@ -332,7 +332,7 @@ class TailWalk:
     disk: Disk
     found: Survey
     end: int = 0
-    synced: int = 0  # certainly durable below this; from here to the end perhaps only in the page cache
+    synced: int = 0  # durable below this; from here to the end perhaps only in the page cache
     torn: TornTail | None = None
     clean: bool = False
 

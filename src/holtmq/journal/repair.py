@@ -1,8 +1,8 @@
-"""Making a damaged folder one that a broker starts on, after saying what that costs.
+"""Repairs a damaged folder so that a broker starts on it, after saying what will be lost.
 
-Owns: the plan and its execution. What cannot be read is given up, in place, so that every position stays what
-it was; nothing that can be read goes with it. Replaced bytes go to side files that end in ``.removed``. Must
-not touch: a journal that has an owner, and undamaged parts.
+Owns: the plan and its execution. What cannot be read is given up in place, so that no position changes; no
+readable record is lost. Replaced bytes are kept in side files that end in ``.removed``. Must not touch: a
+journal that another process has open, and undamaged parts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _COPY: Final = 1 << 20
 
 @dataclass(slots=True)
 class RepairPlan:
-    """In the order in which it is carried out."""
+    """The steps of a repair, in the order in which they are done."""
 
     report: CheckReport
     aside: list[str] = field(default_factory=list)  # files to put aside whole
-    headers: list[SegmentReport] = field(default_factory=list)  # to write again
+    headers: list[SegmentReport] = field(default_factory=list)  # segments whose header is written again
     mended: list[SegmentReport] = field(default_factory=list)  # plain segments with unreadable stretches
-    begins: int | None = None  # the segment that held the start of the tail is gone: make one
+    begins: int | None = None  # create a segment here: the one that held the start of the tail is gone
     dropped: list[tuple[int, int]] = field(default_factory=list)
     hopeless: list[Problem] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class RepairPlan:
 
 
 def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
-    """What would be done about the problems that ``check`` finds. Changes nothing."""
+    """Plan the repair of the problems that ``check`` finds. Changes nothing."""
     report = check(disk, fold)
     plan = RepairPlan(report)
     mark = None if report.checkpoint is None else verify_checkpoint(disk, report.checkpoint)
@@ -68,7 +68,7 @@ def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
 
 
 def _split(damage: Damage, marks: list[int]) -> list[Damage]:
-    """A start reads from a checkpoint's position on: there, too, a record has to begin."""
+    """Split at checkpoint positions: a start reads from there, so a record has to begin there."""
     cuts = [at for at in marks if damage.position < at < damage.position + damage.size]
     firsts = [damage.position, *cuts]
     stops = [*cuts, damage.position + damage.size]
@@ -79,7 +79,7 @@ def _split(damage: Damage, marks: list[int]) -> list[Damage]:
 
 
 def _can_do_without(report: CheckReport, mark: Checkpoint | None) -> bool:
-    """Another checkpoint is whole, or the log is there from its very start."""
+    """Whether another checkpoint is whole, or the whole log is there from position 0."""
     if mark is not None:
         return True
     segments = report.segments
@@ -96,7 +96,7 @@ def _give_up_segment(plan: RepairPlan, problem: Problem, usable: list[SegmentRep
 
 
 def _close_gaps(plan: RepairPlan, usable: list[SegmentReport]) -> None:
-    """From the checkpoint on, the log has to be one piece, up to where it was durable."""
+    """Plan to close gaps: from the checkpoint to its durable end, the log must have none."""
     report = plan.report
     start, gone = report.tail_start, set(plan.aside)
     chain = [segment for segment in usable if segment.name not in gone]
@@ -124,7 +124,7 @@ def _reaches(segment: SegmentReport, tail: list[SegmentReport]) -> bool:
 
 
 def _extend(plan: RepairPlan, segment: SegmentReport, end: int) -> None:
-    """The log behind this segment is gone up to ``end``."""
+    """The log after this segment is missing up to ``end``: plan a LOST record over it."""
     last = segment.damages[-1] if segment.damages else None
     if last is not None and last.position + last.size == segment.end and last.batch is None:
         segment.damages[-1] = Damage(last.position, end - last.position, last.reason)
@@ -137,9 +137,9 @@ def _extend(plan: RepairPlan, segment: SegmentReport, end: int) -> None:
 
 
 def apply_repair(disk: Disk, plan: RepairPlan) -> list[str]:
-    """Do what the plan says; the names of the side files. The caller owns the lock.
+    """Carry out the plan; return the names of the side files. The caller holds the lock.
 
-    A crash on the way leaves a folder that is still damaged, and can be repaired.
+    After a crash in the middle, the folder is still damaged and can be repaired.
     """
     kept: list[str] = []
     dropped = Dropped([*read_dropped(disk).stretches, *plan.dropped])
@@ -208,7 +208,7 @@ def _mend(disk: Disk, segment: SegmentReport) -> str:
 
 
 def _copy(disk: Disk, file: File, offset: int, size: int, name: str) -> str:
-    """Durably copy a stretch of a file; the name the copy got."""
+    """Durably copy a stretch of a file; return the name of the copy."""
     name = _free_name(disk, name)
     copy = disk.open(name, create=True)
     try:
@@ -224,7 +224,7 @@ def _copy(disk: Disk, file: File, offset: int, size: int, name: str) -> str:
 
 
 def _free_name(disk: Disk, wanted: str) -> str:
-    """Never over an older side file: that one may hold the only copy of something."""
+    """A name that is not in use: an older side file may hold the only copy of something."""
     names = set(disk.list())
     if wanted not in names:
         return wanted
@@ -232,7 +232,7 @@ def _free_name(disk: Disk, wanted: str) -> str:
 
 
 def describe(plan: RepairPlan) -> list[str]:
-    """The plan in sentences, for the operator to say yes to."""
+    """The plan in sentences, for the operator to confirm."""
     lines = [f"Put aside the whole file {name}." for name in plan.aside]
     lines += [f"Write the header of {segment.name} again." for segment in plan.headers]
     for segment in plan.report.segments:

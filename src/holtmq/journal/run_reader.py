@@ -1,10 +1,10 @@
-"""Many records at once, as they lie in the log: for those who read by range.
+"""Reads many records at once, as contiguous bytes of the log, for range reads.
 
-Owns: the choice between one long read and single ones, and the check of what is handed out. Must not touch:
-what is in the records, the open end of the log.
+Owns: the choice between one long read and single ones, and verifying what is returned. Must not touch: the
+contents of records, the open end of the log.
 
-A record costs no step of its own: a batch is checked by the one checksum it has, and whoever wants the
-payloads finds them by arithmetic over all of them (``spans``): 0.2 µs a record, not 1 (bench/README.md).
+There is no work per record: one checksum verifies a whole batch, and ``spans`` finds the payloads with numpy.
+That takes 0.2 µs a record instead of 1 (bench/README.md).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .reader import LogReader, OpenSegment
 from .records import BATCH, FRAME_SIZE, PREFIX, PREFIX_SIZE
 
 _STRETCH: Final = 1 << 20
-_SPARSE: Final = 2048  # bytes of log for each record wanted: where there are more, single reads copy less
-_BATCH_MAX: Final = 8 << 20  # beyond, a batch is not worth reading for its checksum
+_SPARSE: Final = 2048  # bytes of log per requested record: above this, single reads copy less
+_BATCH_MAX: Final = 8 << 20  # a larger batch is not read as a whole to verify its checksum
 _PAGE: Final = 4096
 _BATCH_KIND: Final = bytes([BATCH])
 
 
 def payloads(runs: Sequence[Run]) -> list[bytes]:
-    """One by one, for callers in no hurry."""
+    """The payloads one by one, for callers that need no speed."""
     found: list[bytes] = []
     for run in runs:
         if isinstance(run, Loose):
@@ -43,19 +43,19 @@ def payloads(runs: Sequence[Run]) -> list[bytes]:
 
 
 def run_bytes(runs: Sequence[Run]) -> int:
-    """How much memory they take, roughly."""
+    """Approximate memory that the runs take."""
     return sum(len(run.data) if isinstance(run, Framed) else sum(map(len, run.payloads)) for run in runs)
 
 
 def highest(positions: array[int]) -> int:
-    """The largest of some positions."""
+    """The largest of these positions."""
     numpy = sys.modules.get("numpy")
     return max(positions) if numpy is None else int(numpy.frombuffer(positions, numpy.uint64).max())
 
 
 def _rising(positions: array[int]) -> bool:
-    """Whether each position lies behind the one before: 0.15 µs a record in Python, 0.001 with numpy."""
-    numpy = sys.modules.get("numpy")  # loaded for those who read rows as Arrow; nobody else pays for it
+    """Whether the positions are strictly ascending: 0.15 µs a record in Python, 0.001 with numpy."""
+    numpy = sys.modules.get("numpy")  # only if it is loaded already, for reading rows as Arrow
     if numpy is None:
         return all(map(lt, positions, positions[1:]))
     numbers = numpy.frombuffer(positions, numpy.uint64)
@@ -63,16 +63,16 @@ def _rising(positions: array[int]) -> bool:
 
 
 class RunReader:
-    """One reading from somewhere to somewhere, call by call; everything handed out was checked by it."""
+    """One sequential scan, call by call. It verifies every record that it returns."""
 
     __slots__ = ("_batch", "_log")
 
     def __init__(self, log: LogReader) -> None:
         self._log = log
-        self._batch = (0, 0)  # the batch checked last, by positions: the next call may begin inside it
+        self._batch = (0, 0)  # positions of the last verified batch: the next call may begin inside it
 
     def read(self, positions: array[int]) -> list[Run]:
-        """The records at these positions, in the order asked."""
+        """The records at these positions, in the given order."""
         if not _rising(positions):
             return [self._singly(positions)]
         runs: list[Run] = []
@@ -92,7 +92,7 @@ class RunReader:
         return Loose([payload for _, payload in self._log.read_many(positions)])
 
     def _stretch(self, segment: OpenSegment, positions: array[int]) -> Framed:
-        # From one frame earlier on: a batch may begin there. Before the first record lies the file's header.
+        # Start one frame earlier: a batch may begin there. Before the first record is the file's header.
         base = positions[0] - FRAME_SIZE
         offset = self._log.locate(segment, positions[0]) - FRAME_SIZE
         last = positions[-1] - base
@@ -111,7 +111,7 @@ class RunReader:
         low, high = self._batch
         unpack, size = PREFIX.unpack_from, len(data)
         at, end = 0, len(positions)
-        # A batch that was mended has a right checksum over records that were given up: look at each.
+        # A repaired batch has a valid checksum over records that were given up: then verify each record.
         looks = not self._log.dropped
         while at < end:
             position = positions[at]
@@ -124,7 +124,7 @@ class RunReader:
                 if stop:
                     low, high = position, base + stop
                     continue
-                looks = False  # a payload that ends like the head of a batch: once is enough to be fooled
+                looks = False  # a payload that ends like the head of a batch: do not try again
             whole = where + PREFIX_SIZE < size
             length, checksum = unpack(data, where) if whole else (0, 0)
             body = where + PREFIX_SIZE
@@ -135,16 +135,16 @@ class RunReader:
                 or data[body] < FIRST_FREE_KIND
                 or crc32(data[body:stop], length) != checksum
             ):
-                self._log.parse(segment, data, where, offset + where, position)  # says what is wrong with it
+                self._log.parse(segment, data, where, offset + where, position)  # raises with the reason
             at += 1
         self._batch = low, high
 
     @staticmethod
     def _intact_batch(segment: OpenSegment, data: bytes, at: int, offset: int) -> int:
-        """Where the batch ends whose head lies at ``at``; 0 when there is none, or not an intact one.
+        """The end of the batch whose head is at ``at``; 0 when there is no intact batch.
 
-        The bytes before a record may be the end of a client's payload that looks like a head. Then the
-        checksum, if it fits, vouches for the bytes that follow all the same.
+        The bytes before a record may be the end of a client's payload that looks like a head. Even then, a
+        checksum that matches verifies the bytes that follow.
         """
         length, checksum = PREFIX.unpack_from(data, at)
         body = at + PREFIX_SIZE

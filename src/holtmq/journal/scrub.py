@@ -1,7 +1,7 @@
-"""Reading everything once in a while, so that rot is found while there is still a copy to restore it from.
+"""Verifies all stored files from time to time, so that damage is found while a backup can still restore it.
 
-Owns: the verification of closed segments and of both checkpoints, a piece at a time. Must not touch: the
-segment that is being written, and the files: it reads.
+Owns: verifying closed segments and both checkpoints, a piece at a time. Must not touch: the segment that is
+being written, and the contents of files: it only reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PIECE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rot:
-    """Something that cannot be read."""
+    """A place that cannot be read."""
 
     name: str
     position: int
@@ -37,9 +37,9 @@ class Rot:
 
 
 def scrub(disk: Disk, open_segment: int | None = None) -> Iterator[Rot | int]:
-    """Verify all files but the segment that is being written; yields damage, and bytes read in between.
+    """Verify all files except the segment that is being written; yield damage and numbers of bytes read.
 
-    Files that go away meanwhile are passed over: a checkpoint replaced or deleted them.
+    Files that disappear meanwhile are skipped: a checkpoint replaced or deleted them.
     """
     names = disk.list()
     bases = sorted(base for base in map(base_of, names) if base is not None)

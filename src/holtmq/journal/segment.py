@@ -4,7 +4,7 @@ Owns: the 64-byte header and the mapping from positions to file offsets.
 Must not touch: which segments exist, and what the records mean.
 
 A plain segment holds every byte of the log from its base on: offset = position - base + 64.
-A compacted one holds only the live records, each under its old position, found through an index.
+A compacted segment holds only the live records; an index maps their old positions to offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADER_SIZE: Final = 64
 SUFFIX: Final = ".seg"
 TEMPORARY: Final = ".tmp"
 _MAGIC: Final = b"HOLTSEG\n"
-FORMAT: Final = 2  # written; 1 is read, too
+FORMAT: Final = 2  # the format written; format 1 can also be read
 _COMPACTED: Final = 1
 # magic, version, flags, index entries, base, epoch, marker, original end, index offset, writer's version
 _HEADER: Final = Struct("<8sHHIQQ8sQQI")
@@ -34,8 +34,8 @@ _CHECKSUM: Final = Struct("<I")
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
     base: int
-    epoch: int  # of the owner that made it
-    marker: bytes  # random: how this segment's SYNC records are told from look-alikes in message bodies
+    epoch: int  # of the owner that created it
+    marker: bytes  # random: tells this segment's SYNC records from copies in message bodies
     compacted: bool = False
     end: int = 0  # compacted only: where the original ended
     index_offset: int = 0
@@ -65,7 +65,7 @@ def segment_name(base: int) -> str:
 
 
 def base_of(name: str) -> int | None:
-    """The base in a segment's file name; None when the name is not one."""
+    """The base in a segment's file name; None for any other name."""
     stem = name.removesuffix(SUFFIX)
     if stem == name or len(stem) != 16:
         return None
@@ -77,7 +77,7 @@ def base_of(name: str) -> int | None:
 
 
 def read_header(file: File, base: int, folder: str, at: int = 0) -> SegmentHeader:
-    """The header of the segment that is named for ``base``; its copy lies ``at`` another place."""
+    """The header of the segment whose name says ``base``; ``at``: file offset, for the header's copy."""
     raw = file.pread(HEADER_SIZE, at)
     name = f"{folder}/{segment_name(base)}"
     try:
@@ -103,7 +103,7 @@ def read_header(file: File, base: int, folder: str, at: int = 0) -> SegmentHeade
 
 
 def own_base(file: File) -> int | None:
-    """The base that a whole header says, whatever the file is called; None without one."""
+    """The base in the header, whatever the file's name; None when the header is damaged."""
     raw = file.pread(HEADER_SIZE, 0)
     if len(raw) < HEADER_SIZE or _CHECKSUM.pack(crc32(raw[: _HEADER.size])) != raw[_HEADER.size :]:
         return None
@@ -112,10 +112,10 @@ def own_base(file: File) -> int | None:
 
 
 def create_segment(disk: Disk, header: SegmentHeader, capacity: int) -> File:
-    """A new empty segment, durable with its name before the first record goes in.
+    """Create an empty segment; the file and its name are durable when this returns.
 
-    It is built under another name: a crash on the way leaves a temporary file, never a ``.seg`` with half a
-    header that could not be told from damage.
+    It is built under a temporary name, so that a crash never leaves a ``.seg`` file with half a header, which
+    would look like damage.
     """
     name = segment_name(header.base)
     file = disk.open(name + TEMPORARY, create=True)
@@ -133,7 +133,7 @@ def create_segment(disk: Disk, header: SegmentHeader, capacity: int) -> File:
 
 @dataclass(slots=True)
 class PositionTable:
-    """Where a compacted segment keeps each record."""
+    """The file offset of each record in a compacted segment."""
 
     positions: array[int]
     offsets: array[int]
@@ -151,7 +151,7 @@ def encode_index(positions: array[int], offsets: array[int]) -> bytes:
 
 
 def read_index(file: File, header: SegmentHeader, folder: str) -> PositionTable:
-    """The index; if it is damaged, its copy: without it nothing in the segment can be found."""
+    """The index or, if it is damaged, its copy: without it no record in the segment can be found."""
     size = header.index_count * 16
     whole = size + _CHECKSUM.size
     copies = 1 if header.version == 1 else 2

@@ -1,4 +1,4 @@
-"""Which segments the log consists of, and how big they are.
+"""The segments of the log and their sizes.
 
 Owns: base and size of each, in order; the last one is being written. Must not touch: files, and records
 inside a segment.
@@ -20,7 +20,7 @@ class _Segment:
 
 
 class SegmentMap:
-    """See the module. ``capacity`` is what the last segment can hold beside its header."""
+    """The segments in order. ``capacity`` is the size of the last one without its header."""
 
     __slots__ = ("_segments", "capacity")
 
@@ -41,19 +41,16 @@ class SegmentMap:
 
     @property
     def last_base(self) -> int:
-        """Where the segment that is being written begins."""
+        """The base of the segment that is being written."""
         return self._segments[-1].base
 
     @property
     def limit(self) -> int:
-        """Where it has to end."""
+        """The position where the last segment must end."""
         return self.last_base + self.capacity
 
     def go_on(self, base: int, capacity: int) -> bool:
-        """The log goes on with a segment that begins here; False when it is the last one, still empty.
-
-        An empty segment is not left behind but made bigger.
-        """
+        """Start a new segment at ``base``. If the last one is still empty, enlarge it and return False."""
         current = self._segments[-1]
         is_new = base != current.base
         if is_new:
@@ -69,7 +66,7 @@ class SegmentMap:
         return max(segment.base for segment in self._segments if segment.base <= position)
 
     def sealed(self, upto: int) -> list[SealedSegment]:
-        """The segments whose successor begins at this position or before."""
+        """The segments whose successor begins at or before this position."""
         return [
             SealedSegment(segment.base, follower.base, segment.size)
             for segment, follower in zip(self._segments, self._segments[1:], strict=False)
@@ -77,7 +74,7 @@ class SegmentMap:
         ]
 
     def reclaimed(self, reclaimed: Reclaimed) -> list[int]:
-        """Some segments are gone, some are smaller; the bases of the latter."""
+        """Remove deleted segments and resize compacted ones; return the bases of the latter."""
         deleted = set(reclaimed.deleted)
         self._segments = [segment for segment in self._segments if segment.base not in deleted]
         compacted = [segment for segment in self._segments if segment.base in reclaimed.compacted]

@@ -1,7 +1,7 @@
-"""Where the payloads lie in runs of records, by arithmetic over all of them at once.
+"""Finds the payloads in runs of records, with numpy over all records at once.
 
-Owns: the reading of frames in bulk. Must not touch: files, what is in the payloads. It needs numpy, which
-comes with ``holtmq[spark]``: imported only by those who have it.
+Owns: parsing frames in bulk. Must not touch: files, the contents of payloads. It needs numpy, which comes
+with ``holtmq[spark]``; import it only where numpy is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def spans(runs: Sequence[Run]) -> tuple[bytes, Ints, Ints]:
-    """One buffer, and where in it each payload starts and ends, in order."""
+    """One buffer, and the start and end of each payload in it, in order."""
     parts: list[bytes] = []
     starts: list[Ints] = []
     ends: list[Ints] = []
@@ -42,9 +42,9 @@ def spans(runs: Sequence[Run]) -> tuple[bytes, Ints, Ints]:
 
 
 def numbers_at(data: bytes, kind: str, at: Ints) -> Ints:
-    """The little-endian numbers at these places, which need not be aligned."""
+    """The numbers of type ``kind`` at these offsets, which need not be aligned."""
     size = np.dtype(kind).itemsize
-    # One element begins at every byte: each place is looked up once, not byte by byte.
+    # A view with an element starting at every byte: each number is one lookup, not one per byte.
     every: npt.NDArray[np.generic] = np.ndarray((max(0, len(data) - size + 1),), kind, data, strides=(1,))
     return every[at].astype(np.int64)
 

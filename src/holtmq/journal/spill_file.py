@@ -1,7 +1,7 @@
-"""Bytes of transient messages that memory has no room for: files without names, checksums and syncs.
+"""Stores transient messages for which memory has no room, in unlinked files without checksums or syncs.
 
-Owns: the files, and giving their space back. A file is gone when all in it was read back, and with the
-process. Must not touch: what the bytes mean. Nothing of it survives a restart, as nothing of it has to.
+Owns: the files, and freeing their space. A file is freed when no run in it is in use, or when the process
+ends. Must not touch: what the bytes mean. Nothing survives a restart, and transient messages need not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SEGMENT_BYTES: Final = 64 << 20
 
 
 class SpillFile:
-    """Keeps runs of bytes in a folder."""
+    """Stores runs of bytes in files in a folder."""
 
     __slots__ = ("_current", "_failing", "_folder")
 
@@ -28,11 +28,11 @@ class SpillFile:
         self._failing = False
 
     def write(self, data: bytes) -> SpilledRun:
-        """Keep these bytes. OSError when the disk does not take them."""
+        """Store these bytes; OSError when they cannot be written."""
         try:
             run = self._segment().write(data)
         except OSError as error:
-            if not self._failing:  # once, not for every run: the disk may be full for hours
+            if not self._failing:  # log once, not for every run: the disk may be full for hours
                 self._failing = True
                 log.warning(
                     "transient messages stay in memory: they cannot be spilled",
@@ -54,7 +54,7 @@ class SpillFile:
 
 
 class _Segment:
-    """One file. It is closed, and so gone, when it is sealed and nothing in it is alive."""
+    """One unlinked file. It is closed, and thereby deleted, when it is sealed and no run in it is in use."""
 
     __slots__ = ("_descriptor", "_sealed", "live", "written")
 
@@ -62,7 +62,7 @@ class _Segment:
         self._descriptor, name = tempfile.mkstemp(prefix="spill-", dir=folder)
         os.unlink(name)  # a crash leaves nothing behind
         self._sealed = False
-        self.live = 0  # runs that somebody may still read
+        self.live = 0  # runs that may still be read
         self.written = 0
 
     def write(self, data: bytes) -> SpilledRun:
@@ -107,7 +107,7 @@ class _Segment:
 
 
 class SpilledRun:
-    """Bytes in a spill file, for as long as this object lives."""
+    """Bytes in a spill file; they are released with this object."""
 
     __slots__ = ("_offset", "_segment", "_size")
 
@@ -117,7 +117,7 @@ class SpilledRun:
         self._size = size
 
     def read(self) -> bytes:
-        """The bytes, as they were written."""
+        """The bytes that were written."""
         return self._segment.read(self._offset, self._size)
 
     def __del__(self) -> None:

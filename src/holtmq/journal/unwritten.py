@@ -1,7 +1,7 @@
-"""What was appended and the files do not have yet.
+"""Records that were appended and are not written to files yet.
 
-Owns: the bytes of the open group and of groups on their way to the disk, by position, and who waits for
-them. Must not touch: files, threads, when a group is closed. All of it belongs to the event loop's thread.
+Owns: the bytes of the open group and of groups handed to the writer, by position, and their callbacks. Must
+not touch: files, threads, when a group is closed. Used only in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class InFlight:
     """A group that was handed to the writer."""
 
     group: Group
-    starts: list[int]  # position of each part, for reads that overtake the write
+    starts: list[int]  # position of each part, for reads before it is written
     callbacks: list[DurableCallback]
 
 
 class Unwritten:
-    """See the module."""
+    """The open group and the groups in flight."""
 
     __slots__ = ("_parts", "_starts", "in_flight")
 
@@ -43,7 +43,7 @@ class Unwritten:
         self._starts: list[int] = []
 
     def add(self, chunks: list[bytes], end: int) -> None:
-        """More of the open group: frame, payload, frame, payload, up to this position."""
+        """Add frame, payload, frame, payload... to the open group; they end at position ``end``."""
         size = sum(map(len, chunks))
         start = end - size
         if size < AS_THEY_ARE * len(chunks):
@@ -62,26 +62,26 @@ class Unwritten:
         callbacks: list[DurableCallback],
         checkpoint: int,
     ) -> Group:
-        """What was added becomes a group for the writer; the next one is open."""
+        """Turn what was added into a group for the writer, and open the next group."""
         group = Group(base, capacity, start, end, tuple(self._parts), checkpoint)
         self.in_flight.append(InFlight(group, self._starts, callbacks))
         self._parts, self._starts = [], []
         return group
 
     def written(self, groups: int) -> list[DurableCallback]:
-        """The files have the oldest groups now; who waited for them, in order."""
+        """The oldest groups are in files now; return their callbacks, in order."""
         done = [self.in_flight.popleft() for _ in range(groups)]
         return [callback for waiting in done for callback in waiting.callbacks]
 
     def failed(self) -> list[DurableCallback]:
-        """The files will never have any of it; who waited. The records can still be read."""
+        """None of it will be written; return all callbacks. The records can still be read."""
         waiting = [callback for in_flight in self.in_flight for callback in in_flight.callbacks]
         for in_flight in self.in_flight:
             in_flight.callbacks = []
         return waiting
 
     def read(self, position: int) -> tuple[int, bytes]:
-        """Kind and payload of the record at a position that the files do not have."""
+        """Kind and payload of the record at a position that is not in files."""
         parts: Sequence[bytes] = self._parts
         starts = self._starts
         for waiting in self.in_flight:
@@ -100,7 +100,7 @@ class Unwritten:
     def read_mixed(
         self, positions: Sequence[int], written: int, read_files: ReadMany
     ) -> list[tuple[int, bytes]]:
-        """The records at these positions, in this order; the files answer for those below ``written``."""
+        """The records at these positions, in this order; those below ``written`` are read from files."""
         found: list[tuple[int, bytes]] = []
         run: list[int] = []
         for position in positions:
@@ -115,9 +115,9 @@ class Unwritten:
 
 
 def tell(callbacks: Sequence[DurableCallback], error: JournalFailed | None) -> None:
-    """What they waited for is durable, or never will be."""
+    """Run the callbacks: what they wait for is durable (None), or never will be (the error)."""
     for callback in callbacks:
         try:
             callback(error)
-        except Exception:  # one waiter's bug must not leave the others waiting
+        except Exception:  # a bug in one callback must not keep the others from running
             log.exception("a durable callback failed")

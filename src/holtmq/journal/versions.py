@@ -1,6 +1,6 @@
-"""Which version of the program wrote a file, as a number that fits into its header.
+"""The program's version as a number that fits into a file header.
 
-Owns: the number and its spelling. Must not touch: files.
+Owns: the number and its conversion to text. Must not touch: files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def version_code(version: str) -> int:
 
 
 def version_name(code: int) -> str:
-    """What ``version_code`` was given; 0.1.0 did not write its own."""
+    """The inverse of ``version_code``. 0 means 0.1.0, which did not write its version."""
     if code == 0:
         return "0.1.0"
     return f"{code >> 24}.{code >> 16 & 0xFF}.{code & 0xFFFF}"

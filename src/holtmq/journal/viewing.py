@@ -1,6 +1,6 @@
-"""A journal that only looks: what a start would read, and nothing of it is changed.
+"""A read-only journal: it reads what a start would read, and changes nothing.
 
-Owns: reads from the files below, appends that stay in memory. Must not touch: the files.
+Owns: reading from the files, and appends that stay in memory. Must not touch: the contents of the files.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from .memory import MemoryJournal
 from .reader import LogReader
 from .segment import base_of
 
-_BEYOND = 1 << 62  # no log reaches that far
+_BEYOND = 1 << 62  # beyond the end of any log
 
 
 class ViewingJournal(MemoryJournal):
-    """Positions below ``_BEYOND`` are the folder's, those above are this object's own."""
+    """Positions below ``_BEYOND`` are in the folder, those from it on are in memory."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__()

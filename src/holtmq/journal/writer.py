@@ -1,8 +1,8 @@
-"""The one writer: what happens between "handed over" and "durable".
+"""The writer: makes groups durable that the journal hands over.
 
-Owns: the open end of the log, the order write -> sync -> report, and the creation of the next segment.
-Must not touch: the journal's state. It gets immutable groups and returns values, so that it may run in a
-thread of its own or inline, with the same code.
+Owns: the open end of the log, the order write -> sync -> report, and creating the next segment.
+Must not touch: the journal's state. It gets immutable groups and returns values, so that the same code can
+run in a thread of its own or inline.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .mirror import Mirror
 from .records import MARKER_SIZE, encode_sync
 from .segment import HEADER_SIZE, TEMPORARY, SegmentHeader, create_segment, segment_name
 
-# Space that was reserved but never written makes a sync of new bytes a change of metadata as well, with a
-# commit of the file system's own journal. So small commits find zeros there, written in one go ahead of them:
-# 85 µs a sync instead of 135 (docs/decisions/0006). A big one gains less than its share of the zeros costs.
+# A sync of bytes in space that was reserved but never written also changes metadata, which needs a commit of
+# the file system's own journal. So zeros are written ahead of small commits, many at once: 85 µs a sync
+# instead of 135 (docs/decisions/0006). For a big commit the zeros would cost more than they save.
 _AHEAD: Final = 512 << 10
 _SMALL: Final = 64 << 10
 _ZEROS: Final = bytes(_AHEAD)
@@ -33,14 +33,14 @@ _RETRY_SECONDS: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The records of one loop turn: a stretch of log that starts with room for a SYNC record."""
+    """Records that are handed over together: a stretch of log that starts with room for a SYNC record."""
 
     base: int  # of the segment it belongs to
     capacity: int
     start: int
     end: int
     parts: tuple[bytes, ...]  # everything after the SYNC record
-    checkpoint: int = 0  # the newest one that is published
+    checkpoint: int = 0  # position of the newest published checkpoint
 
 
 @dataclass(slots=True)
@@ -73,31 +73,31 @@ class LogWriter:
         durable: int,
         epoch: int,
         clock: Callable[[], float],
-        manifest: Manifest | None = None,  # None where another place says what must be in the folder
+        manifest: Manifest | None = None,  # None with a replica: PostgreSQL knows what must be in the folder
     ) -> None:
-        self.syncs = True  # False only where the operator gave up on power cuts
-        self.idle_seconds: float | None = None  # how often ``idle`` wants to be called
+        self.syncs = True  # False if the operator accepts loss at a power cut, or with a replica
+        self.idle_seconds: float | None = None  # interval for calls of ``idle``
         self._disk = disk
         self._file = file
         self._header = header
         self._capacity = capacity
-        self._durable = durable  # everything below has been reported
-        self._synced = durable  # and below this it is on the disk: what SYNC records may claim
-        self._written = durable  # bytes from here on may never have been written, not even with zeros
+        self._durable = durable  # everything below was reported durable
+        self._synced = durable  # everything below is on the disk: SYNC records may claim this
+        self._written = durable  # bytes from here on may never have been written, not even zeros
         self._epoch = epoch
         self._clock = clock
         self._manifest = manifest
         self._checkpoint = 0
-        self.waits = False  # for room on the disk; only in a thread of its own
+        self.waits = False  # whether to wait for disk space; only in a thread of its own
         self.stalled = ""
         self.stop_waiting = threading.Event()
 
     def commit(self, groups: Sequence[Group]) -> Commit:
-        """Write all groups and sync once (once more for each segment that is left)."""
+        """Write all groups and sync once, plus once for each segment that becomes full."""
         return self.write(self.lay_out(groups), len(groups))
 
     def lay_out(self, groups: Sequence[Group]) -> list[Stretch]:
-        """The bytes of these groups as they will lie in the log, one stretch for each segment touched."""
+        """The bytes of these groups as they will be in the log, one stretch per segment."""
         now = self._clock()
         self._checkpoint = groups[-1].checkpoint
         header, synced = self._header, self._synced
@@ -105,7 +105,7 @@ class LogWriter:
         for group in groups:
             if group.base != header.base:
                 header = SegmentHeader(group.base, self._epoch, self._disk.random_bytes(MARKER_SIZE))
-                synced = group.start  # the segment before is synced whole when this one is made
+                synced = group.start  # the previous segment is synced before this one is created
             if not stretches or stretches[-1].header is not header:
                 stretches.append(Stretch(header, group.capacity, group.start, group.start, []))
             stretch = stretches[-1]
@@ -115,11 +115,11 @@ class LogWriter:
         return stretches
 
     def write(self, stretches: Sequence[Stretch], groups: int) -> Commit:
-        """Write what ``lay_out`` returned, next, and sync it."""
+        """Write what ``lay_out`` returned at the end of the log, and sync it."""
         syncs = 1
         for stretch in stretches:
             if stretch.header is not self._header:
-                # The old segment is durable to its last byte before the new one exists: so damage in a
+                # The old segment is durable to its last byte before the new one exists. So damage in a
                 # segment that has a successor is never a torn tail.
                 self._leave_segment(stretch.start)
                 self._enter_segment(stretch)
@@ -141,24 +141,24 @@ class LogWriter:
         return Commit(groups, last.end, last.end - stretches[0].start, syncs, seconds)
 
     def seal(self) -> None:
-        """Note, unsynced, how far all is durable, in the place that the next group's SYNC will take.
+        """Write, without sync, a SYNC record with the durable position; the next group's SYNC replaces it.
 
-        After a kill the page cache survives, and with it the proof that the last group was synced: if it is
-        found damaged then, that is corruption and not a torn tail. The manifest says the same from another
-        file, for the case that the end of this one is cut off or zeroed.
+        If the process is killed, the page cache survives, and with it the proof that the last group was
+        synced: if that group is unreadable then, it is damage and not a torn tail. The manifest stores the
+        same in another file, in case the end of this one is cut off or zeroed.
         """
         mark = encode_sync(self._header.marker, self._durable, self._synced, self._clock())
         self._write([mark], self._durable)
         self._note_extent()
 
     def idle(self) -> None:
-        """Nothing was handed over for ``idle_seconds``."""
+        """Called when nothing was handed over for ``idle_seconds``."""
 
     def closing(self) -> None:
-        """From the loop's thread: ``finish`` comes next."""
+        """Called in the loop's thread before ``finish``."""
 
     def finish(self) -> None:
-        """Mark a clean end, give back the unused space, and close."""
+        """Mark a clean end, free the unused space, and close."""
         if self._synced < self._durable:
             self._file.sync()  # before the mark claims it
         mark = encode_sync(self._header.marker, self._durable, self._durable, self._clock(), clean=True)
@@ -182,7 +182,7 @@ class LogWriter:
         self._file.pwrite(parts, position - self._header.base + HEADER_SIZE)
 
     def _write_ahead(self, end: int) -> None:
-        """Zeros over the zeros that follow, unless the next small commit still has room among such."""
+        """Write zeros after ``end``, unless enough written zeros are left for the next small commit."""
         if end + _SMALL > self._written:
             start = max(end, self._written)
             stop = min(end + _AHEAD, self._header.base + self._capacity)
@@ -197,10 +197,10 @@ class LogWriter:
         self._durable = self._synced = end
 
     def _create(self, stretch: Stretch) -> File:
-        """The next segment; where the disk is full, as soon as it is not.
+        """Create the next segment; while the disk is full, wait for space.
 
-        Nothing of it was written yet and no sync has failed, so waiting is safe: what was confirmed is
-        durable, what was not stays in memory. Any other error, and any later one, ends the writer for good.
+        Nothing was written to it yet and no sync has failed, so waiting is safe: what was confirmed is
+        durable, the rest stays in memory. Any other error, and any later one, ends the writer permanently.
         """
         while True:
             try:
@@ -220,7 +220,7 @@ class LogWriter:
         self._header = stretch.header
         self._capacity = stretch.capacity
         self._written = stretch.header.base
-        # Durable before a record in it can be reported: from then on the segment has to be there.
+        # Durable before a record in the segment can be reported: from then on the segment must exist.
         self._note_extent(sync=True)
 
     def _note_extent(self, *, sync: bool = False) -> None:
@@ -230,7 +230,7 @@ class LogWriter:
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """What opening found out: where the log ends, and a writer that stands there."""
+    """The result of opening: where the log ends, and a writer at that position."""
 
     writer: LogWriter
     epoch: int

@@ -1,7 +1,7 @@
-"""Where the writer runs: in a thread of its own, or in the caller's where there is no loop to tell.
+"""Runs the writer: in a thread of its own, or in the caller's thread when there is no event loop.
 
-Owns: the thread, the way of groups to it and of results back. Must not touch: what is written, and what comes
-of a result.
+Owns: the thread, passing groups to it and results back. Must not touch: what is written, and how results are
+handled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .writer import Commit, Group, LogWriter
 
 
 class Writing:
-    """See the module. ``results`` are for the loop's thread to take, oldest first."""
+    """Passes groups to the writer. The loop's thread takes ``results``, oldest first."""
 
     __slots__ = ("_handed", "_thread", "_writer", "results")
 
@@ -33,7 +33,7 @@ class Writing:
         return "" if self._writer is None else self._writer.stalled
 
     def start(self, writer: LogWriter, notify: Defer | None, collect: Callable[[], None]) -> None:
-        """With ``notify`` in a thread, which has ``collect`` called in the loop's when there are results."""
+        """With ``notify``, start a thread; it calls ``notify(collect)`` when there are results."""
         self._writer = writer
         if notify is None:
             return
@@ -52,12 +52,12 @@ class Writing:
         self._thread.start()
 
     def hand_over(self, group: Group) -> None:
-        """One more group to write; without a thread it waits for ``commit_here``."""
+        """Pass a group to the writer thread; without a thread it waits for ``commit_here``."""
         if self._thread is not None:
             self._handed.put(group)
 
     def commit_here(self, groups: Sequence[Group]) -> bool:
-        """Write these in the caller's thread; False if there is a thread for that, or nothing to write."""
+        """Write these in the caller's thread; False if there is a writer thread, or nothing to write."""
         if self._thread is not None or self._writer is None or not groups:
             return False
         try:
@@ -69,7 +69,7 @@ class Writing:
         return True
 
     def finish(self, *, failed: bool) -> None:
-        """Write what was handed over and, unless something has failed, mark a clean end."""
+        """Write what was handed over and, unless something failed, mark a clean end."""
         if self._writer is not None:
             self._writer.closing()
         if self._thread is not None:
@@ -90,7 +90,7 @@ def _run_writer(
     results: deque[Commit | BaseException],
     wake: Callable[[], None],
 ) -> None:
-    """The writer thread: take all that is waiting, commit it, report, until None arrives or a call fails."""
+    """The writer thread: take all waiting groups, commit, report; until None arrives or a call fails."""
     stop = False
     while not stop:
         groups: list[Group] = []
@@ -123,7 +123,7 @@ def _run_writer(
             elif handed.empty():
                 writer.seal()
         except BaseException as exc:
-            # A second try after a failed fsync can succeed over lost data, so the thread ends here.
+            # A retry after a failed fsync can succeed although data is lost, so the thread ends here.
             results.append(exc)
             writer.abandon()
             wake()

@@ -1,1 +1,1 @@
-"""The journal's bytes, row by row, in a PostgreSQL that decides what is durable and who owns the log."""
+"""The journal's bytes as rows in PostgreSQL, which decides what is durable and which node owns the log."""

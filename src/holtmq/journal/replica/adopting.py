@@ -1,6 +1,6 @@
-"""A journal that was there before its replica: all of it goes to PostgreSQL once.
+"""Uploads a journal that existed before its replica to PostgreSQL, once.
 
-Owns: that upload. Must not touch: a log that has anything in it already.
+Owns: that upload. Must not touch: a log that is not empty.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 def adopt(disk: Disk, store: LogStore, state: LogState, owner: Owner, mark: Mark) -> None:
-    """Own the empty log, bring the folder's journal into it, and mark the folder as its copy.
+    """Take over the empty log, upload the folder's journal to it, and mark the folder as its copy.
 
-    A crash on the way leaves the folder as it was and uploads that the next owner drops.
+    After a crash in the middle, the folder is unchanged, and the next owner drops the unfinished uploads.
     """
     if not state.released and state.owner_folder != owner.folder:
         raise ReplicaRefused(
@@ -39,7 +39,7 @@ def adopt(disk: Disk, store: LogStore, state: LogState, owner: Owner, mark: Mark
         end = walk.end
     epoch = store.take_over(owner, state, 0)
     if epoch is None:
-        return  # somebody else was faster: look again
+        return  # another node was faster: the caller tries again
     log.warning("bringing this folder's journal into PostgreSQL", extra={"folder": disk.folder, "bytes": end})
     numbers = [_upload_segment(disk, store, epoch, segment, end) for segment in found.segments]
     if found.checkpoint is not None:

@@ -1,6 +1,6 @@
-"""The append: one group commit, one transaction, fenced by the epoch.
+"""The append: one transaction per commit, fenced by the epoch.
 
-Owns: the transaction of a commit, and what becomes of one whose answer was lost.
+Owns: the transaction of a commit, and resolving one whose answer was lost.
 Must not touch: the local files, the journal's state.
 """
 
@@ -35,7 +35,7 @@ class Appender:
     ) -> None:
         self.epoch = epoch
         self.end = end  # everything below is committed
-        self.give_up_at: float | None = None  # monotonic: the node is stopping and waits no longer than this
+        self.give_up_at: float | None = None  # monotonic: a stopping node waits no longer than this
         self._store = store
         self._owner = owner
         self._parts = parts  # base of a segment -> number of its part
@@ -47,7 +47,7 @@ class Appender:
     def append(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
         """Return when PostgreSQL has committed all of it. Fenced when another node owns the log.
 
-        ``meanwhile`` is called once in any case, while PostgreSQL works if it can be.
+        ``meanwhile`` is called once in any case, if possible while PostgreSQL works.
         """
         if stretches[0].start != self.end:
             raise JournalError(f"an append at {stretches[0].start}, but the log ends at {self.end}")
@@ -60,7 +60,7 @@ class Appender:
         self.end = stretches[-1].end
 
     def _settle(self, stretches: Sequence[Stretch], reason: Exception) -> None:
-        """The answer was lost. Find out what is there, and go on from it: never guess, never insert twice."""
+        """The answer was lost. Read where the log ends; insert again only if nothing was inserted."""
         log.warning("commit without an answer", extra={"reason": str(reason), "position": self.end})
         began = time.monotonic()
         while True:
@@ -97,8 +97,8 @@ class Appender:
             self._short_of_standbys = False
             log.warning("PostgreSQL has enough synchronous standbys again", extra={})
         if session.warned:
-            # A warning on a commit says that the wait for a synchronous standby was cut short. The commit of
-            # ``renew`` comes after this one and waits again.
+            # A warning on a commit means that the wait for a synchronous standby was cut short. ``renew``
+            # commits after it, and that commit waits again.
             raise Unreachable("PostgreSQL committed with a warning")
 
     def _insert_once(
@@ -153,7 +153,7 @@ class Appender:
 
 
 class _Once:
-    """Calls once, however often it is called."""
+    """Runs the action at the first call only."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action: Callable[[], None] | None = action
@@ -169,7 +169,7 @@ class _TooFewStandbys(Exception):
 
 
 def pieces_of(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of at most a row."""
+    """The same bytes in pieces of at most ``ROW_BYTES``."""
     waiting: list[bytes] = []
     size = 0
     for part in parts:

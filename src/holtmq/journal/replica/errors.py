@@ -1,6 +1,6 @@
-"""What can go wrong between a node and the PostgreSQL that keeps its log.
+"""Errors between a node and the PostgreSQL that stores its log.
 
-Owns: the four answers a caller must tell apart. Must not touch: connections.
+Owns: the four cases that a caller must distinguish. Must not touch: connections.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from holtmq.journal.interface import JournalError
 
 
 class Unreachable(Exception):
-    """No connection, or it was lost: what was under way has happened or has not."""
+    """No connection, or it was lost: whether the last statement was executed is unknown."""
 
 
 class ReplicaRefused(JournalError):
-    """PostgreSQL answers and trying again cannot help: wrong password, wrong schema, foreign data."""
+    """PostgreSQL answers, but a retry cannot help: wrong password, wrong schema, data of another log."""
 
 
 class Fenced(JournalError):
-    """Another node owns the log now. This one must confirm nothing more."""
+    """Another node owns the log now. This node must confirm nothing more."""
 
 
 class StartAgain(JournalError):
-    """The copy in the folder cannot be continued: it has to begin again from the newest checkpoint."""
+    """The copy in the folder cannot be continued: it has to start over from the newest checkpoint."""

@@ -1,10 +1,10 @@
-"""A node that does not own the log: it copies, folds, watches the owner, and takes over.
+"""A node that does not own the log: it copies and replays the log, watches the owner, and takes over.
 
-Owns: the order of fetching, folding and looking for a sign of life, and the decision to take over.
-Must not touch: what records mean; the caller folds what ``records`` yields.
+Owns: the order of fetching, replaying and checking the owner, and the decision to take over.
+Must not touch: what records mean; the caller replays what ``records`` yields.
 
-The owner's life is judged by change alone, with this node's own monotonic clock: a wall clock that jumps,
-here or there, means nothing.
+The owner is alive while its row or the log changes, timed by this node's monotonic clock. Wall clocks that
+jump, here or on the owner, have no effect.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Watching:
     """How a standby waits."""
 
     takeover_after: float
-    standby: bool  # leave a log that is free to others first
+    standby: bool  # do not take a released log at once: let another node have it
     address: str
 
 
 class Follower:
-    """See the module. ``epoch`` is known when ``records`` is exhausted: then this node owns the log."""
+    """Follows the owner. When ``records`` is exhausted, this node owns the log and ``epoch`` is set."""
 
     def __init__(
         self, store: LogStore, copy: LocalCopy, owner: Owner, watching: Watching, view: ReplicaView
@@ -56,11 +56,11 @@ class Follower:
         self.was_released = False
 
     def stop(self) -> None:
-        """From any thread: give up waiting."""
+        """Stop waiting. May be called from any thread."""
         self._stop.set()
 
     def records(self, state: LogState) -> Iterator[tuple[int, int, bytes]]:
-        """The records of the log from the copy's ``walked`` on; ends when this node owns the log."""
+        """Yield the records from the copy's ``walked`` on; ends when this node owns the log."""
         self._parts_seen = (state.newest_part, state.part_count)
         yield from self._copy.walk()
         while not self._stop.is_set():
@@ -89,7 +89,7 @@ class Follower:
             current = copy.part_ids.get(copy.last_base)
             try:
                 rows = [] if current is None else self._store.rows(current, copy.written)
-            except StartAgain as exc:  # reclaimed; perhaps after all of it had been copied
+            except StartAgain as exc:  # reclaimed, perhaps after this node had copied all of it
                 rows, gone = [], exc
             if rows:
                 copy.add(rows)
@@ -103,7 +103,7 @@ class Follower:
             raise gone
         if following is not None:
             copy.enter(following, state.epoch)
-            # One at a time: there may be more behind it.
+            # One at a time: more segments may follow.
             self._parts_seen = (0, 0)
             return True
         copy.mirror(found)
@@ -118,7 +118,7 @@ class Follower:
         return None
 
     def _note(self, state: LogState) -> None:
-        """Everything there is has been copied: keep the books on the owner's life and on ours."""
+        """The copy is complete: note whether the owner is alive, and report this node."""
         now = time.monotonic()
         view, copy = self._view, self._copy
         seen = (state.epoch, state.beat, state.released, copy.written)
@@ -148,13 +148,11 @@ class Follower:
             )
 
     def _lost(self, reason: Exception) -> None:
-        # Out of sight of PostgreSQL nobody can be judged: the owner's time starts anew when it is back.
+        # Without PostgreSQL the owner cannot be watched: its timeout starts again after a reconnect.
         if not self._view.trouble:
             log.warning("PostgreSQL is out of reach", extra={"reason": str(reason)})
         self._view.trouble = f"PostgreSQL is out of reach: {reason}"
         self._seen = ()
-
-    # -- taking over
 
     def _is_free(self, state: LogState) -> bool:
         now = time.monotonic()
@@ -162,19 +160,19 @@ class Follower:
         if state.owner_process == self._owner.process or waited:
             return True
         if state.owner_folder == self._owner.folder:
-            return True  # an earlier process of this folder, which is locked by this one
+            return True  # an earlier process on this folder; it has ended, since this one holds the lock
         if not state.released:
             return False
         return state.successor in ("", self._owner.name) and not self._watching.standby
 
     def _take(self, state: LogState) -> bool:
         if state.owner_process == self._owner.process:
-            self.epoch = state.epoch  # the answer to the last try was lost
+            self.epoch = state.epoch  # the last attempt succeeded, but its answer was lost
         else:
             try:
                 epoch = self._store.take_over(self._owner, state, self._copy.written)
             except Unreachable:
-                # An owner that stopped in the middle of a transaction holds its lock: its session goes first.
+                # An owner that hangs in the middle of a transaction holds a lock: end its session first.
                 self._store.end_backend(state.owner_pid)
                 raise
             if epoch is None:

@@ -1,6 +1,6 @@
 """The data folder as a copy of the log in PostgreSQL.
 
-Owns: what is kept of the folder at a start, what is fetched, and the writing of rows that come later.
+Owns: what is kept of the folder at a start, what is fetched, and writing the rows that come later.
 Must not touch: ownership, and what records mean.
 """
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalCopy:
-    """One folder, locked by the caller. ``restore`` comes first."""
+    """One folder, locked by the caller. Call ``restore`` first."""
 
     def __init__(self, disk: Disk, store: LogStore) -> None:
         self._disk = disk
@@ -40,11 +40,11 @@ class LocalCopy:
         self._file: File | None = None  # of the last segment
         self._base = 0
         self._parts: dict[int, Part] = {}
-        self._fetched_from = 0  # everything from here on came from PostgreSQL since the start
+        self._fetched_from = 0  # everything from here on was fetched since the start
         self.mark = Mark(UUID(int=0), uuid4(), 0, 0)
         self.headers: dict[int, SegmentHeader] = {}  # by base
         self.written = 0  # the copy ends here
-        self.walked = 0  # records below have been read
+        self.walked = 0  # records below this have been read
         self._problem = ""
 
     @property
@@ -54,18 +54,16 @@ class LocalCopy:
 
     @property
     def last_base(self) -> int:
-        """Where the last segment begins."""
+        """The base of the last segment."""
         return max(self.headers)
 
     @property
     def part_ids(self) -> dict[int, int]:
-        """The number in PostgreSQL of each plain segment, by base."""
+        """The part number in PostgreSQL of each plain segment, by base."""
         return {base: part.id for base, part in self._parts.items() if part.kind is Kind.PLAIN}
 
-    # -- at a start
-
     def own_mark(self, state: LogState) -> Mark | None:
-        """The mark in the folder; None for a new folder. Refused when the folder holds something else."""
+        """The folder's mark for this log, or None; ReplicaRefused if its journal conflicts with this log."""
         mark = read_mark(self._disk)
         if mark is not None and mark.log == state.identity:
             self.mark = mark
@@ -82,7 +80,7 @@ class LocalCopy:
         return None
 
     def restore(self, state: LogState) -> int | None:
-        """Make the folder equal to PostgreSQL as it is now; the position of its checkpoint, if any."""
+        """Make the folder equal to PostgreSQL as it is now; return the position of its checkpoint, if any."""
         end = self._store.end()
         parts = self._store.parts()
         trusted = min(self.mark.position, end)
@@ -113,7 +111,7 @@ class LocalCopy:
 
     def _remove_others(self, segments: set[int], checkpoints: set[int]) -> None:
         for name in self._disk.list():
-            if name == MANIFEST:  # it speaks of the folder alone; here PostgreSQL says what must be there
+            if name == MANIFEST:  # for folders without a replica; here PostgreSQL says what must exist
                 self._disk.remove(name)
             base, position = base_of(name), position_of(name)
             if (base is not None and base not in segments) or (
@@ -140,9 +138,9 @@ class LocalCopy:
             file.close()
 
     def _usable(self, part: Part, trusted: int) -> int | None:
-        """How far the folder's own plain segment can be kept; None when it must be fetched as a whole.
+        """Up to where the folder's plain segment can be kept; None when it must be fetched as a whole.
 
-        A segment that was left has exactly its size; the last one is bigger, and ends at the mark.
+        A full segment's file has exactly its size; the file of the last one may extend beyond the mark.
         """
         try:
             file = self._disk.open(segment_name(part.base))
@@ -171,7 +169,7 @@ class LocalCopy:
             start = rows[-1][0] + len(rows[-1][1])
 
     def _download(self, name: str, part: Part) -> None:
-        """Fetch a whole part beside its place, then put it there."""
+        """Fetch a whole part to a temporary file, then rename it."""
         plain = part.kind is Kind.PLAIN
         file = self._disk.open(name + TEMPORARY, create=True)
         try:
@@ -199,8 +197,6 @@ class LocalCopy:
             return part.base
         return None
 
-    # -- going on
-
     def _open_last(self, part: Part, have: int | None) -> None:
         self._file, self._base = self._disk.open(segment_name(part.base), write=True), part.base
         size = self._file.size() if have is None else have - part.base + HEADER_SIZE
@@ -208,7 +204,7 @@ class LocalCopy:
         self.written = part.base + size - HEADER_SIZE
 
     def enter(self, part: Part, epoch: int) -> None:
-        """The log goes on in this segment. ``epoch``: one in which it was as the copy is now."""
+        """Continue the copy in this segment. ``epoch``: one in which the log was as the copy is now."""
         if self._file is not None:
             self.sync(epoch)
             self._leave()
@@ -216,7 +212,7 @@ class LocalCopy:
         self.create(part.base, part.header)
 
     def create(self, base: int, header: bytes) -> None:
-        """Begin an empty segment."""
+        """Create an empty segment."""
         name = segment_name(base)
         file = self._disk.open(name + TEMPORARY, create=True)
         try:
@@ -231,7 +227,7 @@ class LocalCopy:
         self.written = base
 
     def add(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        """More rows of the last segment."""
+        """Write more rows of the last segment."""
         for position, data in rows:
             self._write(position, data)
 
@@ -249,7 +245,7 @@ class LocalCopy:
             self._file = None
 
     def sync(self, epoch: int) -> None:
-        """Everything so far can be trusted after a power cut."""
+        """Sync and mark everything so far, so that it can be trusted after a power cut."""
         if self._file is not None:
             self._file.sync()
         self._note(self.written, epoch)
@@ -259,7 +255,7 @@ class LocalCopy:
         write_mark(self._disk, self.mark)
 
     def mirror(self, parts: Sequence[Part]) -> None:
-        """The owner has reclaimed: drop and replace segments here as in PostgreSQL."""
+        """The owner has reclaimed space: delete and replace segments here as in PostgreSQL."""
         found = {part.base: part for part in parts if part.kind is not Kind.CHECKPOINT}
         for base in sorted(self._parts):
             if base not in found and base != self.last_base:
@@ -273,7 +269,7 @@ class LocalCopy:
         self._disk.sync_dir()
 
     def walk(self) -> Iterator[tuple[int, int, bytes]]:
-        """The records from ``walked`` to the last whole one of the copy."""
+        """Yield the records from ``walked`` to the last whole one of the copy."""
         bases = sorted(self.headers)
         for base, stop in zip(bases, [*bases[1:], self.written], strict=False):
             if stop <= self.walked:
@@ -289,7 +285,7 @@ class LocalCopy:
                 return
 
     def require_whole(self) -> None:
-        """The copy is complete: what could not be walked is damage."""
+        """Raise if ``walk`` could not read everything: the copy is complete, so the rest is damaged."""
         if self.walked < self.written:
             self._damaged(
                 max(base for base in self.headers if base <= self.walked), self.walked, self._problem
@@ -308,7 +304,7 @@ class LocalCopy:
         raise StartAgain(f"the segment at {base} is damaged at {position}: {problem}")
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,9 +1,9 @@
-"""The file ``replica`` in a data folder: which log the folder copies, and how far the copy can be trusted.
+"""The file ``replica`` in a data folder: which log the folder copies, and up to where it can be trusted.
 
 Owns: that file. Must not touch: segments.
 
-Local writes are not synced one by one. Below the marked position they were, and PostgreSQL had committed the
-same bytes in the marked epoch; what lies above is fetched again after a start.
+Local writes are not synced at each commit. Below the marked position they are synced, and PostgreSQL had
+committed the same bytes by the marked epoch; everything above is fetched again at a start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Mark:
 
 
 def read_mark(disk: Disk) -> Mark | None:
-    """The mark; None when there is none, or it is damaged: then nothing in the folder can be trusted."""
+    """The mark; None when it is missing or damaged: then nothing in the folder can be trusted."""
     try:
         file = disk.open(NAME)
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def read_mark(disk: Disk) -> Mark | None:
 
 
 def write_mark(disk: Disk, mark: Mark) -> None:
-    """Replace the mark, durably."""
+    """Durably replace the mark."""
     body = _BODY.pack(_MAGIC, mark.log.bytes, mark.folder.bytes, mark.position, mark.epoch)
     file = disk.open(NAME + TEMPORARY, create=True)
     try:

@@ -1,7 +1,7 @@
-"""From a PostgreSQL address and a folder to a journal that this node owns.
+"""Opens a journal with a replica: from a PostgreSQL address and a folder to a log that this node owns.
 
-Owns: the order: reach PostgreSQL, restore the folder, follow the owner, take over, write. Must not touch: the
-judgement of each step.
+Owns: the order: connect to PostgreSQL, restore the folder, follow the owner, take over, write. Must not
+touch: the decisions within each step.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from .view import ReplicaView, StoppedWaiting
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.5
-_SHIP_SECONDS: Final = 30.0  # an upload need not hurry
-_ANSWER_SECONDS: Final = 2.0  # the least that PostgreSQL gets to answer
+_SHIP_SECONDS: Final = 30.0  # answer timeout for uploads, which are not urgent
+_ANSWER_SECONDS: Final = 2.0  # minimum answer timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ReplicaOptions:
 
 
 class ReplicatedOpening:
-    """A journal on its way. Iterate ``recovery`` in a thread: it ends when this node owns the log."""
+    """A journal that is being opened. Read ``recovery`` in a thread: it ends when this node owns the log."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ReplicatedOpening:
         self.recovery.records = self._records()
 
     def stop(self) -> None:
-        """From any thread: give up waiting for the log."""
+        """Stop waiting for the log. May be called from any thread."""
         self._stopping = True
         if self._follower is not None:
             self._follower.stop()
@@ -131,7 +131,7 @@ class ReplicatedOpening:
                 if self._stopping:
                     raise StoppedWaiting from None
                 time.sleep(_RETRY_SECONDS)
-            except StartAgain as exc:  # the owner reclaimed a segment while it was fetched
+            except StartAgain as exc:  # the owner reclaimed a segment while this node fetched it
                 log.info("the copy begins again", extra={"reason": str(exc)})
 
     def _records(self) -> Iterator[tuple[int, int, bytes]]:
@@ -193,6 +193,6 @@ class ReplicatedOpening:
             file.close()
 
     def abandon(self) -> None:
-        """Give up without a word to anybody, as a crash does."""
+        """Close everything without releasing the log, as a crash does."""
         self._store.session.close()
         self.journal.release()

@@ -1,6 +1,6 @@
-"""The owner's writer: each commit goes to the folder and to PostgreSQL, and counts when the latter has it.
+"""The owner's writer: each commit goes to the folder and to PostgreSQL; it is durable when PostgreSQL has it.
 
-Owns: the order of the two, the signs of life, the mark in the folder. Must not touch: the journal's state.
+Owns: the order of the two, the heartbeat, the mark in the folder. Must not touch: the journal's state.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class ReplicatedWriter(LogWriter):
         self._view = view
         self._address = address
         self._beaten_at = 0.0
-        self._left_at: int | None = None  # the end of a segment that is synced here, and not yet marked
+        self._left_at: int | None = None  # the end of a full segment, synced here and not yet marked
 
     def commit(self, groups: Sequence[Group]) -> Commit:
-        """Write here, commit there; the mark in the folder follows each full segment."""
+        """Write to the folder, commit in PostgreSQL; update the mark after each full segment."""
         stretches = self.lay_out(groups)
         began = time.perf_counter()
         written: list[Commit] = []
@@ -72,13 +72,13 @@ class ReplicatedWriter(LogWriter):
         return Commit(done.groups, done.durable, done.written, done.syncs, seconds)
 
     def idle(self) -> None:
-        """A sign of life, which also brings the request to hand over."""
+        """Send a heartbeat; its answer says whether another node was asked to take over."""
         self._beaten_at = time.monotonic()
         try:
             self._view.successor = self._store.beat(self._owner)
             self._store.report(self._owner.name, Role.OWNER, self._address, self._durable, 0.0)
         except Unreachable as exc:
-            # Nothing was under way: the next commit finds out whether the log is still ours.
+            # No commit was running; the next one finds out whether this node still owns the log.
             if not self._view.trouble:
                 log.warning("PostgreSQL is out of reach", extra={"reason": str(exc)})
             self._view.trouble = f"PostgreSQL is out of reach: {exc}"
@@ -87,14 +87,14 @@ class ReplicatedWriter(LogWriter):
         self._view.answered_at = time.monotonic()
 
     def seal(self) -> None:
-        """Nothing: the proof that a commit is durable is its row."""
+        """Do nothing: the row in PostgreSQL proves that a commit is durable."""
 
     def closing(self) -> None:
-        """From the loop's thread: do not wait for PostgreSQL much longer."""
+        """Limit the wait for PostgreSQL. Called in the loop's thread."""
         self._appender.give_up_at = time.monotonic() + _CLOSE_SECONDS
 
     def finish(self) -> None:
-        """Make the folder a trusted copy, then give the log up."""
+        """Mark the whole folder as trusted, then release the log."""
         super().finish()
         self._note(self._durable)
         try:
@@ -104,7 +104,7 @@ class ReplicatedWriter(LogWriter):
         self._store.session.close()
 
     def abandon(self) -> None:
-        """Close without a word."""
+        """Close without releasing the log."""
         super().abandon()
         self._store.session.close()
 

@@ -1,8 +1,8 @@
 """The statement that appends one row, as fast as the driver allows.
 
-Owns: its text, its preparation on a connection, and the exchange by libpq's own calls: half the CPU time of
-``connection.execute`` (bench/README.md, "Failover"), and between question and answer there is time for the
-local write. Must not touch: what to do about a refusal.
+Owns: its text, preparing it on a connection, and running it with libpq calls: half the CPU time of
+``connection.execute`` (bench/README.md, "Failover"), and the local write can run between request and answer.
+Must not touch: what to do when no row was inserted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _pack: Final = Struct(">q").pack
 
 
 class RowStatement:
-    """Appends to one part at a time. It is prepared anew for another part or another connection."""
+    """Appends to one part at a time. It is prepared again for another part or another connection."""
 
     def __init__(self, log: int, min_standbys: int) -> None:
         self._log = log

@@ -1,9 +1,9 @@
-"""The tables in PostgreSQL, and the version that they carry.
+"""The tables in PostgreSQL, and the version of their schema.
 
 Owns: the names and the definition of everything in the schema ``holtmq``. Must not touch: what is in a log.
 
-Each part of a log (a segment, a compacted segment, a checkpoint) has a table of rows of its own, which
-inherits from ``holtmq.rows``. To drop it locks no other table (docs/decisions/0044).
+Each part of a log (a segment, a compacted segment, a checkpoint) has its own table of rows, which inherits
+from ``holtmq.rows``. Dropping it locks no other table (docs/decisions/0044).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ CREATE TABLE holtmq.node (
 
 
 def ensure(connection: Connection[Any]) -> None:
-    """Create the schema if there is none; ReplicaRefused if it is another version's."""
+    """Create the schema if it does not exist; ReplicaRefused if it has another version."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATION_LOCK,))
         if connection.execute("SELECT to_regclass('holtmq.version')").fetchone() == (None,):
@@ -101,7 +101,7 @@ def rows_table(part: int) -> sql.Identifier:
 
 
 def create_rows_table(connection: Connection[Any], part: int) -> None:
-    """Make the table for the rows of a new part."""
+    """Create the table for the rows of a new part."""
     connection.execute(
         sql.SQL("CREATE TABLE {} (PRIMARY KEY (position)) INHERITS (holtmq.rows)").format(rows_table(part)),
         prepare=False,
@@ -109,5 +109,5 @@ def create_rows_table(connection: Connection[Any], part: int) -> None:
 
 
 def drop_rows_table(connection: Connection[Any], part: int) -> None:
-    """Drop a part's rows."""
+    """Drop the table with the rows of a part."""
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(rows_table(part)), prepare=False)

@@ -1,6 +1,6 @@
-"""A connection to PostgreSQL that does not wait for ever.
+"""A connection to PostgreSQL with time limits.
 
-Owns: opening it, the settings every session needs, and what a failure means: unreachable, or refused.
+Owns: opening it, the settings every session needs, and classifying failures: unreachable, or refused.
 Must not touch: tables.
 """
 
@@ -23,8 +23,8 @@ from .errors import ReplicaRefused, Unreachable
 log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
-_WAIT_READ, _WAIT_WRITE = 1, 2  # what psycopg's generators ask for, and are told
-# Of a server that will say the same next time. Others (starting up, too many clients) are worth a retry.
+_WAIT_READ, _WAIT_WRITE = 1, 2  # what psycopg's generators yield and are sent
+# Errors that a retry cannot help. Others (server starting up, too many clients) are worth a retry.
 _HOPELESS: Final = re.compile(
     r"authentication failed|role \".*\" does not exist|database \".*\" does not exist|no pg_hba.conf entry"
     r"|invalid (URI|connection option|port|sslmode)|missing \"=\""
@@ -33,7 +33,7 @@ _GONE: Final = (
     errors.AdminShutdown,
     errors.CrashShutdown,
     errors.CannotConnectNow,
-    errors.ReadOnlySqlTransaction,  # the primary has become a standby: the next connection finds the new one
+    errors.ReadOnlySqlTransaction,  # the primary became a standby: the next connection finds the new primary
     errors.IdleInTransactionSessionTimeout,
     errors.LockNotAvailable,
     errors.QueryCanceled,
@@ -43,7 +43,7 @@ _GONE: Final = (
 
 
 class PatientConnection(psycopg.Connection[Row]):
-    """Gives up on an answer after ``answer_seconds``: TCP alone would wait for a server that hangs."""
+    """Raises when there is no answer for ``answer_seconds``: TCP alone would wait for a server that hangs."""
 
     answer_seconds: float = 5.0
 
@@ -76,12 +76,12 @@ class Session:
         self._answer_seconds = answer_seconds
         self._purpose = purpose
         self._connection: PatientConnection | None = None
-        self.warned = False  # PostgreSQL attached a warning to an answer since this was last cleared
+        self.warned = False  # PostgreSQL sent a warning since this was last cleared
         self.answered_at = time.monotonic()
 
     @contextmanager
     def connection(self) -> Iterator[PatientConnection]:
-        """The connection; Unreachable instead of every error that another try may mend."""
+        """The connection; every error that a retry may help becomes Unreachable."""
         try:
             if self._connection is None:
                 self._connection = self._open()
@@ -94,12 +94,12 @@ class Session:
                 raise ReplicaRefused(f"PostgreSQL refuses: {text}") from exc
             raise Unreachable(text) from exc
         except BaseException:
-            # Whatever it was: a connection with half a conversation on it is of no use.
+            # A connection in the middle of an exchange cannot be used again.
             self.close()
             raise
 
     def close(self) -> None:
-        """Drop the connection; the next use opens another."""
+        """Close the connection; the next use opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.pgconn.finish()
@@ -111,7 +111,7 @@ class Session:
         connection.prepare_threshold = 2
         connection.add_notice_handler(self._noticed)
         patience = int(seconds * 800)
-        # An owner that stops in the middle of a transaction must not keep its lock, and with it the takeover.
+        # An owner that hangs in the middle of a transaction must not block the takeover with its lock.
         connection.execute(f"SET lock_timeout = {patience}")
         connection.execute(f"SET idle_in_transaction_session_timeout = {patience}")
         found = connection.execute("SHOW synchronous_commit").fetchone()
@@ -126,7 +126,7 @@ class Session:
 
 
 def conninfo(url: str, answer_seconds: float, purpose: str) -> str:
-    """The user's URL with what a session needs beside it; what the URL says itself stays."""
+    """The user's URL with the settings that a session needs; settings in the URL take precedence."""
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as exc:
@@ -138,6 +138,6 @@ def conninfo(url: str, answer_seconds: float, purpose: str) -> str:
         "keepalives_interval": 1,
         "keepalives_count": 3,
         "tcp_user_timeout": round(answer_seconds * 1000),
-        "target_session_attrs": "read-write",  # of several hosts the primary
+        "target_session_attrs": "read-write",  # of several hosts, choose the primary
     }
     return make_conninfo(**(wanted | given))

@@ -1,9 +1,9 @@
-"""What the owner's checkpoints and compaction mean to PostgreSQL.
+"""Applies the owner's checkpoints and compactions to PostgreSQL.
 
 Owns: uploading checkpoints and compacted segments, dropping parts. Must not touch: the rows of the open
-segment, and the decision what is reclaimed; the folder shows it.
+segment, and the decision what is reclaimed.
 
-It works by comparison, not by messages: what a lost connection or a dead owner left undone is done next time.
+It compares PostgreSQL with the folder, so what a lost connection or a crash left undone is done next time.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Shipper:
         self._epoch = epoch
 
     def published(self, position: int) -> None:
-        """A checkpoint counts in the folder: bring it to PostgreSQL before anything is reclaimed."""
+        """A checkpoint is valid in the folder: upload it before anything is reclaimed."""
         self._asking(lambda: self._ship_checkpoint(position))
 
     def reclaimed(self) -> None:
-        """Segments were deleted or compacted in the folder: the same in PostgreSQL."""
+        """Segments were deleted or compacted in the folder: do the same in PostgreSQL."""
         self._asking(self._compare)
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         self._store.session.close()
 
     def _asking(self, work: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class Shipper:
         here = {base for name in self._disk.list() if (base := base_of(name)) is not None}
         newest = max(position for name in self._disk.list() if (position := position_of(name)) is not None)
         for part in self._store.parts():
-            # What lies behind the checkpoint is the writer's.
+            # The writer owns the segments from the checkpoint on.
             if part.kind is Kind.CHECKPOINT or part.base >= newest:
                 continue
             if part.base not in here:

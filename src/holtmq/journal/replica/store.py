@@ -1,6 +1,6 @@
-"""One log in PostgreSQL, in words of epochs, parts and rows.
+"""One log in PostgreSQL, in terms of epochs, parts and rows.
 
-Owns: every SQL statement about a log except the append of rows (``appending``). Must not touch: files,
+Owns: every SQL statement about a log except the append of rows (``row_statement``). Must not touch: files,
 threads, and the decision when to take over.
 """
 
@@ -18,7 +18,7 @@ from . import schema
 from .errors import Fenced, ReplicaRefused, StartAgain
 from .session import PatientConnection, Session
 
-ROW_BYTES: Final = 1 << 20  # the most in one row: PostgreSQL copies a value several times on its way
+ROW_BYTES: Final = 1 << 20  # maximum per row: PostgreSQL copies a value several times
 _FETCH_ROWS: Final = 64
 
 
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The log's row, and how many parts there are: two equal states mean that nothing but rows came."""
+    """The log's row, and its newest part and number of parts: while those two stay, only rows were added."""
 
     id: int
     identity: UUID
@@ -71,7 +71,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who asks for the log."""
+    """The node that owns the log or wants to."""
 
     name: str
     folder: UUID
@@ -79,7 +79,7 @@ class Owner:
 
 
 class LogStore:
-    """The log of this name. ``open`` comes first."""
+    """The log of this name. Call ``open`` first."""
 
     def __init__(self, session: Session, name: str) -> None:
         self.session = session
@@ -87,7 +87,7 @@ class LogStore:
         self.id = 0
 
     def open(self, *, create: bool = True) -> LogState:
-        """Make sure that schema and log exist."""
+        """Find the log, with ``create`` also create schema and log; ReplicaRefused if it does not exist."""
         with self.session.connection() as connection:
             if create:
                 try:
@@ -111,8 +111,6 @@ class LogStore:
                 )
             self.id = found[0]
             return self.state_on(connection)
-
-    # -- looking
 
     def state(self) -> LogState:
         """Read the log's row."""
@@ -161,7 +159,7 @@ class LogStore:
         return int(last[1] if found is None else found[0])
 
     def rows(self, part: int, start: int) -> list[tuple[int, bytes]]:
-        """Some rows of a part from a position (or offset) on; StartAgain when the part is gone."""
+        """The next rows of a part from a position (or offset) on; StartAgain when the part was dropped."""
         query = sql.SQL("SELECT position, bytes FROM {} WHERE position >= %s ORDER BY position LIMIT %s")
         try:
             with self.session.connection() as connection:
@@ -173,20 +171,18 @@ class LogStore:
             raise StartAgain(f"PostgreSQL no longer has the rows from {start} on") from None
 
     def epoch_after(self, epoch: int) -> int | None:
-        """Where the log ended when the next owner's epoch began; None when there was none after this."""
+        """Where the log ended when the next epoch began; None when there is no later epoch."""
         with self.session.connection() as connection:
             found = connection.execute(
                 "SELECT min(start) FROM holtmq.epoch WHERE log = %s AND epoch > %s", (self.id, epoch)
             ).fetchone()
         return None if found is None else found[0]
 
-    # -- owning
-
     def take_over(self, owner: Owner, seen: LogState, end: int) -> int | None:
-        """Raise the epoch if nothing has changed since; the new one, or None when something has.
+        """Take the log over and return the new epoch; None when it has changed since ``seen``.
 
-        The lock on the row waits for appends under way, and they wait for this: when it returns, the log ends
-        at ``end`` and no other session can append to it.
+        The row lock waits for running appends, and new appends wait for it: when this returns an epoch, the
+        log ends at ``end`` and no other session can append to it.
         """
         with self.session.connection() as connection, connection.transaction():
             now = self.state_on(connection, "FOR UPDATE")
@@ -196,10 +192,10 @@ class LogStore:
             return self._raise(connection, owner, now.epoch, end)
 
     def renew(self, owner: Owner) -> tuple[int, int]:
-        """After a lost connection: a new epoch for the owner, and where the log ends; Fenced if replaced.
+        """After a lost connection: return a new epoch and where the log ends; Fenced if replaced.
 
-        The new epoch also shuts out an append of the lost session that is still on its way. The commit waits
-        for a synchronous standby, if there is one: what is found here is as durable as what is confirmed.
+        The new epoch also fences off an append of the lost session that may still arrive. The commit waits
+        for a synchronous standby, if there is one, so everything up to the returned end is durable too.
         """
         with self.session.connection() as connection, connection.transaction():
             now = self.state_on(connection, "FOR UPDATE")
@@ -222,12 +218,12 @@ class LogStore:
         return epoch + 1
 
     def end_backend(self, pid: int) -> None:
-        """End the session of an owner that keeps its lock and does not answer."""
+        """Terminate the session of an owner that holds a lock and does not answer."""
         with self.session.connection() as connection:
             connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
 
     def beat(self, owner: Owner) -> str:
-        """A sign of life; who shall take over, or nobody. Fenced if this node was replaced."""
+        """Send a heartbeat; return the node that should take over, or "". Fenced if another node owns it."""
         with self.session.connection() as connection:
             found = connection.execute(
                 "UPDATE holtmq.log SET beat = beat + 1, beat_at = now() WHERE id = %s AND owner_process = %s"
@@ -239,7 +235,7 @@ class LogStore:
         return str(found[0])
 
     def release(self, owner: Owner) -> None:
-        """Give the log up in good order: a standby need not wait."""
+        """Release the log, so that a standby can take over at once."""
         with self.session.connection() as connection:
             connection.execute(
                 "UPDATE holtmq.log SET released = true, beat = beat + 1 WHERE id = %s AND owner_process = %s",
@@ -251,10 +247,8 @@ class LogStore:
         now = self.state()
         return Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
 
-    # -- parts beside the append
-
     def upload(self, epoch: int, part: Part, pieces: Iterable[bytes], at: int = 0) -> int:
-        """Store a file in pieces, not yet ready; its number. ``at``: position of the first piece."""
+        """Store a file as a part that is not ready; return its number. ``at``: the first position."""
         with self.session.connection() as connection:
             with connection.transaction():
                 number = self.new_part(connection, part, epoch, ready=False)
@@ -265,7 +259,7 @@ class LogStore:
             return number
 
     def new_part(self, connection: PatientConnection, part: Part, epoch: int, *, ready: bool) -> int:
-        """Add a part and its table, inside the caller's transaction; its number."""
+        """Add a part and its table, inside the caller's transaction; return its number."""
         found = connection.execute(
             "INSERT INTO holtmq.part (log, kind, base, epoch, header, size, ready)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s) RETURNING id",
@@ -276,7 +270,7 @@ class LogStore:
         return int(found[0])
 
     def swap(self, owner: Owner, add: Sequence[int], drop: Sequence[int]) -> None:
-        """In one transaction of the owner: these uploads are ready, those parts are gone."""
+        """In one transaction: make the uploads in ``add`` ready and drop the parts in ``drop``."""
         with self.session.connection() as connection, connection.transaction():
             self.require(connection, owner)
             if drop:
@@ -287,13 +281,13 @@ class LogStore:
                 schema.drop_rows_table(connection, part)
 
     def unfinished_uploads(self) -> list[int]:
-        """Uploads that no owner has finished."""
+        """The parts that are not ready."""
         with self.session.connection() as connection:
             query = "SELECT id FROM holtmq.part WHERE log = %s AND NOT ready"
             return [row[0] for row in connection.execute(query, (self.id,))]
 
     def require(self, connection: PatientConnection, owner: Owner) -> None:
-        """Hold the log for the rest of the transaction; Fenced when it has another owner."""
+        """Lock the log's row for the rest of the transaction; Fenced when it has another owner."""
         found = connection.execute(
             "SELECT 1 FROM holtmq.log WHERE id = %s AND owner_process = %s FOR SHARE",
             (self.id, owner.process),
@@ -302,17 +296,15 @@ class LogStore:
             raise Fenced("another node owns the log")
 
     def remove(self) -> None:
-        """Drop the log with all that is in it. For logs of a test: a node that runs on it ends."""
+        """Drop the log and all its data. Only for test logs: a node that runs on it stops."""
         with self.session.connection() as connection, connection.transaction():
             query = "SELECT id FROM holtmq.part WHERE log = %s"
             for (part,) in connection.execute(query, (self.id,)).fetchall():
                 schema.drop_rows_table(connection, part)
             connection.execute("DELETE FROM holtmq.log WHERE id = %s", (self.id,))
 
-    # -- nodes
-
     def report(self, name: str, role: str, address: str, position: int, behind_seconds: float) -> None:
-        """Note that this node lives, and how far it has come."""
+        """Record that this node is alive, and how far its copy goes."""
         with self.session.connection() as connection:
             connection.execute(
                 "INSERT INTO holtmq.node (log, name, role, address, position, behind_seconds)"
@@ -323,7 +315,7 @@ class LogStore:
             )
 
     def nodes(self) -> list[NodeRow]:
-        """All nodes that ever reported, newest sign of life first."""
+        """All nodes that have reported, the most recently seen first."""
         with self.session.connection() as connection:
             found = connection.execute(
                 "SELECT name, role, address, position, behind_seconds,"

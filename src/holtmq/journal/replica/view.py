@@ -1,6 +1,6 @@
-"""What the node sees of its replica.
+"""The state of the replica, as the node sees it.
 
-Owns: those values. Must not touch: PostgreSQL; this page is read by nodes that have no driver for it.
+Owns: those values. Must not touch: PostgreSQL; nodes without its driver import this module too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Role(StrEnum):
 
 @dataclass(slots=True)
 class ReplicaView:
-    """What the node may know of its replica. Its threads write single fields, the loop reads them."""
+    """The replica's state. The replica's threads write single fields, the event loop reads them."""
 
     role: Role = Role.STARTING
     owner: str = ""
     epoch: int = 0
     behind_bytes: int = 0
     behind_seconds: float = 0.0
-    answered_at: float = field(default_factory=time.monotonic)  # PostgreSQL last answered
+    answered_at: float = field(default_factory=time.monotonic)  # when PostgreSQL last answered
     successor: str = ""  # the owner is asked to hand over to this node
     trouble: str = ""
 
