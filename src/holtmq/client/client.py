@@ -89,8 +89,6 @@ class Client:
         self._outboxes: list[Outbox] = []
         self._stops: set[asyncio.Task[None]] = set()
 
-    # -- life ------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -130,8 +128,6 @@ class Client:
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
 
-    # -- the fluent doors ------------------------------------------------------------------------
-
     def queue(self, name: str = "") -> Queue[list[Message]]:
         """A queue; without a name, all queues of the ``namespace`` and ``task`` set on it."""
         return Queue(self, QueueOptions(PopQuery(queue=name)))
@@ -143,8 +139,6 @@ class Client:
     def group(self, name: str) -> Group:
         """A consumer group: its progress, start and cursors."""
         return Group(self, name)
-
-    # -- settling --------------------------------------------------------------------------------
 
     async def ack(self, message: MessageKey) -> AckResult:
         """Acknowledge. Raises ``LeaseLost`` when the message was or will be delivered again."""
@@ -169,8 +163,6 @@ class Client:
     async def renew(self, message: MessageKey, seconds: float | None = None) -> Renewal:
         """Extend the lease of a message and of all messages popped with it."""
         return await self.api.extend(message.lease_id, seconds)
-
-    # -- looking ---------------------------------------------------------------------------------
 
     async def groups(self) -> list[GroupOnQueue]:
         """Every consumer group on every queue."""
@@ -208,8 +200,6 @@ class Client:
         """Trace events recorded under a name, for any message."""
         path = f"/api/v1/traces/by-name/{segment(name)}"
         return (await self.api.get(path, _Traces, {"limit": limit, "offset": offset})).traces
-
-    # -- for the other parts of this package -----------------------------------------------------
 
     def adopt(self, popped: Popped) -> Message:
         message = Message.of(popped)

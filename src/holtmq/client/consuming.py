@@ -117,8 +117,6 @@ class Workers(Generic[D]):
                     self._busy -= 1
                     self._active_at = asyncio.get_running_loop().time()
 
-    # -- when to end -----------------------------------------------------------------------------
-
     async def _reserve(self) -> int:
         """How many messages to request; 0 when the limit is reached."""
         batch = self._options.pop.batch
@@ -149,8 +147,6 @@ class Workers(Generic[D]):
         if self._busy:
             left = idle  # a handler is running: not idle
         return None if left <= 0 else min(self._options.poll_seconds, left)
-
-    # -- one batch -------------------------------------------------------------------------------
 
     async def _deliver(self, messages: list[D]) -> None:
         settlement: Settlement[D] = Settlement(self._api)

@@ -82,8 +82,6 @@ class AnswerReader:
             "the broker hung up in the middle of its answer" if self.started else "the broker hung up"
         )
 
-    # -- called by the parser --------------------------------------------------------------------
-
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"retry-after":
             self._retry_after = value.decode("latin-1").strip()

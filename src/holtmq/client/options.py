@@ -41,8 +41,6 @@ class QueueWords:
     def _with(self, options: QueueOptions) -> Self:
         raise NotImplementedError
 
-    # -- which messages --------------------------------------------------------------------------
-
     def partition(self, name: str) -> Self:
         """Push to this partition and pop only from it. Default: push to ``Default``, pop from any."""
         return self._ask(replace(self._options.pop, partition=name))
@@ -66,8 +64,6 @@ class QueueWords:
     def subscription_from(self, moment: datetime | str) -> Self:
         """Where a new group starts: at this time, or ``now``."""
         return self._ask(replace(self._options.pop, subscription_from=iso(moment)))
-
-    # -- how many, held how long -----------------------------------------------------------------
 
     def batch(self, size: int) -> Self:
         """At most this many messages per pop."""
@@ -93,8 +89,6 @@ class QueueWords:
             raise ValueError("renew_lease needs every > 0, and seconds longer than every")
         every_or_never = every if enabled else None
         return self._with(replace(self._options, renew_every=every_or_never, renew_seconds=seconds))
-
-    # -- how to consume --------------------------------------------------------------------------
 
     def concurrency(self, workers: int) -> Self:
         """Run this many handlers at once, each on its own partition."""

@@ -67,7 +67,7 @@ class Rotation:
         return self._current
 
     def pick(self, now: float) -> int:
-        """The current one unless it failed, else the next that has not, else the one that failed longest ago."""
+        """The current one unless it failed, else the next that works, else the one that failed first."""
         count = len(self._banned_until)
         for step in range(count):
             index = (self._current + step) % count

@@ -98,8 +98,6 @@ class Link:
         self._call(0, frames.CONNECTION_OPEN, frames.short(address.vhost), b"\0", b"\0")
         self._call(CHANNEL, frames.CHANNEL_OPEN, b"\0")
 
-    # -- preparing a workload ----------------------------------------------------------------------
-
     def declare_exchange(self, name: str, kind: str) -> None:
         self._call(
             CHANNEL,
@@ -161,16 +159,12 @@ class Link:
         early, self._left = bytes(self._left), bytearray()
         return early
 
-    # -- ending ------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Send a close and disconnect. The reply is not awaited: deliveries may come before it."""
         with suppress(LoadError, OSError):  # the broker is already gone
             self.sock.settimeout(1.0)
             self._send(0, frames.CONNECTION_CLOSE, frames.u16(200), frames.short("done"), b"\0\0\0\0")
         self.sock.close()
-
-    # -- frames ------------------------------------------------------------------------------------
 
     def _send(self, channel: int, key: int, *fields: bytes) -> None:
         try:

@@ -73,8 +73,6 @@ class TestBroker(Inspection):
         self._amqp_port = 0
         self._http_port = 0
 
-    # -- starting and stopping -------------------------------------------------------------------
-
     def start(self) -> "TestBroker":
         """Start the broker; ``with`` calls this."""
         if self._thread is not None:
@@ -141,8 +139,6 @@ class TestBroker(Inspection):
         # In a thread, so that clients on the caller's loop can still answer the close.
         await asyncio.to_thread(self.stop)
 
-    # -- where it is -----------------------------------------------------------------------------
-
     @property
     def amqp_port(self) -> int:
         """The AMQP port, the same after every restart."""
@@ -187,8 +183,6 @@ class TestBroker(Inspection):
         node = self.node
         return self._on_loop(lambda: taken_in(node))
 
-    # -- faults ----------------------------------------------------------------------------------
-
     def drop_connections(self, which: Callable[[ConnectionView], bool] | str | None = None) -> int:
         """Drop connections without a close: all, those with this name, or those for which ``which`` is true.
 
@@ -211,8 +205,6 @@ class TestBroker(Inspection):
     def delay(self, seconds: float) -> None:
         """Delay everything the broker sends by this many real seconds; 0 ends the delay."""
         self._run(lambda node: node.delay(seconds))
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _make_disk(self) -> FaultyDisk:
         if self._folder is not None:

@@ -36,8 +36,6 @@ class FaultyDisk:
         self._may_go_on = threading.Event()
         self._may_go_on.set()
 
-    # -- faults
-
     def fail_next_write(self, code: int = errno.EIO) -> None:
         """The next write to the journal fails. The journal then accepts nothing more until a restart."""
         self._failing_writes.append(code)
@@ -62,8 +60,6 @@ class FaultyDisk:
         """Undo ``stall``."""
         self._may_go_on.set()
 
-    # -- for the broker's crash
-
     def die(self) -> None:
         """From now on no open file reaches the disk; nothing more becomes durable."""
         self._life += 1
@@ -87,8 +83,6 @@ class FaultyDisk:
             file.pwrite([garbage], position - newest + HEADER_SIZE)
             file.sync()
             file.close()
-
-    # -- the Disk interface
 
     @property
     def folder(self) -> str:
@@ -123,8 +117,6 @@ class FaultyDisk:
 
     def random_bytes(self, size: int) -> bytes:
         return self._inner.random_bytes(size)
-
-    # -- what files ask
 
     @property
     def guard(self) -> contextlib.AbstractContextManager[object]:

@@ -40,8 +40,6 @@ class FaultyNode(Node):
         # rounded up unchanged, a lease of a minute would wake its waiters one millisecond late.
         super()._at(at - ABOVE - _FUZZ if isinstance(self.clock, VirtualClock) else at, action)
 
-    # -- seeing what clients have sent -------------------------------------------------------------
-
     async def take_in(self) -> None:
         """Wait until everything that clients have sent so far is read and processed.
 
@@ -56,8 +54,6 @@ class FaultyNode(Node):
             now = len(self.amqp.connections), sum(p.received_bytes for p in self.amqp.connections)
             calm = calm + 1 if now == seen else 0
             seen = now
-
-    # -- faults ------------------------------------------------------------------------------------
 
     def delay(self, seconds: float) -> None:
         """Delay everything the broker sends, on existing and new connections."""

@@ -93,7 +93,7 @@ class Inspection:
         return self.call(look)
 
     def groups(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[GroupView]:
-        """Every consumer group of one partitioned queue, or of all; the default group is ``__QUEUE_MODE__``."""
+        """Every consumer group of one partitioned queue, or of all; the default one is ``__QUEUE_MODE__``."""
         return self.call(
             lambda node: [
                 group

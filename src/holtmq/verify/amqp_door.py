@@ -84,8 +84,6 @@ class AmqpDoor:
             )
             await client.call(QueueBind(LATE, DELAYING, LATE), QueueBindOk)
 
-    # -- looking ---------------------------------------------------------------------------------
-
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Read all ready messages, in order, and leave them in their queues."""
         began = time.monotonic()
@@ -129,8 +127,6 @@ class AmqpDoor:
                     else:
                         await client.call(QueuePurge(queue), QueuePurgeOk)
                 self.record.purged(queue)
-
-    # -- working ---------------------------------------------------------------------------------
 
     async def work(self, ports: Ports, random: Random) -> None:
         """Run all clients until each has lost its connection."""

@@ -99,8 +99,6 @@ class HttpDoor:
                 if status != 200:
                     raise Gone(f"a queue could not be made: {body[:200]!r}")
 
-    # -- looking ---------------------------------------------------------------------------------
-
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Lease everything the group has not settled; ``finish_reading`` releases it."""
         with closing(await HttpClient.connect(ports.http)) as client:
@@ -126,8 +124,6 @@ class HttpDoor:
                     self.record.purged_names(message.transaction_id for message in messages)
                 else:
                     await self._settle(client, [messages[0]], "retry")
-
-    # -- working ---------------------------------------------------------------------------------
 
     async def work(self, ports: Ports, random: Random) -> None:
         """Run all clients until each has lost its connection."""

@@ -82,8 +82,6 @@ class IntakeDoor:
             for queue in QUEUES:
                 await self._ask(client, "/api/v1/configure", {"queue": queue, "options": _OPTIONS})
 
-    # -- looking ---------------------------------------------------------------------------------
-
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Everything unsettled and every dead letter, by publisher and number: order has no meaning here."""
         with closing(await HttpClient.connect(ports.http)) as client:
@@ -136,8 +134,6 @@ class IntakeDoor:
                     self.record.purged_names(_name(message) for message in messages)
                 else:
                     await settle(client, self.watch, [messages[0]], "retry")
-
-    # -- working ---------------------------------------------------------------------------------
 
     async def work(self, ports: Ports, random: Random) -> None:
         """Run all clients until each has lost its connection."""

@@ -115,8 +115,6 @@ class Judge:
         self._summarise(time.perf_counter() - began)
         return self._report
 
-    # -- one round -------------------------------------------------------------------------------
-
     async def _round(self, number: int) -> bool:
         """Recover, compare, work, die, lose data. False when another round makes no sense."""
         random = self._random
@@ -217,8 +215,6 @@ class Judge:
         strace = self._strace if self._strace.path else None
         async with life(options.command, arguments, self._news, boundary, strace) as subject:
             yield subject
-
-    # -- the report ------------------------------------------------------------------------------
 
     def _is_clean(self) -> bool:
         self._count()

@@ -70,8 +70,6 @@ class Record:
         self.acked = 0
         self.committed = 0
 
-    # -- what happens ----------------------------------------------------------------------------
-
     def next_name(self, queue: str, publisher: str) -> str:
         """Record that a message is about to be sent; return its name."""
         number = self._numbers[publisher] = self._numbers.get(publisher, 0) + 1
@@ -164,8 +162,6 @@ class Record:
     def must_be_there(self) -> set[str]:
         """Names of all messages that must be there."""
         return {name for name, entry in self._entries.items() if entry.fate is Fate.KEPT}
-
-    # -- the comparison --------------------------------------------------------------------------
 
     def compare(self, found: dict[str, list[bytes]]) -> Findings:
         """Compare with all messages found after a recovery; then take those as the new expected state."""
