@@ -67,7 +67,7 @@ class Rotation:
         return self._current
 
     def pick(self, now: float) -> int:
-        """The current one unless it failed, else the next that works, else the one that failed first."""
+        """The current or the next one without a recent failure, else the one that failed longest ago."""
         count = len(self._banned_until)
         for step in range(count):
             index = (self._current + step) % count

@@ -39,7 +39,7 @@ class TransactionWords:
         self._items += items
 
     def share(self, other: "TransactionWords") -> None:
-        """Share the operations another transaction has collected; only one of the two can be committed."""
+        """Take over another transaction's operations; from then on only this one can be committed."""
         self._items, self._acks = other._items, other._acks
         self._committed, other._committed = other._committed, True
 

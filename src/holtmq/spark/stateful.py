@@ -243,7 +243,7 @@ COMMANDS: Final = "queue STRING, partition STRING, payload STRING"
 
 
 def saga(events: "DataFrame", key: str, step: Step) -> "DataFrame":
-    """A process over several messages, with a time limit and compensation for each step.
+    """A process over several messages, with a time limit for each step; a step may send compensations.
 
     ``step(state, event)`` is called for each event of a key, in the order of column ``offset`` if there is
     one, with the state it returned last (None at first); with event None when its time limit has passed. The

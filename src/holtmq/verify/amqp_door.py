@@ -93,7 +93,7 @@ class AmqpDoor:
                 await asyncio.sleep(max(began + _DELAYS_END - time.monotonic(), 0))
             found[queue] = await self._read_queue(ports, queue)
         self._counts = {queue: len(bodies) for queue, bodies in found.items()}
-        found[LATE].sort(key=publisher_and_number)  # they arrived in the order of their delays
+        found[LATE].sort(key=publisher_and_number)  # they arrived in the order of their due times
         return found
 
     async def _read_queue(self, ports: Ports, queue: str) -> list[bytes]:

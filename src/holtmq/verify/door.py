@@ -60,7 +60,7 @@ class Closable(Protocol):
     """A client's connection."""
 
     def close(self) -> None:
-        """Close the socket without a farewell."""
+        """Close the socket without a protocol-level close."""
 
 
 C = TypeVar("C", bound=Closable)

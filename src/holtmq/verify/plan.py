@@ -32,8 +32,8 @@ class Ending:
     promises: int = 0  # right after this many confirms and responses have reached their clients
 
 
-# The last number is the maximum count of such events. The rare ones occur with new segments, with checkpoints
-# (a file of its own) and with compaction (a segment replaced by rename, or deleted).
+# The last number is the maximum of a random count. The rare events occur with new segments, with checkpoints
+# (a separate file) and with compaction (a segment replaced by rename, or deleted).
 _BOUNDARIES: Final = (
     Boundary(What.WRITING, "", 200),
     Boundary(What.WRITTEN, "", 200),

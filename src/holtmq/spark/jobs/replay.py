@@ -49,7 +49,7 @@ def replay(
     count = rows.count()
     summary: dict[str, object] = {"job": "replay", "matching": count, "to": to, "dry_run": dry_run}
     if not dry_run and count:
-        # The old transaction id would be a duplicate in the original queue; ``origin`` keeps the source.
+        # The old transaction id would be a duplicate in the original queue; ``x-replayed-from`` names it.
         out = rows.orderBy("queue", "offset").selectExpr(
             "payload",
             "partition",
