@@ -79,7 +79,8 @@ def plan_batch(
 ) -> Plan:
     """The next batch; one without slices when the lake is up to date.
 
-    ``known`` has the lake's positions by key. A queue that is not in it starts at its oldest message.
+    ``known`` has the lake's positions by key. A queue that is not in it starts at its oldest message, or
+    with ``from_latest`` at its end.
     ``until`` says, by the head's key, how far this run goes; a queue missing there is left to the next run.
     """
     starts: dict[str, int] = {}

@@ -108,7 +108,7 @@ class _Both:
         return {head.name for head in heads} | (kept & set(self.options.selection.queues))
 
     def live(self, broker: BrokerClient, spans: Mapping[str, tuple[Head, int, int]]) -> list[Slice]:
-        """Slices of the broker's part, by key."""
+        """Slices of the broker's part; ``spans`` is by key."""
         wanted = [Span(key, first, stop) for key, (_, first, stop) in spans.items() if stop > first]
         slices = []
         for span in plan_slices(wanted, self.options.min_partitions, self.options.max_records):
