@@ -7,7 +7,7 @@ from holtmq.spark.source import HoltDataSource
 
 
 class DefaultSource(HoltDataSource):
-    """The same source under the module's name."""
+    """The same data source, found by the module's name."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,7 +1,7 @@
-"""The Python client for partitioned queues: ``Client`` for asyncio, ``SyncClient`` for everybody else.
+"""The Python client for partitioned queues: ``Client`` for asyncio, ``SyncClient`` for blocking programs.
 
-Owns: the public names. Rests on the standard library, msgspec and httptools alone: it runs where there is no
-broker installed.
+Owns: the public names. Depends only on the standard library, msgspec and httptools, so it can be installed
+without the broker.
 """
 
 from holtmq.client.buffering import BufferedPushFailed

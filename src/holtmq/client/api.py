@@ -1,7 +1,7 @@
 """The broker's HTTP calls as typed functions: push, pop, acknowledge, extend, commit.
 
-Owns: paths, parameters and bodies of the calls that move messages, and reading their answers. Transaction
-ids are made here, before the first try, so that a push sent twice is stored once.
+Owns: paths, parameters and bodies of the calls that move messages, and decoding their responses. Transaction
+ids are created here, before the first attempt, so that a push sent twice is stored once.
 Must not touch: sockets, retries, when to call what.
 """
 
@@ -34,11 +34,11 @@ from holtmq.client.transport import Attempts, Request, Transport
 T = TypeVar("T")
 Parameters = Mapping[str, str | int | bool | None]
 
-_POLL_MARGIN: Final = 5.0  # seconds an answer may be late after the wait it was asked for
+_POLL_MARGIN: Final = 5.0  # seconds a response may take beyond the requested wait
 
 
 class WireItem(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A push item as it travels; ``payload`` always does, null too."""
+    """A push item on the wire. ``payload`` is always sent, even when null."""
 
     queue: str
     payload: msgspec.Raw
@@ -48,7 +48,7 @@ class WireItem(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class WireAck(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An acknowledgment as it travels."""
+    """An acknowledgment on the wire."""
 
     transaction_id: str
     partition_id: str
@@ -65,7 +65,7 @@ class _PopAnswer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class PopQuery:
-    """What to pop. Without a queue: from every queue of that namespace and task."""
+    """What to pop. Without a queue: from every queue of the namespace and task."""
 
     queue: str = ""
     partition: str = ""
@@ -103,13 +103,13 @@ class PopQuery:
 
 
 class Api:
-    """See the module."""
+    """The broker's message calls: each method sends one request and decodes its response."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
 
     async def push(self, items: Sequence[WireItem]) -> list[PushResult]:
-        """Store all of them. Raises ``PushFailed`` when the broker stored only some."""
+        """Store all items. Raises ``PushFailed`` when the broker stored only some."""
         if not items:
             return []
         results = await self.send("POST", "/api/v1/push", {"items": items}, list[PushResult])
@@ -121,7 +121,7 @@ class Api:
     async def pop(
         self, query: PopQuery, wait: float = 0.0, *, hang_up: HangUp | None = None, forever: bool = False
     ) -> list[Popped]:
-        """Messages, none if there are none; with ``wait``, none if none came for so many seconds."""
+        """Pop messages. Returns an empty list when none arrive within ``wait`` seconds."""
         request = Request(
             "GET",
             query.path(wait),
@@ -133,7 +133,7 @@ class Api:
         return read(answer.body, _PopAnswer).messages if answer.body else []
 
     async def ack(self, message: MessageKey, status: Status, error: str | None = None) -> AckResult:
-        """Settle one message, or raise why not."""
+        """Settle one message; raise if the broker refuses."""
         results = await self.send(
             "POST", "/api/v1/ack", _wire_ack(Ack(message, status, error)), list[AckResult]
         )
@@ -145,7 +145,7 @@ class Api:
         return results[0]
 
     async def ack_batch(self, acks: Acks) -> list[AckResult]:
-        """Settle many, each with its own verdict; nothing is raised for a refused one."""
+        """Settle many messages. Each has its own result; a refused one raises nothing."""
         entries = [entry if isinstance(entry, Ack) else Ack(entry) for entry in acks]
         if not entries:
             return []
@@ -162,12 +162,12 @@ class Api:
         return results
 
     async def extend(self, lease_id: str, seconds: float | None) -> Renewal:
-        """Hold a lease longer; ``success`` false when it is over."""
+        """Extend a lease; ``success`` is false when it has expired."""
         body = None if seconds is None else {"seconds": seconds}
         return await self.send("POST", f"/api/v1/lease/{segment(lease_id)}/extend", body, Renewal)
 
     async def commit(self, items: Sequence[WireItem], acks: Sequence[Ack]) -> TransactionResult:
-        """All or nothing."""
+        """Apply all items and acks, or none."""
         operations: list[object] = []
         if items:
             operations.append({"type": "push", "items": items})
@@ -183,13 +183,13 @@ class Api:
             return result
         text = result.error or "the transaction was refused"
         if attempts.unclear and acks:
-            # Pushes would be told as duplicates, but an ack that is settled already is refused: this may
-            # be the second try of a commit whose answer got lost.
+            # A repeated push is reported as a duplicate, but a repeated ack is refused: this may be the
+            # second attempt of a commit whose response was lost.
             raise OutcomeUnknown(f"the connection broke during the commit; tried again: {text}")
         raise TransactionFailed(text)
 
     async def send(self, method: str, path: str, body: object, kind: type[T], *, tries: int | None = 0) -> T:
-        """One call with a JSON body (None: without one), its answer read as ``kind``."""
+        """Send one request with a JSON body (None: no body) and decode the response as ``kind``."""
         raw = None if body is None else msgspec.json.encode(body)
         answer = await self.transport.call(Request(method, path, raw, tries=tries))
         return read(answer.body, kind)
@@ -199,12 +199,12 @@ class Api:
 
 
 def wire_items(queue: str, partition: str, payloads: object) -> list[WireItem]:
-    """Items from what a program pushes: one payload, or a list of payloads and ``Item``s."""
+    """Build push items from one payload, or from a list of payloads and ``Item``s."""
     if not queue:
         raise ValueError("a push needs the name of a queue")
     entries: Iterable[object] = payloads if isinstance(payloads, list | tuple) else (payloads,)
     items: list[WireItem] = []
-    call = str(uuid4())  # one for all of them: making a UUID costs as much as the rest of an item
+    call = str(uuid4())  # one UUID for all items: creating one costs as much as the rest of an item
     for number, entry in enumerate(entries):
         item = entry if isinstance(entry, Item) else Item(entry)
         payload = msgspec.Raw(msgspec.json.encode(item.payload))
@@ -214,7 +214,7 @@ def wire_items(queue: str, partition: str, payloads: object) -> list[WireItem]:
 
 
 def read(body: bytes, kind: type[T]) -> T:
-    """JSON of an answer as a value."""
+    """Decode the JSON of a response."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
@@ -222,14 +222,14 @@ def read(body: bytes, kind: type[T]) -> T:
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path."""
-    if name in (".", ".."):  # proxies and servers fold these away, even percent-encoded
+    """Encode a name as one path segment."""
+    if name in (".", ".."):  # proxies and servers normalize these, even percent-encoded
         raise ValueError(f"{name!r} cannot be part of an address")
     return quote(name, safe="")
 
 
 def query_string(parameters: Parameters) -> str:
-    """With its question mark; parameters that are None are left out."""
+    """The query string with its question mark; parameters that are None are omitted."""
     pairs = [
         (name, str(value).lower() if isinstance(value, bool) else str(value))
         for name, value in parameters.items()
@@ -239,7 +239,7 @@ def query_string(parameters: Parameters) -> str:
 
 
 def iso(moment: datetime | str) -> str:
-    """A time as the broker reads it. A datetime without a zone is taken as local time."""
+    """Format a time for the broker. A datetime without a zone is local time."""
     if isinstance(moment, str):
         return moment
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

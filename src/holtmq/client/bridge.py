@@ -1,7 +1,7 @@
-"""How a sync method is made from an async one: the same name, parameters and result, without the ``await``.
+"""Makes a sync method from an async one: the same name, parameters and result, without the ``await``.
 
-Owns: ``blocking``, the only place where the sync face waits. Must not touch: what the methods do; so the two
-faces cannot drift apart, and a type checker sees the parameters of the async method on the sync one.
+Owns: ``blocking``, the only place where the sync API waits. Must not touch: what the methods do. The two APIs
+cannot diverge, and a type checker sees the parameters of the async method on the sync one.
 """
 
 import functools
@@ -16,20 +16,20 @@ T = TypeVar("T")
 
 
 class Face(Generic[A]):
-    """Something sync with an async twin."""
+    """A sync object that wraps an async one."""
 
     _thread: LoopThread
 
     @property
     def twin(self) -> A:
-        """The async object that does the work, on the client's own loop."""
+        """The async object that does the work, on the client's event loop."""
         raise NotImplementedError
 
 
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[object, object, T]],
 ) -> Callable[Concatenate[Face[A], P], T]:
-    """The method of the twin, waited for."""
+    """Wrap a method of the async object: run it on the loop and wait for its result."""
 
     def call(self: Face[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.run(method(self.twin, *args, **kwargs))

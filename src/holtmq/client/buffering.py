@@ -1,8 +1,8 @@
-"""Pushing many messages in few requests: collected by count and time, in order.
+"""Buffered pushes: many messages in few requests, batched by count and time, in order.
 
-Owns: the messages a program has handed over and the broker does not have yet, and the one task that sends
-them. Contract: bounded; the order of pushes is kept; while brokers cannot be reached nothing is dropped;
-what a broker refuses is reported by the next ``push``, ``flush`` or ``close``. Must not touch: connections.
+Owns: the messages that the program has pushed and the broker does not have yet, and the one task that sends
+them. Contract: bounded; the order of pushes is kept; nothing is dropped while no broker can be reached;
+the next ``push``, ``flush`` or ``close`` reports what a broker refused. Must not touch: connections.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Final
 from holtmq.client.api import Api, WireItem
 from holtmq.client.errors import ClientClosed, ClientError, is_passing
 
-_PATIENCE: Final = 0.2  # seconds between rounds of tries while no broker can be reached
+_PATIENCE: Final = 0.2  # seconds between rounds of attempts while no broker can be reached
 
 
 class BufferedPushFailed(ClientError):
-    """The broker refused messages that had been handed over before; ``count`` of them are not stored."""
+    """The broker refused buffered messages; ``count`` of them are not stored."""
 
     def __init__(self, count: int, reason: ClientError) -> None:
         super().__init__(f"{count} buffered messages were refused: {reason}")
@@ -27,7 +27,7 @@ class BufferedPushFailed(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class BufferOptions:
-    """Send when ``count`` messages wait, or one has waited ``seconds``; never hold more than ``most``."""
+    """Send when ``count`` messages wait, or one has waited ``seconds``; never buffer more than ``most``."""
 
     count: int = 100
     seconds: float = 0.05
@@ -39,16 +39,16 @@ class BufferOptions:
 
 
 class Outbox:
-    """See the module."""
+    """The buffer and the background task that sends it."""
 
     def __init__(self, api: Api, options: BufferOptions) -> None:
         self._api = api
         self._options = options
         self._waiting: deque[WireItem] = deque()
-        self._held = 0  # waiting and under way
+        self._held = 0  # waiting or being sent
         self._refused: list[BufferedPushFailed] = []
         self._moved = asyncio.Condition()
-        self._full = asyncio.Event()  # a batch is complete, or somebody wants it now
+        self._full = asyncio.Event()  # a batch is complete, or a flush was requested
         self._hurry = 0
         self._sender: asyncio.Task[None] | None = None
         self.closed = False
@@ -58,7 +58,7 @@ class Outbox:
         return self._held
 
     async def put(self, items: list[WireItem]) -> None:
-        """Take them over; waits while the buffer is full."""
+        """Buffer the items; waits while the buffer is full."""
         self._raise_refusals()
         for item in items:
             if self._held >= self._options.most:
@@ -74,7 +74,7 @@ class Outbox:
                 self._sender = asyncio.create_task(self._send(), name="holt-buffer")
 
     async def flush(self) -> None:
-        """Return when everything handed over so far is stored; raises if some was refused."""
+        """Wait until everything buffered so far is stored; raises if the broker refused some of it."""
         self._hurry += 1
         self._full.set()
         try:
@@ -85,7 +85,7 @@ class Outbox:
         self._raise_refusals()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush and end. After ``timeout`` seconds what is left is given up, and that is an error."""
+        """Flush and stop. Raises if messages are left after ``timeout`` seconds; they are dropped."""
         self.closed = True
         try:
             async with asyncio.timeout(timeout):

@@ -1,6 +1,6 @@
-"""``Client``: a broker, or several, as an async Python program sees them.
+"""``Client``: the asyncio client for one broker or several.
 
-Owns: the life of connections, consumers and buffers. Must not touch: requests; ``api`` makes them.
+Owns: the life cycle of connections, consumers and buffers. Must not touch: requests; ``api`` makes them.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ class _Traces(msgspec.Struct):
 
 
 class Client:
-    """One for a program is enough: it keeps its connections.
+    """One per program is enough: it pools its connections.
 
-    ``url`` may be several: the first that answers is used until it fails. ``timeout`` is for one try of
-    one call; a waiting pop adds its own time. ``token`` may be a function, asked before every request;
-    ``user`` and ``password`` are a user's of the broker. Without either the broker decides by the address.
+    ``url`` may name several brokers: the first that answers is used until it fails. ``timeout`` applies to
+    one attempt of one call; a waiting pop adds its own wait. ``token`` may be a function, called before every
+    request; ``user`` and ``password`` are those of a broker user. Without credentials the address decides.
     """
 
     def __init__(
@@ -89,8 +89,6 @@ class Client:
         self._outboxes: list[Outbox] = []
         self._stops: set[asyncio.Task[None]] = set()
 
-    # -- life ------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -100,7 +98,7 @@ class Client:
         await self.close()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Stop every ``consume`` in good order: see ``Consumption.stop``. The client can still be used."""
+        """Stop every ``consume`` gracefully (see ``Consumption.stop``). The client remains usable."""
         seconds = self._stop_timeout if timeout is None else timeout
         await asyncio.gather(*(running.stop(seconds) for running in list(self._running)))
 
@@ -119,58 +117,52 @@ class Client:
                 raise result
 
     def stop_on_signals(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        """From now on these signals stop every ``consume``, which then returns to whoever awaits it."""
+        """From now on these signals stop every ``consume``, which then returns to its caller."""
         loop = asyncio.get_running_loop()
         for number in signals:
             loop.add_signal_handler(number, self.begin_stop)
 
     def begin_stop(self) -> None:
-        """``stop`` without waiting for it."""
+        """Start ``stop`` without waiting for it."""
         task = asyncio.get_running_loop().create_task(self.stop(), name="holt-stop")
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
 
-    # -- the fluent doors ------------------------------------------------------------------------
-
     def queue(self, name: str = "") -> Queue[list[Message]]:
-        """A queue; without a name, all queues of the ``namespace`` and ``task`` that follow."""
+        """A queue; without a name, all queues of the ``namespace`` and ``task`` set on it."""
         return Queue(self, QueueOptions(PopQuery(queue=name)))
 
     def transaction(self) -> Transaction:
-        """Acks and pushes that are done together or not at all."""
+        """Acks and pushes that are applied together or not at all."""
         return Transaction(self)
 
     def group(self, name: str) -> Group:
-        """A consumer group as such."""
+        """A consumer group: its progress, start and cursors."""
         return Group(self, name)
 
-    # -- settling --------------------------------------------------------------------------------
-
     async def ack(self, message: MessageKey) -> AckResult:
-        """Done with it. ``LeaseLost``: it will come, or has come, again."""
+        """Acknowledge. Raises ``LeaseLost`` when the message was or will be delivered again."""
         return await self.api.ack(message, Status.COMPLETED)
 
     async def nack(self, message: MessageKey, error: str | Exception | None = None) -> AckResult:
-        """It failed: delivered again, until the queue's retries are spent and it is a dead letter."""
+        """Report a failure: redeliver the message, or dead-letter it when the queue's retries are used up."""
         return await self.api.ack(message, Status.FAILED, None if error is None else str(error))
 
     async def release(self, message: MessageKey) -> AckResult:
-        """Give it back, with what follows it in its batch; no retry is counted."""
+        """Return the message, and those after it in its batch, without counting a retry."""
         return await self.api.ack(message, Status.RETRY)
 
     async def reject(self, message: MessageKey, error: str | Exception | None = None) -> AckResult:
-        """To the dead letters, at once."""
+        """Dead-letter the message at once."""
         return await self.api.ack(message, Status.DEAD_LETTER, None if error is None else str(error))
 
     async def ack_batch(self, acks: Acks) -> list[AckResult]:
-        """Many at once: messages that are done, or ``Ack(message, status, error)``. Look at each result."""
+        """Settle many: handled messages, or ``Ack(message, status, error)``. Check each result."""
         return await self.api.ack_batch(acks)
 
     async def renew(self, message: MessageKey, seconds: float | None = None) -> Renewal:
-        """Hold the lease of a message, and of all popped with it, longer."""
+        """Extend the lease of a message and of all messages popped with it."""
         return await self.api.extend(message.lease_id, seconds)
-
-    # -- looking ---------------------------------------------------------------------------------
 
     async def groups(self) -> list[GroupOnQueue]:
         """Every consumer group on every queue."""
@@ -179,7 +171,7 @@ class Client:
     async def trace(
         self, message: MessageKey, data: object, *, names: str | Sequence[str] = (), event: str = "info"
     ) -> bool:
-        """See ``Message.trace``."""
+        """Record an event about a message; see ``Message.trace``."""
         body = {
             "transactionId": message.transaction_id,
             "partitionId": message.partition_id,
@@ -195,7 +187,7 @@ class Client:
             return False
 
     async def traces(self, message: MessageKey) -> list[TraceEvent]:
-        """What was noted about a message, oldest first."""
+        """Trace events of a message, oldest first."""
         path = f"/api/v1/traces/{segment(message.partition_id)}/{segment(message.transaction_id)}"
         found: list[TraceEvent] = []
         while True:
@@ -205,11 +197,9 @@ class Client:
                 return found
 
     async def traces_named(self, name: str, *, limit: int = 100, offset: int = 0) -> list[TraceEvent]:
-        """What was noted under a name, about any message."""
+        """Trace events recorded under a name, for any message."""
         path = f"/api/v1/traces/by-name/{segment(name)}"
         return (await self.api.get(path, _Traces, {"limit": limit, "offset": offset})).traces
-
-    # -- for the other parts of this package -----------------------------------------------------
 
     def adopt(self, popped: Popped) -> Message:
         message = Message.of(popped)

@@ -1,8 +1,8 @@
-"""Popping, handling and settling, over and over, until told to stop.
+"""The consume loop: pop, handle and settle until stopped.
 
 Owns: the workers of one ``consume``. Contract: a message is settled after its handler, never before; after a
-failure nothing more of that partition is started, so order holds; a stop lets running handlers finish, and
-gives back what was popped and not started. Must not touch: how handlers run; the faces wrap them.
+failure no further message of that partition is started, so order holds; a stop lets running handlers finish
+and returns popped messages that were not started. Must not touch: how handlers run; the APIs wrap them.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from holtmq.client.settling import Settlement
 D = TypeVar("D", bound=Delivery)
 log = logging.getLogger(__name__)
 
-_ERROR_MAX: Final = 4000  # characters of an error kept with a dead letter
+_ERROR_MAX: Final = 4000  # characters of an error stored with a dead letter
 
 
 @dataclass(slots=True)
 class Consumed:
     """What a ``consume`` has done so far."""
 
-    handled: int = 0  # messages whose handler came back
+    handled: int = 0  # messages whose handler returned
     failed: int = 0  # messages whose handler raised
 
 
 @dataclass(slots=True)
 class Hooks(Generic[D]):
-    """A program's own functions. ``handle`` gets one message at a time under ``each``, else all of a pop."""
+    """The program's callbacks. With ``each``, ``handle`` gets one message at a time, else a whole pop."""
 
     handle: Callable[[Sequence[D]], Awaitable[object]]
     succeeded: Callable[[Sequence[D]], Awaitable[object]] | None = None
@@ -43,7 +43,7 @@ class Hooks(Generic[D]):
 
 
 class Workers(Generic[D]):
-    """See the module."""
+    """The concurrent workers of one ``consume``."""
 
     def __init__(
         self, api: Api, options: QueueOptions, adopt: Callable[[Popped], D], hooks: Hooks[D]
@@ -53,8 +53,8 @@ class Workers(Generic[D]):
         self._adopt = adopt
         self._hooks = hooks
         self._hang_up = HangUp()
-        self._left = options.limit  # messages that may still be asked for; None: without end
-        self._asked = 0  # by pops that are under way
+        self._left = options.limit  # messages that may still be requested; None: unlimited
+        self._asked = 0  # messages requested by pops in progress
         self._refund = asyncio.Event()
         self._busy = 0
         self._active_at = 0.0
@@ -65,12 +65,12 @@ class Workers(Generic[D]):
         return self._hang_up.asked.is_set()
 
     def stop(self) -> None:
-        """Pop no more; finish what is being handled."""
+        """Pop no more; finish the running handlers."""
         self._hang_up.ask()
         self._refund.set()
 
     async def run(self) -> Consumed:
-        """Until a stop, the limit, the idle time, or an error that trying again cannot mend."""
+        """Run until a stop, the limit, the idle time, or an error that a retry cannot fix."""
         self._active_at = asyncio.get_running_loop().time()
         workers = [
             asyncio.create_task(self._work(), name=f"holt-worker-{number}")
@@ -79,7 +79,7 @@ class Workers(Generic[D]):
         try:
             finished, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
             if any(task.exception() for task in finished):
-                self.stop()  # the others finish what they hold
+                self.stop()  # the other workers finish their batches
             await asyncio.gather(*workers)
         except asyncio.CancelledError:
             for task in workers:
@@ -91,13 +91,13 @@ class Workers(Generic[D]):
         return self.done
 
     async def _work(self) -> None:
-        popped: list[Popped] | None = None  # None: never asked
+        popped: list[Popped] | None = None  # None: no pop yet
         while not self.stopping:
             wanted = await self._reserve()
             if not wanted:
                 return
             wait = self._wait_seconds()
-            # A process that stood still has let the time pass without asking: only an empty answer is idle.
+            # A suspended process lets time pass without popping: only an empty response counts as idle.
             idle = wait is None and popped == []
             popped = []
             try:
@@ -117,10 +117,8 @@ class Workers(Generic[D]):
                     self._busy -= 1
                     self._active_at = asyncio.get_running_loop().time()
 
-    # -- when to end -----------------------------------------------------------------------------
-
     async def _reserve(self) -> int:
-        """How many messages to ask for; 0 when the limit is reached."""
+        """How many messages to request; 0 when the limit is reached."""
         batch = self._options.pop.batch
         if self._left is None:
             return batch
@@ -128,7 +126,7 @@ class Workers(Generic[D]):
             if not self._asked or self.stopping:
                 return 0
             self._refund.clear()
-            await self._refund.wait()  # another worker may get less than it asked for
+            await self._refund.wait()  # another worker may get fewer than it requested
         wanted = min(batch, self._left)
         self._left -= wanted
         self._asked += wanted
@@ -141,16 +139,14 @@ class Workers(Generic[D]):
             self._refund.set()
 
     def _wait_seconds(self) -> float | None:
-        """How long the next pop may wait; None when nothing has come for too long."""
+        """How long the next pop may wait; None when the idle time is over."""
         idle = self._options.idle_seconds
         if idle is None:
             return self._options.poll_seconds
         left = self._active_at + idle - asyncio.get_running_loop().time()
         if self._busy:
-            left = idle  # somebody works: that is not idleness
+            left = idle  # a handler is running: not idle
         return None if left <= 0 else min(self._options.poll_seconds, left)
-
-    # -- one batch -------------------------------------------------------------------------------
 
     async def _deliver(self, messages: list[D]) -> None:
         settlement: Settlement[D] = Settlement(self._api)
@@ -168,7 +164,7 @@ class Workers(Generic[D]):
             try:
                 await self._handle_all(units, settlement)
             finally:
-                # Not started, or interrupted: the first of each partition takes the rest along.
+                # Not started, or interrupted: releasing the first of each partition releases the rest.
                 for message in messages:
                     if settlement.is_open(message):
                         settlement.settle(message, Status.RETRY)
@@ -176,7 +172,7 @@ class Workers(Generic[D]):
 
     async def _handle_all(self, units: list[list[D]], settlement: Settlement[D]) -> None:
         for unit in units:
-            if self.stopping and unit[0].lease_id:  # without a lease there is no giving back
+            if self.stopping and unit[0].lease_id:  # without a lease nothing can be released
                 return
             if not any(message.partition_id in settlement.ended for message in unit):
                 await self._handle(unit, settlement)
@@ -191,7 +187,7 @@ class Workers(Generic[D]):
             current = asyncio.current_task()
             if current is None or current.cancelling():
                 raise
-            # Not ours: the handler let something it waited for be cancelled. A failure like any other.
+            # Not our cancellation: something the handler awaited was cancelled. Treat it as a failure.
             await self._fail(
                 unit, RuntimeError(f"the handler was cancelled from inside: {error}"), settlement
             )

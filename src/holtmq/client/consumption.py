@@ -1,6 +1,6 @@
-"""``consume(handler)``: what it returns, and how it is started, watched and stopped.
+"""``consume(handler)``: the object it returns, and how it is started, awaited and stopped.
 
-Owns: the life of one set of workers. Must not touch: what workers do.
+Owns: the life cycle of one set of workers. Must not touch: what workers do.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Delivery)
-U = TypeVar("U")  # what a handler gets: a message under ``each``, else a list of them
+U = TypeVar("U")  # what a handler gets: a message with ``each``, else a list of them
 
 
 class Home(Protocol):
-    """Who stops what is running when it stops itself."""
+    """The client that tracks running consumers and stops them when it closes."""
 
     @property
     def api(self) -> Api: ...
@@ -37,7 +37,7 @@ class Stoppable(Protocol):
 
 
 class Running(Generic[D]):
-    """Workers in the background, for either face."""
+    """Workers in the background, for both APIs."""
 
     def __init__(
         self, home: Home, options: QueueOptions, adopt: Callable[[Popped], D], hooks: Hooks[D]
@@ -65,7 +65,7 @@ class Running(Generic[D]):
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if self._task.cancelled() and not (current and current.cancelling()):
-                return self.done  # ``stop`` ran out of patience; whoever waits here was not cancelled
+                return self.done  # ``stop`` timed out and cancelled the workers, not this caller
             raise
 
     async def stop(self, timeout: float | None = None) -> None:
@@ -94,12 +94,12 @@ class Consumption(Generic[U]):
         self._running = Running(client, options, client.adopt, self._hooks)
 
     def on_success(self, callback: Callable[[U], Awaitable[object]]) -> Self:
-        """Run after a handler that came back. What it leaves unsettled is acknowledged then."""
+        """Called after a handler that returned. Messages left unsettled are then acknowledged."""
         self._hooks.succeeded = lambda unit: callback(self._unit(unit))
         return self
 
     def on_error(self, callback: Callable[[U, Exception], Awaitable[object]]) -> Self:
-        """Run after a handler (or ``on_success``) that raised. What it leaves unsettled is nacked then."""
+        """Called after a handler (or ``on_success``) that raised. Messages left unsettled are then nacked."""
         self._hooks.failed = lambda unit, error: callback(self._unit(unit), error)
         return self
 
@@ -107,7 +107,7 @@ class Consumption(Generic[U]):
         return self.run().__await__()
 
     async def run(self) -> Consumed:
-        """Consume until a stop, ``limit`` or ``idle``; how much was done."""
+        """Consume until a stop, ``limit`` or ``idle``; return the counts."""
         return await self.start().wait()
 
     def start(self) -> Self:
@@ -116,22 +116,22 @@ class Consumption(Generic[U]):
         return self
 
     async def wait(self) -> Consumed:
-        """Until it has ended by itself or by a stop. Cancelling this stops it at once."""
+        """Wait for the end. Cancelling this call stops the consumer at once."""
         return await self._running.wait()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Pop no more, let handlers finish, give back what was not started.
+        """Pop no more, let handlers finish, release messages that were not started.
 
-        After ``timeout`` seconds handlers are cancelled, and their messages given back too. Errors of the
-        consuming itself are left to ``wait``.
+        After ``timeout`` seconds handlers are cancelled and their messages released. ``wait`` raises the
+        errors of the consume loop, not this call.
         """
         await self._running.stop(timeout)
 
     @property
     def done(self) -> Consumed:
-        """What has been done so far."""
+        """The counts so far."""
         return self._running.done
 
     def _unit(self, messages: Sequence[Message]) -> U:
-        # The fluent words tie U to ``each``; the type checker cannot see that from here.
+        # The fluent methods tie U to ``each``; the type checker cannot see that from here.
         return cast(U, messages[0] if self._each else messages)

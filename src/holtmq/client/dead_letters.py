@@ -1,6 +1,6 @@
-"""Looking at dead letters, sending them back, throwing them away.
+"""Listing, replaying and purging dead letters.
 
-Owns: the filters of a query, and its verbs on the async face. Must not touch: acknowledgments.
+Owns: the filters of a query and its async methods. Must not touch: acknowledgments.
 """
 
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ class DeadLetterFilter:
 
 
 class DeadLetterWords:
-    """The filters; each word returns a new query."""
+    """The filters; each method returns a new query."""
 
     def __init__(self, chosen: DeadLetterFilter) -> None:
         self._chosen = chosen
@@ -51,7 +51,7 @@ class DeadLetterWords:
         raise NotImplementedError
 
     def group(self, name: str) -> Self:
-        """Only those this group has given up on."""
+        """Only dead letters of this group."""
         return self._with(replace(self._chosen, group=name))
 
     def partition(self, name: str) -> Self:
@@ -76,7 +76,7 @@ class _Purged(msgspec.Struct):
 
 
 class DeadLetters(DeadLetterWords):
-    """Dead letters of the async face; ``async for`` goes through all that match."""
+    """A query for dead letters; ``async for`` iterates over all that match."""
 
     def __init__(self, client: "Client", chosen: DeadLetterFilter) -> None:
         super().__init__(chosen)
@@ -100,25 +100,25 @@ class DeadLetters(DeadLetterWords):
                 return
 
     async def all(self) -> list[DeadLetter]:
-        """Everything that matches."""
+        """All that match."""
         return [letter async for letter in self]
 
     async def replay(self, letter: DeadLetter | str, *, queue: str = "", partition: str = "") -> Replayed:
-        """Push it again, to its own place or another, and remove it from here, in one step."""
+        """Push it again, to its own queue and partition or to others, and delete it here, atomically."""
         letter_id = letter if isinstance(letter, str) else letter.id
         body = {name: value for name, value in (("queue", queue), ("partition", partition)) if value}
         path = f"/api/v1/dlq/{segment(letter_id)}/replay"
         return await self._client.api.send("POST", path, body or None, Replayed)
 
     async def replay_all(self) -> int:
-        """Replay everything that matches, oldest failure first; how many."""
+        """Replay all that match, oldest failure first; return how many."""
         letters = await self.offset(0).all()
         for letter in reversed(letters):
             await self.replay(letter)
         return len(letters)
 
     async def purge(self) -> int:
-        """Throw away all of this queue (and group); how many. Other filters do not apply."""
+        """Delete all of this queue (and group); return how many. Other filters do not apply."""
         chosen = self._chosen
         if chosen.partition or chosen.since or chosen.until:
             raise ValueError("a purge goes by queue and group alone")

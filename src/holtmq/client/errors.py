@@ -1,7 +1,7 @@
-"""What can go wrong in a call to a broker, as types a program can catch.
+"""The exceptions a call to a broker may raise.
 
-Owns: the errors of the client, and how an answer's status, code and text become one of them.
-Must not touch: sockets, retries; who catches decides.
+Owns: the client's exceptions, and the mapping from a response's status, code and text to one of them.
+Must not touch: sockets, retries; the caller decides.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """Anything this client raises on purpose."""
+    """Base class of all exceptions of this client."""
 
 
 class ConnectionFailed(ClientError):
-    """No broker could be reached, or it hung up before it answered."""
+    """No broker could be reached, or it closed the connection before it answered."""
 
 
 class TimedOut(ConnectionFailed):
-    """The broker did not answer in time. Whether it did what was asked is unknown."""
+    """The broker did not answer in time. Whether it executed the request is unknown."""
 
 
 class HungUp(ClientError):
-    """This client withdrew the request itself, because it is stopping."""
+    """This client cancelled the request itself, because it is stopping."""
 
 
 class ClientClosed(ClientError):
@@ -34,7 +34,7 @@ class ClientClosed(ClientError):
 
 
 class BadAnswer(ClientError):
-    """What came back is not what this call is answered with: probably not a broker."""
+    """The response does not fit the call: the server is probably not a HoltMQ broker."""
 
 
 class OutcomeUnknown(ClientError):
@@ -42,7 +42,7 @@ class OutcomeUnknown(ClientError):
 
 
 class Refused(ClientError):
-    """The broker said no: its text, its stable word in ``code``, the HTTP ``status``."""
+    """The broker refused: its text, its stable error ``code``, the HTTP ``status``."""
 
     def __init__(
         self, text: str, *, status: int = 200, code: str = "", retry_after: float | None = None
@@ -54,11 +54,11 @@ class Refused(ClientError):
 
 
 class BadRequest(Refused):
-    """The request makes no sense to the broker (400, and other 4xx without a type of their own)."""
+    """The broker rejects the request as invalid (400, and other 4xx without a class of their own)."""
 
 
 class Unauthorized(Refused):
-    """No credentials, or not valid ones (401)."""
+    """Missing or invalid credentials (401)."""
 
 
 class Forbidden(Refused):
@@ -66,11 +66,11 @@ class Forbidden(Refused):
 
 
 class NotFound(Refused):
-    """There is no such thing (404)."""
+    """No such object (404)."""
 
 
 class Conflict(Refused):
-    """It contradicts what is there (409)."""
+    """The request conflicts with the current state (409)."""
 
 
 class TooLarge(Refused):
@@ -78,7 +78,7 @@ class TooLarge(Refused):
 
 
 class Overloaded(Refused):
-    """Too much at the moment (429), and still so after all tries."""
+    """Too many requests (429), even after all attempts."""
 
 
 class QueueFull(Overloaded):
@@ -86,15 +86,15 @@ class QueueFull(Overloaded):
 
 
 class Unavailable(Refused):
-    """The broker cannot do its work (5xx), and still so after all tries."""
+    """The broker is failing (5xx), even after all attempts."""
 
 
 class AckRefused(Refused):
-    """An acknowledgment did not count."""
+    """An acknowledgment was refused."""
 
 
 class LeaseLost(AckRefused):
-    """The lease is over: the message is, or will be, delivered again."""
+    """The lease has expired: the message was or will be delivered again."""
 
 
 class MessageNotFound(AckRefused):
@@ -106,7 +106,7 @@ class TransactionFailed(Refused):
 
 
 class PushFailed(ClientError):
-    """Some items of a push were not stored; ``results`` tells which."""
+    """Some items of a push were not stored; ``results`` says which."""
 
     def __init__(self, text: str, results: "Sequence[PushResult]") -> None:
         super().__init__(text)
@@ -115,7 +115,7 @@ class PushFailed(ClientError):
 
 _BY_STATUS: Final[dict[int, type[Refused]]] = {
     401: Unauthorized,
-    408: Unavailable,  # what a proxy says about a connection it gave up, not about a request
+    408: Unavailable,  # a proxy sends it about a dropped connection, not about the request
     403: Forbidden,
     404: NotFound,
     409: Conflict,
@@ -132,10 +132,10 @@ class _ErrorBody(msgspec.Struct):
 
 
 def refusal(status: int, body: bytes, retry_after: float | None = None) -> Refused:
-    """The error an answer of 400 or above stands for."""
+    """The exception for a response with status 400 or above."""
     try:
         told = msgspec.json.decode(body, type=_ErrorBody)
-    except msgspec.MsgspecError:  # a proxy's page, or nothing at all
+    except msgspec.MsgspecError:  # a proxy's error page, or an empty body
         told = _ErrorBody(body[:_TEXT_MAX].decode("utf-8", "replace").strip())
     kind: type[Refused] = Unavailable if status >= 500 else _BY_STATUS.get(status, BadRequest)
     if status == 429 and told.code == "queue_full":
@@ -145,7 +145,7 @@ def refusal(status: int, body: bytes, retry_after: float | None = None) -> Refus
 
 
 def ack_refusal(text: str | None) -> AckRefused:
-    """The error a refused acknowledgment stands for; the wire has only a text for it."""
+    """The exception for a refused acknowledgment; the wire carries only a text."""
     told = text or "the acknowledgment was refused"
     lowered = told.lower()
     if "not found" in lowered or "not_found" in lowered:
@@ -156,5 +156,5 @@ def ack_refusal(text: str | None) -> AckRefused:
 
 
 def is_passing(error: ClientError) -> bool:
-    """Whether the same request may succeed later: no connection, 429 or 5xx, never another 4xx."""
+    """Whether the same request may succeed later: no connection, 429 or 5xx; never another 4xx."""
     return isinstance(error, ConnectionFailed | Overloaded | Unavailable)

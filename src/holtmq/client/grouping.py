@@ -1,6 +1,6 @@
-"""Consumer groups as such: how far they are, where they start, forgetting them.
+"""Consumer groups: their progress, their start, deleting them.
 
-Owns: the calls of ``client.group(name)`` on the async face. Must not touch: messages.
+Owns: the async methods of ``client.group(name)``. Must not touch: messages.
 """
 
 from datetime import datetime
@@ -39,14 +39,14 @@ class Group:
         self._path = f"/api/v1/consumer-groups/{segment(name)}"
 
     async def partitions(self) -> dict[str, list[GroupOnPartition]]:
-        """How far it is, by queue."""
+        """Its progress, by queue."""
         queues = await self._client.api.get(self._path, dict[str, _OnQueue])
         return {name: queue.partitions for name, queue in queues.items()}
 
     async def delete(self, queue: str = "", *, metadata: bool = True) -> int:
-        """Forget its cursors (on one queue, or on all); on how many partitions it had some.
+        """Delete its cursors, on one queue or on all; return on how many partitions it had one.
 
-        With ``metadata`` its start is forgotten too: its next pop decides it anew.
+        With ``metadata`` its start is deleted too: its next pop sets a new one.
         """
         path = f"{self._path}/queues/{segment(queue)}" if queue else self._path
         path += query_string({"deleteMetadata": metadata})
@@ -54,13 +54,13 @@ class Group:
         return answer.deleted_partitions
 
     async def start_from(self, moment: datetime | str) -> int:
-        """Move the start that partitions found later will have; cursors stay. How many records moved."""
+        """Set the start for partitions found later; cursors stay. Returns how many records changed."""
         body = {"subscriptionTimestamp": iso(moment)}
         answer = await self._client.api.send("POST", f"{self._path}/subscription", body, _Moved)
         return answer.rows_updated
 
     async def seek(self, queue: str, moment: datetime | str | None = None, *, partition: str = "") -> int:
-        """Read again from a time on, or, without one, go to the end; how many partitions moved."""
+        """Move the cursors to a time, or without one to the end; return how many partitions moved."""
         path = f"{self._path}/queues/{segment(queue)}"
         if partition:
             path += f"/partitions/{segment(partition)}"

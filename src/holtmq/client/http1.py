@@ -1,7 +1,7 @@
 """One keep-alive HTTP/1.1 connection to a broker.
 
-Owns: writing a request, reading its answer, hanging up while waiting for it. The answer's bytes are read by
-``AnswerReader``, which needs no socket. Must not touch: retries, JSON, what a request means.
+Owns: writing a request, reading its response, cancelling while waiting for it. ``AnswerReader`` parses the
+response and needs no socket. Must not touch: retries, JSON, what a request means.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ import httptools
 from holtmq.client.errors import BadAnswer, ConnectionFailed, HungUp, TimedOut
 
 _READ_SIZE: Final = 1 << 18
-_ANSWER_MAX: Final = 1 << 30  # bytes; far above any answer, far below a machine's memory
-_HANG_UP_SECONDS: Final = 2.0  # a broker closes at once; a proxy between may not
+_ANSWER_MAX: Final = 1 << 30  # bytes; far above any response, far below a machine's memory
+_HANG_UP_SECONDS: Final = 2.0  # a broker closes at once; a proxy in between may not
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, the body, and the one header anybody asks for."""
+    """Status, body, and the one header the client needs."""
 
     status: int
     body: bytes
@@ -36,7 +36,7 @@ class Address:
     host: str
     port: int
     secure: bool
-    prefix: str  # path before ``/api``, without a slash at its end
+    prefix: str  # path before ``/api``, without a trailing slash
 
     @staticmethod
     def parse(url: str) -> "Address":
@@ -55,7 +55,7 @@ class Address:
 
 
 class AnswerReader:
-    """Collects one answer from bytes, however they are cut."""
+    """Parses one response from bytes in chunks of any size."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -69,7 +69,7 @@ class AnswerReader:
     def feed(self, data: bytes) -> None:
         self.started = True
         if self.answer is not None:
-            self.keep_alive = False  # bytes nobody asked for: the next answer would be misread
+            self.keep_alive = False  # unexpected bytes: the next response would be misread
             return
         try:
             self._parser.feed_data(data)
@@ -77,12 +77,10 @@ class AnswerReader:
             raise BadAnswer(f"not an HTTP answer: {error}") from error
 
     def end(self) -> None:
-        """The connection ended before the answer did."""
+        """Handle a connection that ended before the response was complete."""
         raise ConnectionFailed(
             "the broker hung up in the middle of its answer" if self.started else "the broker hung up"
         )
-
-    # -- called by the parser --------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"retry-after":
@@ -96,7 +94,7 @@ class AnswerReader:
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200:  # "100 Continue" and its kin announce the answer, they are not it
+        if status < 200:  # "100 Continue" and other 1xx precede the response, they are not it
             return
         if self.answer is not None:
             self.keep_alive = False
@@ -106,11 +104,11 @@ class AnswerReader:
 
 
 class HangUp:
-    """Takes back a waiting request without losing an answer that is already under way.
+    """Cancels a waiting request without losing a response that is already on its way.
 
-    Simply closing the socket would: the broker may have claimed messages for us and written them a moment
-    ago. Closing only our half makes it drop a request that still waits, while an answer it has sent still
-    arrives, and what came with it can be given back.
+    Closing the whole socket would lose it: the broker may just have leased messages to us and sent them.
+    Closing only our write side makes the broker drop a request that still waits, while a response already
+    sent still arrives, and its messages can be released.
     """
 
     def __init__(self) -> None:
@@ -130,14 +128,14 @@ class HangUp:
 
 
 class Connection:
-    """One request at a time; who uses it holds it alone."""
+    """A connection for one request at a time, with exclusive use."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._usable = True
         self._hung_up = False
-        self.answering = False  # whether the broker had begun to answer the last request
+        self.answering = False  # whether the broker had started to answer the last request
         self.idle_since = 0.0
 
     @staticmethod
@@ -155,11 +153,11 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether another request may go out on it; false also when the broker closed it meanwhile."""
+        """Whether it can carry another request; false also when the broker has closed it."""
         return self._usable and not self._writer.is_closing() and not self._reader.at_eof()
 
     async def exchange(self, request: bytes, seconds: float, hang_up: HangUp | None = None) -> Answer:
-        """Send, and read the answer. Whatever interrupts this makes the connection unusable."""
+        """Send, and read the response. Any interruption makes the connection unusable."""
         self._usable = self.answering = False
         if hang_up is not None:
             if hang_up.asked.is_set():
@@ -169,7 +167,7 @@ class Connection:
         answer = AnswerReader()
         try:
             async with asyncio.timeout(seconds):
-                # Not drained first: a broker may refuse a large request before it has read all of it.
+                # No drain first: a broker may refuse a large request before it has read all of it.
                 self._writer.write(request)
                 while answer.answer is None:
                     data = await self._reader.read(_READ_SIZE)
@@ -192,11 +190,11 @@ class Connection:
         return answer.answer
 
     def hang_up(self) -> None:
-        """Close our half only; see ``HangUp``."""
+        """Close only our write side; see ``HangUp``."""
         self._hung_up = True
         transport = self._writer.transport
         asyncio.get_running_loop().call_later(_HANG_UP_SECONDS, transport.abort)
-        if not self._writer.can_write_eof():  # TLS knows no half
+        if not self._writer.can_write_eof():  # TLS has no half-close
             transport.abort()
             return
         with contextlib.suppress(OSError):
@@ -209,5 +207,5 @@ class Connection:
 
     async def wait_closed(self) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            async with asyncio.timeout(1.0):  # a peer may never finish a TLS goodbye
+            async with asyncio.timeout(1.0):  # a peer may never finish the TLS shutdown
                 await self._writer.wait_closed()

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs that have none.
+"""An event loop in a thread of its own, for programs that have no loop.
 
 Owns: the thread, and calls into its loop from any other thread. Must not touch: what runs on it.
 """
@@ -19,7 +19,7 @@ class LoopThread:
         self._ready = threading.Event()
         self._end: asyncio.Event
         self.loop: asyncio.AbstractEventLoop
-        # Daemon: a program that forgot to close its client must still be able to end.
+        # Daemon: a program that did not close its client must still be able to exit.
         self._thread = threading.Thread(target=self._main, name="holt-client", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -29,7 +29,7 @@ class LoopThread:
         return self._thread.is_alive()
 
     def run(self, work: Coroutine[object, object, T]) -> T:
-        """Run on the loop; its result, or its exception. Interrupted (Ctrl-C), it is cancelled there."""
+        """Run a coroutine on the loop; return its result or raise its exception. Ctrl-C cancels it there."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("the sync client cannot be called from its own event loop")
@@ -44,7 +44,7 @@ class LoopThread:
             raise
 
     def call(self, work: Callable[[], object]) -> None:
-        """Have it run on the loop soon; safe inside a signal handler."""
+        """Schedule a function on the loop; safe inside a signal handler."""
         self.loop.call_soon_threadsafe(work)
 
     def close(self) -> None:

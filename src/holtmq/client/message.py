@@ -1,6 +1,6 @@
-"""A popped message with verbs of its own.
+"""A popped message with its own methods.
 
-Owns: ``Message`` of the async face. Must not touch: calls; the client makes them.
+Owns: ``Message`` of the async API. Must not touch: calls; the client makes them.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ class Message(Delivery):
         return self._client
 
     async def ack(self) -> AckResult:
-        """Done with it."""
+        """Acknowledge it."""
         return await self.client.ack(self)
 
     async def nack(self, error: str | Exception | None = None) -> AckResult:
-        """It failed: deliver it again, or file it with the dead letters when its retries are spent."""
+        """Report a failure: redeliver it, or dead-letter it when its retries are used up."""
         return await self.client.nack(self, error)
 
     async def renew(self, seconds: float | None = None) -> Renewal:
-        """Hold its lease longer."""
+        """Extend its lease."""
         return await self.client.renew(self, seconds)
 
     async def trace(self, data: object, *, names: str | Sequence[str] = (), event: str = "info") -> bool:
-        """Note something about it. A failure is logged, never raised: a note must not fail the work."""
+        """Record an event about it. A failure is logged, not raised: tracing must not fail the work."""
         return await self.client.trace(self, data, names=names, event=event)

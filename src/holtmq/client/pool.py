@@ -1,4 +1,4 @@
-"""Connections to one broker, kept for the next request.
+"""A pool of keep-alive connections to one broker.
 
 Owns: opening, lending and closing them. Must not touch: requests, retries.
 """
@@ -15,7 +15,7 @@ _IDLE_MOST: Final = 64
 
 
 class Pool:
-    """Hands out the connection used last first, so that a burst's extra ones grow old and go."""
+    """Hands out the most recently used connection first, so that the extra ones of a burst stay idle."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, connect_seconds: float) -> None:
         self.address = address
@@ -26,7 +26,7 @@ class Pool:
         self._closed = False
 
     async def take(self) -> tuple[Connection, bool]:
-        """A connection, and whether it has been used before."""
+        """A connection, and whether it was used before."""
         self._drop_old()
         while self._idle:
             connection = self._idle.pop()
@@ -39,7 +39,7 @@ class Pool:
         return connection, False
 
     def give_back(self, connection: Connection) -> None:
-        """Keep it if another request may use it."""
+        """Keep it if it can carry another request."""
         self._lent.discard(connection)
         if self._closed or not connection.usable or len(self._idle) >= _IDLE_MOST:
             connection.close()
@@ -48,7 +48,7 @@ class Pool:
         self._idle.append(connection)
 
     async def close(self) -> None:
-        """Close all of them, also those that are in use."""
+        """Close all connections, including those in use."""
         self._closed = True
         connections = [*self._idle, *self._lent]
         self._idle.clear()

@@ -1,6 +1,6 @@
-"""A queue of the async face: the fluent words and the verbs after them.
+"""A queue of the async API: the fluent options and the calls that use them.
 
-Owns: turning what the words said into calls. Must not touch: requests.
+Owns: turning options into calls. Must not touch: requests.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ class _Deleted(msgspec.Struct):
 
 
 class Queue(QueueWords, Generic[U]):
-    """``U`` is what a handler of ``consume`` gets: a list of messages, or after ``each()`` one."""
+    """``U`` is what a handler of ``consume`` gets: a list of messages, or one message after ``each()``."""
 
     __slots__ = ("_client",)
 
@@ -42,32 +42,32 @@ class Queue(QueueWords, Generic[U]):
         return type(self)(self._client, options)
 
     def each(self) -> "Queue[Message]":
-        """Give handlers one message at a time."""
+        """Pass handlers one message at a time."""
         return Queue(self._client, replace(self._options, each=True))
 
     async def push(self, payloads: object) -> list[PushResult]:
         """Store one payload, or a list of payloads and ``Item``s; durable when this returns.
 
-        A push that is tried again after a lost answer is stored once: its transaction ids stay the same.
+        A push that is retried after a lost response is stored once: its transaction ids stay the same.
         """
         pop = self._options.pop
         return await self._client.api.push(wire_items(pop.queue, pop.partition, payloads))
 
     async def pop(self, *, wait: float = 0.0) -> list[Message]:
-        """Messages that are ready, or that come within ``wait`` seconds; else an empty list."""
+        """Messages that are ready or arrive within ``wait`` seconds; else an empty list."""
         popped = await self._client.api.pop(self._options.pop, wait)
         return [self._client.adopt(message) for message in popped]
 
     def consume(self, handler: Callable[[U], Awaitable[object]]) -> Consumption[U]:
-        """Handle messages as they come. A handler that returns acknowledges, one that raises nacks."""
+        """Handle messages as they arrive: acknowledge when the handler returns, nack when it raises."""
         return Consumption(self._client, self._options, handler)
 
     async def configure(self, **options: Unpack[QueueConfig]) -> Configured:
-        """Create the queue, or change these options of it."""
+        """Create the queue, or change these options."""
         return await self.config(**options).create()
 
     async def create(self) -> Configured:
-        """Create the queue with what ``config``, ``namespace`` and ``task`` said, or change it so."""
+        """Create or change the queue with the options set by ``config``, ``namespace`` and ``task``."""
         pop = self._options.pop
         body: dict[str, object] = {
             "queue": pop.queue,
@@ -80,16 +80,16 @@ class Queue(QueueWords, Generic[U]):
         return await self._client.api.send("POST", "/api/v1/configure", body, Configured)
 
     async def delete(self) -> bool:
-        """Delete the queue with everything in it; whether it existed."""
+        """Delete the queue and all its messages; return whether it existed."""
         path = f"/api/v1/resources/queues/{segment(self._options.pop.queue)}"
         return (await self._client.api.send("DELETE", path, None, _Deleted)).existed
 
     async def seek(self, moment: datetime | str) -> int:
-        """Let the group read again from this time on; how many partitions moved."""
+        """Move the group's cursors to this time; return how many partitions moved."""
         return await self._seek(moment)
 
     async def seek_to_end(self) -> int:
-        """Let the group skip everything there is; how many partitions moved."""
+        """Move the group's cursors to the end; return how many partitions moved."""
         return await self._seek(None)
 
     async def _seek(self, moment: datetime | str | None) -> int:
@@ -114,7 +114,7 @@ class Queue(QueueWords, Generic[U]):
 
 
 class Buffer:
-    """A queue's buffered push: ``push`` returns when the message is taken over, not when it is stored."""
+    """A queue's buffered push: ``push`` returns when the message is buffered, not when it is stored."""
 
     def __init__(self, outbox: Outbox, queue: str, partition: str) -> None:
         self._outbox = outbox
@@ -126,11 +126,11 @@ class Buffer:
         return len(self._outbox)
 
     async def push(self, payloads: object) -> None:
-        """Hand over; waits while the buffer is full."""
+        """Buffer messages; waits while the buffer is full."""
         await self._outbox.put(wire_items(self._queue, self._partition, payloads))
 
     async def flush(self) -> None:
-        """Return when everything handed over is stored."""
+        """Wait until everything buffered is stored."""
         await self._outbox.flush()
 
     async def close(self, timeout: float | None = None) -> None:

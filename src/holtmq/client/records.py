@@ -1,7 +1,7 @@
-"""What a broker tells about messages, queues and groups, as values.
+"""Messages, queues and groups as the broker reports them.
 
-Owns: the shapes of answers, and the messages and acknowledgments a program handles.
-Must not touch: how they travel. Payloads are the caller's own JSON.
+Owns: the response types, and the messages and acknowledgments a program handles.
+Must not touch: how they are sent. Payloads are the caller's own JSON.
 """
 
 from collections.abc import Sequence
@@ -20,22 +20,22 @@ class Status(StrEnum):
 
     COMPLETED = "completed"
     FAILED = "failed"  # counts against the queue's retry limit, then goes to the dead letters
-    RETRY = "retry"  # give it back: delivered again, and nothing is counted
+    RETRY = "retry"  # return it: redelivered, no failure is counted
     DEAD_LETTER = "dlq"  # to the dead letters at once
 
 
 class PushStatus(StrEnum):
-    """What became of a pushed item."""
+    """The result of pushing an item."""
 
     QUEUED = "queued"
-    DUPLICATE = "duplicate"  # its transaction id is known in that partition: nothing was stored
+    DUPLICATE = "duplicate"  # its transaction id is known in that partition: not stored again
     BUFFERED = "buffered"  # accepted while the broker is in maintenance
     FAILED = "failed"
 
 
 @dataclass(slots=True, eq=False)
 class MessageKey:
-    """What names a message to a broker when it is acknowledged."""
+    """Identifies a message to the broker when it is acknowledged."""
 
     transaction_id: str
     partition_id: str
@@ -45,7 +45,7 @@ class MessageKey:
 
 
 class Popped(msgspec.Struct, rename="camel"):
-    """A message as it comes over the wire."""
+    """A message as received."""
 
     transaction_id: str
     partition_id: str
@@ -64,12 +64,12 @@ class Popped(msgspec.Struct, rename="camel"):
 
 @dataclass(slots=True, eq=False)
 class Delivery(MessageKey):
-    """A message under a lease. ``data`` is the payload as JSON gives it."""
+    """A message under a lease. ``data`` is the payload as decoded from JSON."""
 
     id: str = ""
     queue: str = ""
     partition: str = ""
-    # The payload is JSON of the caller's own making, typed as ``json.loads`` types it; see ``decode``.
+    # The payload is the caller's own JSON, typed as ``json.loads`` types it; see ``decode``.
     data: Any = None
     created_at: datetime | None = None
     attempt: int = 1
@@ -103,17 +103,17 @@ class Delivery(MessageKey):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A payload to push together with what shall be known about it."""
+    """A payload to push, with its metadata."""
 
     payload: object
-    transaction_id: str = ""  # empty: a new one is made before the first try
+    transaction_id: str = ""  # empty: a new one is created before the first attempt
     trace_id: str | None = None
     partition: str = ""  # empty: the partition of the queue it is pushed to
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A message with its own verdict, for ``ack_batch``."""
+    """A message with its own status, for ``ack_batch``."""
 
     message: MessageKey
     status: Status = Status.COMPLETED
@@ -121,7 +121,7 @@ class Ack:
 
 
 class PushResult(msgspec.Struct, frozen=True):
-    """What became of one pushed item."""
+    """The result of one pushed item."""
 
     status: PushStatus
     transaction_id: str = ""
@@ -131,7 +131,7 @@ class PushResult(msgspec.Struct, frozen=True):
 
 
 class AckResult(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of one acknowledgment."""
+    """The result of one acknowledgment."""
 
     success: bool
     transaction_id: str = ""
@@ -142,16 +142,16 @@ class AckResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Renewal(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of a lease's renewal."""
+    """The result of a lease renewal."""
 
     success: bool
-    renewed: int = 0  # how many partitions are held under it
+    renewed: int = 0  # how many partitions the lease covers
     expires_at: datetime | None = None
     error: str | None = None
 
 
 class OperationResult(msgspec.Struct, frozen=True, rename="camel"):
-    """One pushed item or one ack of a transaction. ``success`` false on a push: it was a duplicate."""
+    """One pushed item or one ack of a transaction. On a push, ``success`` false means a duplicate."""
 
     type: str
     success: bool
@@ -171,18 +171,18 @@ class TransactionResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Configured(msgspec.Struct, frozen=True, rename="camel"):
-    """A queue as it is now; ``options`` are all that are in force, by their wire names."""
+    """A queue's current configuration; ``options`` holds all effective options by wire name."""
 
     queue: str
     namespace: str | None = None
     task: str | None = None
     options: dict[str, bool | int | float | str | None] = {}
-    encrypted: bool = False  # whether payloads are, on disk
-    warning: str = ""  # what was asked for and the broker cannot do
+    encrypted: bool = False  # whether payloads are encrypted on disk
+    warning: str = ""  # requested options that the broker does not support
 
 
 class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
-    """A message a group has given up on."""
+    """A message that a group failed to process."""
 
     id: str
     message_id: str = ""
@@ -199,23 +199,23 @@ class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
-    """Some dead letters, newest failure first, and how many there are in all."""
+    """A page of dead letters, newest failure first, and the total count."""
 
     messages: list[DeadLetter]
     total: int = 0
 
 
 class Replayed(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a dead letter went."""
+    """Where a dead letter was moved."""
 
     success: bool
-    result: str = ""  # moved, or duplicate when it had been moved before
+    result: str = ""  # ``moved``, or ``duplicate`` when it had been moved before
     queue: str = ""
     partition: str = ""
 
 
 class GroupOnQueue(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a group is on one queue."""
+    """A group's progress on one queue."""
 
     name: str
     queue_name: str = ""
@@ -229,7 +229,7 @@ class GroupOnQueue(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GroupOnPartition(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a group is on one partition."""
+    """A group's progress on one partition."""
 
     partition: str
     total_consumed: int = 0
@@ -240,7 +240,7 @@ class GroupOnPartition(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TraceEvent(msgspec.Struct, frozen=True):
-    """Something a handler noted about a message."""
+    """An event that a handler recorded about a message."""
 
     id: str
     event_type: str = "info"

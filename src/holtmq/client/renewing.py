@@ -1,4 +1,4 @@
-"""Keeping a lease alive while a handler works under it.
+"""Renews a lease while a handler works under it.
 
 Owns: one timer per popped batch. Must not touch: what is handled under the lease.
 """
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 async def kept_alive(
     api: Api, lease_id: str, every: float | None, seconds: float | None, on_lost: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Renew while inside; ``on_lost`` is called once when the broker says the lease is over."""
+    """Renew while the block runs; call ``on_lost`` once when the broker reports the lease as expired."""
     if every is None or not lease_id:
         yield
         return
@@ -36,7 +36,7 @@ async def _keep(
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
-        # From the last due time, not from now: a slow answer must not stretch the interval.
+        # From the last due time, not from now: a slow response must not stretch the interval.
         due = max(due + every, loop.time())
         await asyncio.sleep(due - loop.time())
         try:

@@ -1,6 +1,6 @@
-"""When to try again, and where: backoff with jitter, ``Retry-After``, which of several brokers.
+"""When and where to retry: backoff with jitter, ``Retry-After``, which of several brokers.
 
-Owns: the numbers. Must not touch: clocks, dice and sockets; time and chance come in as arguments.
+Owns: the numbers. Must not touch: clocks, randomness, sockets; time and random numbers are arguments.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LONGEST_RETRY_AFTER: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits that double from ``first`` to ``longest`` seconds; ``tries`` in all, the first one included."""
+    """Delays that double from ``first`` to ``longest`` seconds; ``tries`` counts the first attempt too."""
 
     tries: int = 8
     first: float = 0.1
@@ -24,10 +24,10 @@ class Backoff:
             raise ValueError("backoff needs at least one try and 0 < first <= longest")
 
     def delay(self, failures: int, dice: float, retry_after: float | None = None) -> float:
-        """Seconds to wait after so many failures; ``dice`` is a random number from 0 to 1.
+        """Seconds to wait after this many failures; ``dice`` is a random number from 0 to 1.
 
-        Half of it is chance, so that clients cut off together do not come back together. What the
-        broker asked for is a lower bound: the jitter comes on top.
+        Half of it is random, so that clients cut off together do not come back together. What the
+        broker asked for is a lower bound: the jitter is added to it.
         """
         step = min(self.longest, self.first * 2.0 ** min(failures - 1, 60))
         if retry_after is not None:
@@ -36,7 +36,7 @@ class Backoff:
 
 
 def read_retry_after(value: str, now: float) -> float | None:
-    """Seconds from now, from a number or an HTTP date; None when it is neither."""
+    """Seconds from now, from a number or an HTTP date; None if it is neither."""
     try:
         return max(0.0, float(int(value)))
     except ValueError:
@@ -51,7 +51,7 @@ def read_retry_after(value: str, now: float) -> float | None:
 
 
 class Rotation:
-    """Which of ``count`` brokers to use: stay with one while it works, shun one that failed for a while."""
+    """Which of ``count`` brokers to use: stay with one while it works, avoid one that failed for a while."""
 
     __slots__ = ("_banned_until", "_current", "_seconds")
 
@@ -67,7 +67,7 @@ class Rotation:
         return self._current
 
     def pick(self, now: float) -> int:
-        """The one in use if it is well, else the next that is, else the one that failed longest ago."""
+        """The current or the next one without a recent failure, else the one that failed longest ago."""
         count = len(self._banned_until)
         for step in range(count):
             index = (self._current + step) % count
@@ -78,7 +78,7 @@ class Rotation:
         return self._current
 
     def failed(self, index: int, now: float) -> None:
-        """Shun this one for a while."""
+        """Avoid this one for a while."""
         self._banned_until[index] = now + self._seconds
 
     def worked(self, index: int) -> None:

@@ -1,8 +1,8 @@
-"""Acknowledging what a consumer has handled, while it handles the next.
+"""Acknowledges handled messages while the consumer handles the next ones.
 
-Owns: the acknowledgments of one popped batch on their way to the broker. They travel one request at a time;
-what is handled meanwhile goes with the next, so a slow broker gets larger batches, not more requests.
-Must not touch: handlers, leases' clocks.
+Owns: the pending acknowledgments of one popped batch. They are sent one request at a time; messages handled
+meanwhile go into the next request, so a slow broker gets larger batches, not more requests.
+Must not touch: handlers, lease clocks.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 
 class Settlement(Generic[D]):
-    """The verdicts on one batch. Of an ``ended`` partition nothing more may be started: its lease is over."""
+    """The acknowledgments of one batch. Nothing more of an ``ended`` partition may be started."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._waiting: list[Ack] = []
         self._sender: asyncio.Task[None] | None = None
         self._decided: set[D] = set()
-        self._lost: set[str] = set()  # partition ids; part of those that ended
+        self._lost: set[str] = set()  # partition ids; a subset of the ended ones
         self.ended: set[str] = set()
 
     def settle(self, message: D, status: Status, error: str | None = None) -> None:
-        """Have it sent soon, unless the program has settled the message itself."""
-        if not message.lease_id:  # settled when it was delivered
+        """Queue an acknowledgment, unless the program has settled the message itself."""
+        if not message.lease_id:  # settled on delivery
             return
         self._decided.add(message)
         if message.settled is not None:
@@ -44,7 +44,7 @@ class Settlement(Generic[D]):
             self.ended.add(message.partition_id)
 
     def is_open(self, message: D) -> bool:
-        """Whether it still waits for a verdict that would count."""
+        """Whether the message is unsettled and its lease still held."""
         return (
             message not in self._decided
             and message.settled is None
@@ -52,12 +52,12 @@ class Settlement(Generic[D]):
         )
 
     async def finish(self) -> None:
-        """Return when everything has been sent, or could not be."""
+        """Wait until every acknowledgment was sent or has failed."""
         if self._sender is not None:
             await asyncio.shield(self._sender)
 
     def lose(self, partition_ids: Iterable[str]) -> None:
-        """Their lease is over, by time or by the broker's word."""
+        """Mark the leases of these partitions as lost, by timeout or because the broker said so."""
         for partition_id in partition_ids:
             self._lost.add(partition_id)
             self.ended.add(partition_id)
@@ -65,12 +65,12 @@ class Settlement(Generic[D]):
     async def _send(self) -> None:
         while self._waiting:
             acks, self._waiting = self._waiting, []
-            if self._lost:  # they would all be refused
+            if self._lost:  # the broker would refuse all of them
                 acks = [ack for ack in acks if ack.message.partition_id not in self._lost]
             try:
                 results = await self._api.ack_batch(acks)
             except ClientError as error:
-                # Unsettled: the lease runs out and the messages come again. Better twice than never.
+                # Not settled: the lease expires and the messages are redelivered. Better twice than never.
                 log.warning("acknowledgments failed", extra={"count": len(acks), "reason": str(error)})
                 self.lose(ack.message.partition_id for ack in acks)
                 continue

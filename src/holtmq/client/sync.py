@@ -1,7 +1,7 @@
 """``SyncClient``: the same client for programs without an event loop.
 
-Owns: the sync twin of every class of the async face; each holds the async one and waits for it. Handlers run
-in threads. Must not touch: calls, retries, consuming: there is no second copy of any of it.
+Owns: the sync counterpart of every async class; each holds the async object and waits for it. Handlers run
+in threads. Must not touch: calls, retries, the consume loop; none of it is duplicated here.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class SyncMessage(Delivery):
         return self._client
 
     def ack(self) -> AckResult:
-        """See ``Message.ack``; so for all others."""
+        """See ``Message.ack``; the same holds for the other methods."""
         return self.client.ack(self)
 
     def nack(self, error: str | Exception | None = None) -> AckResult:
@@ -78,7 +78,7 @@ class SyncConsumption(Generic[U]):
         return self
 
     def run(self) -> Consumed:
-        """Consume until a stop, ``limit`` or ``idle``; how much was done."""
+        """Consume until a stop, ``limit`` or ``idle``; return the counts."""
         return self.start().wait()
 
     def start(self) -> Self:
@@ -87,14 +87,14 @@ class SyncConsumption(Generic[U]):
         return self
 
     def wait(self) -> Consumed:
-        """Until it has ended. Interrupted (Ctrl-C), it gives back what it has not finished."""
+        """Wait for the end. On Ctrl-C, release messages that are not finished."""
         try:
             return self._client.thread.run(self._running.wait())
         finally:
             self._threads.shutdown(wait=False)
 
     def stop(self, timeout: float | None = None) -> None:
-        """As on the async face; but a handler in a thread cannot be cancelled, only no longer waited for."""
+        """As in the async API, but handlers in threads cannot be cancelled: they go on after the timeout."""
         self._client.thread.run(self._running.stop(timeout))
         self._threads.shutdown(wait=False)
 
@@ -125,7 +125,7 @@ class SyncQueue(QueueWords, Face[Queue[list[Message]]], Generic[U]):
         return type(self)(self._client, options)
 
     def each(self) -> "SyncQueue[SyncMessage]":
-        """Give handlers one message at a time."""
+        """Pass handlers one message at a time."""
         return SyncQueue(self._client, replace(self._options, each=True))
 
     def pop(self, *, wait: float = 0.0) -> list[SyncMessage]:
@@ -300,7 +300,7 @@ class SyncClient(Face[Client]):
             self._thread.close()
 
     def stop_on_signals(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        """See ``Client.stop_on_signals``. To be called from the main thread."""
+        """See ``Client.stop_on_signals``. Call it from the main thread."""
         for number in signals:
             signal.signal(number, lambda *_: self._thread.call(self._twin.begin_stop))
 
@@ -334,7 +334,7 @@ class SyncClient(Face[Client]):
         return message
 
     def on_loop(self, work: Callable[[], T]) -> T:
-        """The result of a plain function that must run where the loop is."""
+        """Run a plain function on the loop's thread; return its result."""
 
         async def there() -> T:
             return work()

@@ -1,6 +1,6 @@
-"""Acknowledge and push in one step, all or nothing.
+"""Transactions: acknowledge and push atomically.
 
-Owns: collecting the operations, for both faces. Must not touch: the call; the faces commit.
+Owns: collecting the operations, for both APIs. Must not touch: the call; the subclasses commit.
 """
 
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TransactionWords:
-    """What will be done together."""
+    """The operations of a transaction."""
 
     def __init__(self) -> None:
         self._items: list[WireItem] = []
@@ -22,24 +22,24 @@ class TransactionWords:
         self._committed = False
 
     def ack(self, message: MessageKey) -> Self:
-        """Settle a message, if everything else is done too."""
+        """Acknowledge a message as part of the transaction."""
         self._acks.append(Ack(message))
         return self
 
     def nack(self, message: MessageKey, error: str | None = None) -> Self:
-        """Count a failure, if everything else is done too."""
+        """Count a failure as part of the transaction."""
         self._acks.append(Ack(message, Status.FAILED, error))
         return self
 
     def queue(self, name: str) -> "Target[Self]":
-        """Where the next ``push`` goes."""
+        """Select the queue of the next ``push``."""
         return Target(self, name)
 
     def add(self, items: list[WireItem]) -> None:
         self._items += items
 
     def share(self, other: "TransactionWords") -> None:
-        """Take over what another one has collected; from now on one of the two can be committed."""
+        """Take over another transaction's operations; from then on only this one can be committed."""
         self._items, self._acks = other._items, other._acks
         self._committed, other._committed = other._committed, True
 
@@ -55,7 +55,7 @@ W = TypeVar("W", bound=TransactionWords)
 
 
 class Target(Generic[W]):
-    """A queue, and maybe a partition, inside a transaction."""
+    """A queue, and optionally a partition, inside a transaction."""
 
     def __init__(self, words: W, queue: str, partition: str = "") -> None:
         self._words = words
@@ -66,19 +66,19 @@ class Target(Generic[W]):
         return Target(self._words, self._queue, name)
 
     def push(self, payloads: object) -> W:
-        """One payload, or a list of payloads and ``Item``s; back to the transaction."""
+        """Add one payload, or a list of payloads and ``Item``s; return the transaction."""
         self._words.add(wire_items(self._queue, self._partition, payloads))
         return self._words
 
 
 class Transaction(TransactionWords):
-    """The transaction of the async face."""
+    """The transaction of the async API."""
 
     def __init__(self, client: "Client") -> None:
         super().__init__()
         self._client = client
 
     async def commit(self) -> TransactionResult:
-        """Do all of it. ``TransactionFailed``: nothing was done."""
+        """Apply everything. Raises ``TransactionFailed`` when nothing was applied."""
         self._once()
         return await self._client.api.commit(self._items, self._acks)

@@ -1,7 +1,7 @@
-"""From a request to its answer, over however many tries, connections and brokers it takes.
+"""Sends a request and returns its response, over as many attempts, connections and brokers as needed.
 
-Owns: the pools, the credentials, retrying and failover. Must not touch: what requests mean; every request
-handed in here may be sent twice, so its maker has made that harmless.
+Owns: the pools, the credentials, retries and failover. Must not touch: what requests mean. Every request
+passed in may be sent twice; its caller must have made it idempotent.
 """
 
 import asyncio
@@ -37,25 +37,25 @@ _USER_AGENT: Final = "holtmq-client"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call. ``tries`` None: again and again, until it is taken back or answered."""
+    """One call. With ``tries`` None it is retried until it is cancelled or answered."""
 
     method: str
     path: str
     body: bytes | None = None
-    seconds: float | None = None  # None: the client's own limit
-    tries: int | None = 0  # 0: as often as the client's backoff says
-    waits: bool = False  # a long poll: does not count against the connections at once
+    seconds: float | None = None  # None: the client's timeout
+    tries: int | None = 0  # 0: the number set by the client's backoff
+    waits: bool = False  # a long poll: not counted against the connection limit
 
 
 @dataclass(slots=True)
 class Attempts:
-    """What happened on the way to an answer."""
+    """What happened before the response arrived."""
 
-    unclear: bool = False  # a try ended without an answer: the broker may have done what was asked
+    unclear: bool = False  # an attempt ended without a response: the broker may have executed the request
 
 
 class Transport:
-    """See the module."""
+    """Retries, failover and credentials over one connection pool per broker."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Transport:
             self._basic = base64.b64encode(":".join(login).encode()).decode()
         self._timeout = timeout
         self._backoff = backoff
-        # Long polls do not count: a hundred waiting workers must not keep the first ack from going out.
+        # Long polls do not count: a hundred waiting workers must not block the first ack.
         self._slots = asyncio.Semaphore(max_connections)
         self._closed = False
 
@@ -95,7 +95,7 @@ class Transport:
     async def call(
         self, request: Request, hang_up: HangUp | None = None, attempts: Attempts | None = None
     ) -> Answer:
-        """The answer, of a status below 400. Raises what ended the tries."""
+        """Return a response with a status below 400, or raise the last error."""
         tries = self._backoff.tries if request.tries == 0 else request.tries
         failures, failed = 0, set[int]()
         while True:
@@ -109,12 +109,12 @@ class Transport:
             except ClientError as error:
                 if not is_passing(error):
                     raise
-                # A broker that is merely busy is not left: another one would not have the same leases.
+                # Do not leave a broker that is only busy: another one would not have the same leases.
                 if not isinstance(error, Overloaded):
                     self._rotation.failed(index, time.monotonic())
                     failed.add(index)
                     if len(failed) < len(self._pools):
-                        continue  # to the next one, at once
+                        continue  # try the next broker at once
                 failed.clear()
                 failures += 1
                 if tries is not None and failures >= tries:
@@ -156,8 +156,8 @@ class Transport:
             except ConnectionFailed as error:
                 if attempts is not None:
                     attempts.unclear = True
-                # A broker closes connections that idle; the news may cross with our request. That is no
-                # failure of the broker: go on with the next one, until a fresh one fails.
+                # A broker closes idle connections, and the close may cross with our request. That is no
+                # failure of the broker: try the next connection, until a fresh one fails.
                 if not used or connection.answering or isinstance(error, TimedOut):
                     raise
             finally:
@@ -187,7 +187,7 @@ class Transport:
 
 
 async def _pause(seconds: float, hang_up: HangUp | None) -> None:
-    """Sleep, unless the request is taken back meanwhile."""
+    """Sleep, unless the request is cancelled meanwhile."""
     if hang_up is None:
         await asyncio.sleep(seconds)
         return

@@ -1,6 +1,6 @@
 """A publisher and a consumer on a non-blocking socket.
 
-Owns: the measured traffic of one connection. Must not touch: when to stop, and what it all adds up to.
+Owns: the measured traffic of one connection. Must not touch: when to stop, and the totals.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _SENDS_A_TURN: Final = 4
 
 
 class Publisher:
-    """Sends its blob again and again, as far as its window allows."""
+    """Sends its blob repeatedly, as far as its window allows."""
 
     def __init__(self, link: Link, blob: Blob | VariedBlob, window: int) -> None:
         self.link = link
         self.blob = blob
         self.window = window
         self.sent = 0  # whole messages handed to the kernel
-        self.stuck = False  # the kernel takes no more for now
-        self.finishing = False  # only a message that is already half out may still go
+        self.stuck = False  # the socket buffer is full
+        self.finishing = False  # only a partly sent message may still be completed
         self.confirms = ConfirmStream()
         self.waits_ns: list[int] = []  # time to each confirm, for a window of one
-        self._at = 0  # bytes of the blob that are out
+        self._at = 0  # bytes of the blob already sent
         self._since = 0
         link.sock.setblocking(False)
 
@@ -46,7 +46,7 @@ class Publisher:
         return self._at != self.blob.end_of(self.blob.whole(self._at))
 
     def send(self, allowed: int) -> None:
-        """Send up to ``allowed`` more messages, fewer when the window or the kernel says so."""
+        """Send up to ``allowed`` more messages, fewer when the window or the socket buffer is full."""
         if self.finishing:
             allowed = int(self.half_sent)
         elif self.window:
@@ -93,7 +93,7 @@ class Publisher:
 
 
 class Consumer:
-    """Counts what it gets, acks it as the workload says, and samples latencies."""
+    """Counts deliveries, acks them as the workload says, and samples latencies."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Consumer:
         self.latencies_ns: list[int] = []
         self._layout = layout
         self._body_bytes = body_bytes
-        self._ack_every = ack_every  # 0: none
+        self._ack_every = ack_every  # 0: no acks
         self._acks = AckWriter(CHANNEL)
         self._acked = 0
         self._unsent = b""
@@ -133,7 +133,7 @@ class Consumer:
         return bool(self._unsent)
 
     def start(self, early: bytes) -> None:
-        """Take what came together with the answer to ``basic.consume``."""
+        """Process the bytes that arrived together with the reply to ``basic.consume``."""
         room = self.stream.room()
         for at in range(0, len(early), len(room)):
             part = early[at : at + len(room)]
@@ -182,7 +182,7 @@ class Consumer:
         self.writable()
 
     def writable(self) -> None:
-        """Go on with acks the kernel did not take."""
+        """Resume sending acks that did not fit into the socket buffer."""
         try:
             out = self.link.sock.send(self._unsent)
         except BlockingIOError:

@@ -1,6 +1,6 @@
-"""Many publishes as one block of bytes, with the time of sending stamped into each body.
+"""Many publishes as one block of bytes, with the send time stamped into each body.
 
-Owns: the layout of a message on its way in and on its way out. Must not touch: sockets.
+Owns: the layout of a published and of a delivered message. Must not touch: sockets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILLER: Final = b"holtload"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things stand in a delivered message."""
+    """Offsets inside a delivered message."""
 
     prefix: bytes
     message_bytes: int
@@ -29,14 +29,14 @@ class Layout:
 
 
 def routing_key(workload: Workload, number: int, queue: str) -> str:
-    """The key of the publishes with this number; all of a workload's keys are equally long."""
+    """The routing key of the publishes with this number; all keys of a workload have the same length."""
     if workload.exchange_kind == "topic":
         return f"load.{number:04d}.used"
     return "" if workload.exchange_kind else queue
 
 
 def body(workload: Workload) -> bytes:
-    """A body with room for the stamp in front."""
+    """A body with room for the stamp at its start."""
     size = workload.body_bytes - STAMP_BYTES
     return bytes(STAMP_BYTES) + (_FILLER * (size // len(_FILLER) + 1))[:size]
 
@@ -47,7 +47,7 @@ def _properties(workload: Workload, number: int) -> bytes:
 
 
 class Blob:
-    """A run of equally long publishes that is sent again and again."""
+    """A block of publishes of equal length that is sent repeatedly."""
 
     def __init__(self, workload: Workload, exchange: str, queue: str, frame_max: int) -> None:
         text = body(workload)
@@ -66,15 +66,15 @@ class Blob:
         self._shown = bytes(STAMP_BYTES)
 
     def whole(self, at: int) -> int:
-        """How many messages end at or before a byte."""
+        """How many messages end at or before a byte offset."""
         return at // self.message_bytes
 
     def end_of(self, messages: int) -> int:
-        """The byte after so many messages."""
+        """The byte offset after this many messages."""
         return messages * self.message_bytes
 
     def stamp(self, first: int, now_ns: int) -> None:
-        """Write the time into every message from ``first`` on. Only bytes that changed are touched."""
+        """Write the time into every message from ``first`` on. Only bytes that changed are written."""
         stamp = _STAMP.pack(now_ns)
         shown, size, data = self._shown, self.message_bytes, self.data
         start = first * size + self._body_at
@@ -85,14 +85,14 @@ class Blob:
                     data[start + at :: size] = stamp[at : at + 1] * count
             self._shown = stamp
             return
-        # Messages before ``first`` keep an older time, so the next whole pass must write every byte.
+        # Messages before ``first`` keep an older time, so the next full pass must write every byte.
         for at in range(STAMP_BYTES):
             data[start + at :: size] = stamp[at : at + 1] * count
         self._shown = bytes(255 - byte for byte in stamp)
 
 
 def layout(workload: Workload, exchange: str, queue: str, consumer_tag: str, frame_max: int) -> Layout:
-    """What a delivery of this workload looks like."""
+    """The layout of this workload's deliveries."""
     key = routing_key(workload, 0, queue)
     prefix = frames.deliver_prefix(CHANNEL, consumer_tag, exchange, key)
     deliver = len(prefix) + 8 + 1 + len(frames.short(exchange)) + len(frames.short(key)) + 1
@@ -107,12 +107,12 @@ def layout(workload: Workload, exchange: str, queue: str, consumer_tag: str, fra
 
 
 def stamp_at(buffer: bytearray, at: int) -> int:
-    """The time in the body that begins at ``at``."""
+    """The time stamped into the body that begins at ``at``."""
     value: int = _STAMP.unpack_from(buffer, at)[0]
     return value
 
 
 def body_is_intact(buffer: bytearray, at: int, size: int) -> bool:
-    """Whether the part behind the stamp is what was sent."""
+    """Whether the part after the stamp is what was sent."""
     tail = min(size - STAMP_BYTES, len(_FILLER))
     return buffer[at + STAMP_BYTES : at + STAMP_BYTES + tail] == _FILLER[:tail]

@@ -1,6 +1,6 @@
-"""Queues that come and go beside a workload's traffic.
+"""Queues that are created and deleted during a workload's traffic.
 
-Owns: one connection that declares, binds and deletes them, in a thread of its own, at a steady pace.
+Owns: one connection that declares, binds and deletes them, in its own thread, at a steady rate.
 Must not touch: the workload's own queues.
 """
 
@@ -16,7 +16,7 @@ from holtmq.load.workloads import Workload
 
 @contextmanager
 def churning(address: Address, workload: Workload, exchange: str) -> Iterator[None]:
-    """Change the topology ``workload.churn`` times a second for as long as the block lasts."""
+    """Change the topology ``workload.churn`` times a second while the block runs."""
     if not workload.churn:
         yield
         return

@@ -1,6 +1,6 @@
-"""The same work on one or two brokers, in turn, and what the rounds add up to.
+"""The same workload on one or two brokers, in alternating rounds, and the summary of the rounds.
 
-Owns: the order of rounds and how several become one figure. Must not touch: the printing.
+Owns: the order of rounds and how they become one figure. Must not touch: the printing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Target:
 
     @classmethod
     def at(cls, url: str, pid: int | None = None) -> Target:
-        """Connect once, to learn the broker's name and that it is there."""
+        """Connect once, to check that the broker is up and to learn its name."""
         address = Address.parse(url)
         link = Link(address)
         label = link.product or str(address)
@@ -85,7 +85,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One workload on every target. ``failures`` are rounds that could not be measured, with the reason."""
+    """One workload on every target. ``failures`` lists rounds that could not be measured, with the reason."""
 
     workload: str
     about: str
@@ -95,14 +95,14 @@ class ComparedRun:
 
     @property
     def speed_ratio(self) -> float | None:
-        """How many times the second broker's rate the first one reached."""
+        """The first broker's rate divided by the second's."""
         if len(self.figures) != 2:
             return None
         return self.figures[0].rate / self.figures[1].rate
 
     @property
     def cpu_ratio(self) -> float | None:
-        """The first broker's CPU time for a message as a share of the second's."""
+        """The first broker's CPU time per message divided by the second's."""
         if len(self.figures) != 2:
             return None
         ours, theirs = (one.cpu_us_per_message for one in self.figures)
@@ -118,9 +118,9 @@ def compare(
     warm_up: float,
     on_round: Callable[[Target, Workload], None] = lambda target, workload: None,
 ) -> ComparedRun:
-    """Run the workload on each target in turn, ``rounds`` times over.
+    """Run the workload on each target in alternation, ``rounds`` times.
 
-    In turn, because a machine's speed drifts: a minute for one and then a minute for the other would
+    Alternating, because a machine's speed drifts: a minute for one and then a minute for the other would
     measure the machine.
     """
     return take_turns(
@@ -139,7 +139,7 @@ def take_turns(
     on_round: Callable[[L, W], None],
     run: Callable[[L], Round],
 ) -> ComparedRun:
-    """One round of the workload on each target, then the next on each; a round that fails is noted."""
+    """Run one round on each target, then the next on each; a round that fails is recorded."""
     seen: dict[str, list[Round]] = {target.label: [] for target in targets}
     failures = []
     for _ in range(rounds):
@@ -154,7 +154,7 @@ def take_turns(
 
 
 def distinct(targets: Sequence[T]) -> list[T]:
-    """The targets with labels that differ: two brokers of one product are told apart by address."""
+    """Give the targets distinct labels: two brokers of one product are told apart by address."""
     labels = [target.label for target in targets]
     return [
         replace(target, label=f"{target.label} at {target.address}")

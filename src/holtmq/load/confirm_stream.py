@@ -1,6 +1,6 @@
-"""Counting publisher confirms, whichever way a broker groups and orders them.
+"""Counting publisher confirms, however a broker groups and orders them.
 
-Owns: how many publishes from the first on are confirmed without a gap. Must not touch: sockets, clocks.
+Owns: how many publishes, from the first on, are confirmed without a gap. Must not touch: sockets, clocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ConfirmStream:
     def __init__(self) -> None:
         self.confirmed = 0  # number of publishes confirmed
         self._upto = 0  # all tags up to here are confirmed
-        self._beyond: set[int] = set()  # single confirms that came before their predecessors'
+        self._beyond: set[int] = set()  # single confirms that arrived out of order
         self._left = b""
 
     def feed(self, data: bytes) -> None:
@@ -71,7 +71,7 @@ class ConfirmStream:
             beyond.remove(self._upto)
 
     def _skip_other(self, data: bytes, at: int, end: int) -> int:
-        """The offset after a frame that is no ack; ``at`` when it is not whole yet."""
+        """The offset after a frame that is not an ack; ``at`` when the frame is incomplete."""
         if at + frames.FRAME_OVERHEAD > end:
             return at
         kind, _, size = frames.FRAME_HEAD.unpack_from(data, at)

@@ -1,8 +1,8 @@
-"""Counting deliveries in a byte stream by arithmetic, and acking them by the block.
+"""Counting deliveries in a byte stream by arithmetic, and acking them in blocks.
 
-Owns: the proof that the arithmetic holds. Equal messages are equally long, and a channel numbers its
-deliveries 1, 2, 3: when the last whole message of a read stands where it must and bears the number it
-must, every message before it was there too. Anything else is read frame by frame.
+Owns: the proof that the arithmetic holds. Equal messages have equal length, and a channel numbers its
+deliveries 1, 2, 3. So when the last complete message of a read is at the expected offset and has the
+expected number, every message before it was there too. Anything else is parsed frame by frame.
 Must not touch: sockets and clocks.
 """
 
@@ -31,21 +31,21 @@ class DeliveryStream:
         self._view = memoryview(self.buffer)
         self._filled = 0
         self.count = 0  # deliveries so far, which is also the last delivery tag
-        self.slow_reads = 0  # reads for which the arithmetic did not hold
-        self.last_at = -1  # where the last whole message of the last read begins, -1 when unknown
+        self.slow_reads = 0  # reads that had to be parsed frame by frame
+        self.last_at = -1  # offset of the last complete message of the last read, -1 when unknown
         self.first_at = -1
-        self._done = 0  # bytes of whole messages that `settle` will drop
+        self._done = 0  # bytes of complete messages that `settle` will drop
         self._body_left = 0
         self._in_message = False
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer space for the next bytes."""
         return self._view[self._filled :]
 
     def added(self, size: int) -> int:
-        """Take note of ``size`` bytes written into ``room()``; how many deliveries they completed.
+        """Process ``size`` bytes written into ``room()``; return how many deliveries they completed.
 
-        Until ``settle`` is called the messages can be looked at in ``buffer``.
+        Until ``settle`` is called the messages can be inspected in ``buffer``.
         """
         total = self._filled + size
         self._filled = total
@@ -76,7 +76,7 @@ class DeliveryStream:
         return whole
 
     def settle(self) -> None:
-        """Forget the whole messages of the last read."""
+        """Drop the complete messages of the last read."""
         done, filled = self._done, self._filled
         if done:
             if done < filled:
@@ -119,10 +119,10 @@ class DeliveryStream:
 
 
 class AckWriter:
-    """Acks for a run of delivery tags, one frame each, without building one at a time.
+    """Acks for a range of delivery tags, one frame each, without packing each one.
 
-    256 acks differ in their last tag byte only, so a block is written once and its upper bytes are
-    replaced when the run moves on: 0.02 µs an ack, where packing each costs 0.3.
+    256 acks differ only in their last tag byte, so a block is built once and its upper bytes are
+    replaced when the range moves on: 0.02 µs per ack, where packing each costs 0.3.
     """
 
     def __init__(self, channel: int) -> None:
@@ -154,7 +154,7 @@ class AckWriter:
 
 
 def refuse_or_ignore(key: int, payload: bytes) -> None:
-    """What a method outside the measured traffic means for the round."""
+    """Raise if a method outside the measured traffic ends the round; else ignore it."""
     if key in (frames.CONNECTION_CLOSE, frames.CHANNEL_CLOSE):
         raise LoadError(f"the broker closed: {frames.close_reason(payload)}")
     if key == frames.BASIC_CANCEL:

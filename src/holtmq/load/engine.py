@@ -1,6 +1,6 @@
 """The loop that drives publishers and consumers: one thread, one selector, big reads and writes.
 
-Owns: whose turn it is, and the bound on what is published and not yet consumed.
+Owns: the scheduling, and the bound on what is published and not yet consumed.
 Must not touch: set-up, measuring, reporting.
 """
 
@@ -34,10 +34,10 @@ class Engine:
         self.publishers = list(publishers)
         self.queues = [list(consumers) for consumers in queues]
         self.consumers = [consumer for consumers in self.queues for consumer in consumers]
-        self.limit = _UNLIMITED  # publishes allowed in all
+        self.limit = _UNLIMITED  # total publishes allowed
         self._backlog = backlog
-        self._shared_out = shared_out  # each message reaches one of the queues, not all of them
-        # Topping the backlog up by single messages would cost a system call each: wait for an eighth.
+        self._shared_out = shared_out  # each message goes to one of the queues, not to all of them
+        # Refilling the backlog message by message would cost a system call each: wait for an eighth.
         self._step = max(backlog // 8, 1)
         self._selector = selectors.DefaultSelector()
         self._masks: dict[Publisher | Consumer, int] = {}
@@ -56,18 +56,18 @@ class Engine:
 
     @property
     def consumed(self) -> int:
-        """Messages that reached the consumers of every queue they are for."""
+        """Messages that reached the consumers of all their queues."""
         if self._shared_out:
             return self.delivered
         return min((sum(c.received for c in consumers) for consumers in self.queues), default=0)
 
     @property
     def delivered(self) -> int:
-        """Deliveries, all queues together."""
+        """Deliveries of all queues together."""
         return sum(consumer.received for consumer in self.consumers)
 
     def run(self, done: Callable[[], bool], until: float = float("inf")) -> None:
-        """Work until ``done()`` or the clock (``perf_counter``) reaches ``until``."""
+        """Run until ``done()`` or until the clock (``perf_counter``) reaches ``until``."""
         last, moved = -1, perf_counter()
         while not done():
             now = perf_counter()
@@ -85,7 +85,7 @@ class Engine:
             self._poll(min(_POLL_SECONDS, until - now))
 
     def run_paced(self, rate: int, until: float) -> None:
-        """Send ``rate`` messages a second, each at its own moment, and read what comes back.
+        """Send ``rate`` messages a second, evenly spaced, and read what comes back.
 
         A selector waits in whole milliseconds; ``select`` waits in microseconds, which a gap of half a
         millisecond needs.
@@ -104,16 +104,16 @@ class Engine:
                 socks[sock].readable()
 
     def close(self) -> None:
-        """Let go of the sockets; they stay open."""
+        """Unregister the sockets; they stay open."""
         self._selector.close()
 
     def resume(self) -> None:
-        """Publish again after a drain."""
+        """Publish again after ``drain``."""
         for publisher in self.publishers:
             publisher.finishing = False
 
     def drain(self) -> None:
-        """Stop publishing, and wait until all that was sent is confirmed and consumed."""
+        """Stop publishing, and wait until everything sent is confirmed and consumed."""
         for publisher in self.publishers:
             publisher.finishing = True
         self.run(self._is_drained)

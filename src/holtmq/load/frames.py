@@ -1,6 +1,6 @@
-"""The few AMQP frames a load generator sends, and how it tells apart those it gets.
+"""The few AMQP frames a load generator sends, and how it recognises those it receives.
 
-Owns: their layout as bytes. Must not touch: sockets, counting, and what a workload wants.
+Owns: their byte layout. Must not touch: sockets, counting, workloads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER_FRAME: Final = 2
 BODY_FRAME: Final = 3
 HEARTBEAT_FRAME: Final = 8
 FRAME_END: Final = 0xCE
-FRAME_OVERHEAD: Final = 8  # type, channel, size; and the end mark
+FRAME_OVERHEAD: Final = 8  # type, channel, size, and the end octet
 
 FRAME_HEAD: Final = struct.Struct(">BHI")
 _HEADER: Final = struct.Struct(">HHQ")
@@ -26,7 +26,7 @@ _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _TUNE: Final = struct.Struct(">HIH")
 
-# Methods as (class << 16 | method), the way they stand in a frame.
+# Methods as (class << 16 | method), as encoded in a frame.
 CONNECTION_START: Final = 10 << 16 | 10
 CONNECTION_START_OK: Final = 10 << 16 | 11
 CONNECTION_TUNE: Final = 10 << 16 | 30
@@ -102,7 +102,7 @@ def u32(value: int) -> bytes:
 
 
 def tune_ok(channel_max: int, frame_max: int) -> bytes:
-    """Without heartbeats: a busy connection proves itself alive, and the byte stream stays regular."""
+    """Without heartbeats: a busy connection shows that it is alive, and the byte stream stays regular."""
     return method(0, CONNECTION_TUNE_OK, _TUNE.pack(channel_max, frame_max, 0))
 
 
@@ -138,13 +138,13 @@ def content(channel: int, props: bytes, body: bytes, frame_max: int) -> bytes:
 
 
 def publish(channel: int, exchange: str, key: str, props: bytes, body: bytes, frame_max: int) -> bytes:
-    """One whole message, ready to be sent any number of times."""
+    """One complete message, ready to be sent any number of times."""
     head = method(channel, BASIC_PUBLISH, b"\x00\x00", short(exchange), short(key), b"\x00")
     return head + content(channel, props, body, frame_max)
 
 
 def deliver_prefix(channel: int, consumer_tag: str, exchange: str, key: str) -> bytes:
-    """A ``basic.deliver`` frame up to, and without, its delivery tag."""
+    """A ``basic.deliver`` frame up to, but not including, its delivery tag."""
     size = 4 + len(short(consumer_tag)) + 8 + 1 + len(short(exchange)) + len(short(key))
     return FRAME_HEAD.pack(METHOD_FRAME, channel, size) + _U32.pack(BASIC_DELIVER) + short(consumer_tag)
 

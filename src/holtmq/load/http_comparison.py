@@ -1,6 +1,6 @@
-"""The same work on one or several brokers with the HTTP interface, or a counterpart of it, in turn.
+"""The same workload on one or more brokers with the HTTP interface or an equivalent, in alternating rounds.
 
-Owns: who takes part. Must not touch: the order of rounds, how several become one figure, and the printing.
+Owns: which brokers take part. Must not touch: the order of rounds, how they become one figure, printing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def compare_http(
     warm_up: float,
     on_round: Callable[[Contender, HttpWorkload], None] = lambda contender, workload: None,
 ) -> ComparedRun:
-    """Run the workload on each contender that has a counterpart of it, in turn, ``rounds`` times over."""
+    """Run the workload on each contender that has an equivalent, in alternation, ``rounds`` times."""
     able = [contender for contender in contenders if contender.runs(workload)]
     return take_turns(
         able,

@@ -1,7 +1,7 @@
-"""Pushes, pops and acks of the partitioned queue's HTTP interface, as bytes that are mostly ready-made.
+"""Pushes, pops and acks of the partitioned queue's HTTP interface, as mostly prebuilt bytes.
 
-Owns: request templates with a serial number patched in, and the reading of answers. Must not touch: sockets,
-counts. Costs 0.3 µs for a pushed and 1.3 µs for a popped and acked message in batches of 100.
+Owns: request templates with a serial number patched in, and parsing the responses. Must not touch: sockets,
+counts. Costs 0.3 µs per pushed and 1.3 µs per popped and acked message in batches of 100.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ QUEUE: Final = "holt-load"
 _SERIAL: Final = b"%012d"
 _MARK: Final = b"\x00"
 _WAIT_MS: Final = 1000
-_LOOK_EVERY: Final = 8  # answers: how often the content is looked at, not only the status
+_LOOK_EVERY: Final = 8  # responses: how often the body is checked, not only the status
 
 
 class HeldMessage(msgspec.Struct, rename="camel", gc=False):
-    """A popped message as far as an ack needs it; written back, it *is* the ack."""
+    """The fields of a popped message that an ack needs; encoded again, it *is* the ack."""
 
     transaction_id: str
     partition_id: str
@@ -40,7 +40,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class HttpDialect:
-    """See the module. One for all lanes of a round, so that serial numbers are never used twice."""
+    """Builds requests and parses responses. All lanes of a round share it: serial numbers are unique."""
 
     def __init__(self, address: HttpAddress, workload: HttpWorkload, queue: str = QUEUE) -> None:
         self._workload = workload
@@ -116,7 +116,7 @@ def group_name(workload: HttpWorkload, group: int) -> str:
 
 
 def _template(address: HttpAddress, queue: str, partition: str, workload: HttpWorkload) -> list[bytes]:
-    """A whole push cut where its serial number goes: one ``join`` makes the request."""
+    """A complete push, split where its serial number goes: one ``join`` builds the request."""
     items = []
     for place in range(workload.push_batch):
         own_id = b',"transactionId":"%s-%03d"' % (_MARK, place) if workload.own_ids else b""

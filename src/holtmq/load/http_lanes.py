@@ -1,7 +1,7 @@
-"""Connections that ask and are answered, one request at a time each, on one thread with one selector.
+"""Request-response connections, one request at a time each, on one thread with one selector.
 
-Owns: whose turn it is and how long an answer took. Must not touch: what is asked; HTTP is one of several
-protocols that are driven from here.
+Owns: the scheduling and the response times. Must not touch: the content of requests; HTTP is one of several
+protocols that run on it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ Next = TypeVar("Next", covariant=True)
 
 
 class Wire(Protocol[Asked, Got]):
-    """A connection on which at most one request is under way."""
+    """A connection with at most one request in flight."""
 
     def fileno(self) -> int: ...
 
     def send(self, request: Asked) -> None: ...
 
     def receive(self) -> Got | None:
-        """Read what is there; the answer once it is complete."""
+        """Read available bytes; return the response once it is complete."""
 
     def close(self) -> None: ...
 
 
 class Worker(Protocol[Next, Heard]):
-    """What a lane does: its next request, by and by."""
+    """Supplies the requests of a lane."""
 
     def next(self) -> Next | None:
-        """The next request; None while it may not, to be asked again."""
+        """The next request; None when none is allowed now, to be asked again later."""
 
     def take(self, answer: Heard, took_ns: int) -> Next | None:
-        """Look at an answer; then as ``next``."""
+        """Process a response; then as ``next``."""
 
 
 class Lane(Generic[Request, Answer]):
@@ -71,7 +71,7 @@ class Lane(Generic[Request, Answer]):
         return True
 
     def readable(self) -> bool | None:
-        """Go on: True when the next request is out, False when there is none, None when still waiting."""
+        """Read. True: the next request was sent; False: there is none; None: still waiting."""
         answer = self._wire.receive()
         if answer is None:
             return None
@@ -87,7 +87,7 @@ class Lane(Generic[Request, Answer]):
 
 
 class AnyLane(Protocol):
-    """A lane, whatever its protocol."""
+    """A lane of any protocol."""
 
     def fileno(self) -> int: ...
 
@@ -99,7 +99,7 @@ class AnyLane(Protocol):
 
 
 class LaneEngine:
-    """Lanes and the selector between them."""
+    """The lanes and their selector."""
 
     def __init__(self, lanes: Iterable[AnyLane]) -> None:
         self._lanes = {lane.fileno(): lane for lane in lanes}
@@ -110,7 +110,7 @@ class LaneEngine:
             self._poll.register(number, select.EPOLLIN)
 
     def run(self, done: Callable[[], bool], until: float | None = None, *, paced: bool = False) -> None:
-        """Work until ``done`` or that time. Paced workers are asked again every millisecond."""
+        """Run until ``done`` or until that time. Paced workers are polled every millisecond."""
         lanes, poll = self._lanes, self._poll.poll
         wait = _TICK_SECONDS if paced else _POLL_SECONDS
         heard = perf_counter()

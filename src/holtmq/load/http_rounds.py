@@ -1,6 +1,6 @@
-"""One round: set a workload up, warm up, measure, drain, check, clean up.
+"""One round: set up a workload, warm up, measure, drain, check, clean up.
 
-Owns: what is measured and when. Must not touch: the broker's protocol, which its stage knows.
+Owns: what is measured and when. Must not touch: the broker's protocol; its stage has it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from holtmq.load.http_workloads import HttpMode, HttpWorkload
 from holtmq.load.link import LoadError
 from holtmq.load.measuring import Meter, Round, percentiles
 
-_WAKES: Final = 200.0  # a second: the next pop waits long before the next push
+_WAKES: Final = 200.0  # per second: the next pop is waiting well before the next push
 
 
 class Stage(Protocol):
-    """A workload's queue on one broker, freshly made."""
+    """A workload's queue on one broker, newly created."""
 
     flow: Flow
 
     def fill(self, messages: int) -> None:
-        """Push a backlog, spread over the partitions, by any means."""
+        """Push a backlog, spread over the partitions, without measuring it."""
 
     def pushers(self) -> Sequence[AnyLane]: ...
 
     def poppers(self) -> Sequence[AnyLane]: ...
 
     def close(self) -> None:
-        """Close every connection and remove the queue."""
+        """Close every connection and delete the queue."""
 
 
 class Contender(Protocol):
-    """A broker under load. ``pid`` is its process, when it is on this machine."""
+    """A broker under load. ``pid`` is its process, when it runs on this machine."""
 
     @property
     def label(self) -> str: ...
@@ -45,7 +45,7 @@ class Contender(Protocol):
     def pid(self) -> int | None: ...
 
     def runs(self, workload: HttpWorkload) -> bool:
-        """Whether the workload has a counterpart there."""
+        """Whether the broker has an equivalent of the workload."""
 
     def stage(self, workload: HttpWorkload) -> Stage: ...
 
@@ -92,7 +92,7 @@ def _measure(flow: Flow, engine: LaneEngine, seconds: float, warm_up: float, pid
             flow.push_pace = Pace(_WAKES)
             engine.run(_never, perf_counter() + warm_up, paced=True)
         case HttpMode.DRAIN:
-            pass  # from the first message to the last: what is warmed up here would be missing there
+            pass  # measured from the first message to the last: a warm-up would consume part of the backlog
     flow.forget_times()
     before = _Meter(flow, engine, pid)
     paced = flow.ack_pace is not None or flow.push_pace is not None
@@ -118,7 +118,7 @@ def _run(engine: LaneEngine, seconds: float) -> None:
 
 
 def _find_half_load(flow: Flow, engine: LaneEngine, seconds: float) -> None:
-    """See how many acks go at most, then allow half as many."""
+    """Measure the maximum ack rate, then allow half of it."""
     began, before = perf_counter(), len(flow.ack_ns)
     engine.run(lambda: flow.drained, began + seconds)
     acks = len(flow.ack_ns) - before

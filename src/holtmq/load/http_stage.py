@@ -1,6 +1,6 @@
-"""A workload's queue on a broker with the HTTP interface, and the connections that work on it.
+"""A workload's queue on a broker with the HTTP interface, and its connections.
 
-Owns: what is made there, and removing it again. Must not touch: the measuring.
+Owns: creating the queue and deleting it again. Must not touch: the measuring.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HttpLane = Lane[bytes, HttpAnswer]
 
 
 class HttpStage:
-    """See the module."""
+    """One round's queue, with its pushers and poppers."""
 
     def __init__(self, address: HttpAddress, workload: HttpWorkload) -> None:
         self.flow = Flow(workload)
@@ -32,7 +32,7 @@ class HttpStage:
         self._workload = workload
         self._control = HttpWire(address)
         try:
-            self._control.delete_queue(QUEUE)  # what an interrupted round left
+            self._control.delete_queue(QUEUE)  # left over from an interrupted round
             self._dialect = HttpDialect(address, workload)
         except BaseException:
             self._control.close()
@@ -67,7 +67,7 @@ class HttpStage:
         ]
 
     def close(self) -> None:
-        with suppress(LoadError):  # a broker that is gone; the next round on it clears first
+        with suppress(LoadError):  # the broker is gone; the next round deletes first
             self._control.delete_queue(QUEUE)
         self._control.close()
 
@@ -86,7 +86,7 @@ class HttpTarget:
 
     @classmethod
     def at(cls, url: str, pid: int | None = None, token: str = "") -> HttpTarget:
-        """Connect once, to learn the broker's name and that it is there."""
+        """Connect once, to check that the broker is up and to learn its name."""
         address = HttpAddress.parse(url, token)
         label = product(address)
         return cls(label, address, pid if pid is not None else listener_pid(address.socket_address))

@@ -1,4 +1,4 @@
-"""Raw HTTP/1.1 with keep-alive: requests as prebuilt bytes, answers with no more parsing than it takes.
+"""Raw HTTP/1.1 with keep-alive: requests as prebuilt bytes, responses with as little parsing as possible.
 
 Owns: the address, framing, and the calls that prepare a workload. Must not touch: what is measured.
 """
@@ -31,7 +31,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where a broker listens, and the token it wants."""
+    """Where a broker listens, and the token it requires."""
 
     host: str
     port: int
@@ -52,7 +52,7 @@ class HttpAddress:
         return Address(self.host, self.port)
 
     def head(self, method: str, path: str) -> bytes:
-        """A request's head without length and end."""
+        """A request's head without the length and the final blank line."""
         lines = f"{method} {path} HTTP/1.1\r\nhost: {self.host}:{self.port}\r\n"
         if self.token:
             lines += f"authorization: Bearer {self.token}\r\n"
@@ -62,7 +62,7 @@ class HttpAddress:
         return self.head("GET", path) + b"\r\n"
 
     def post_head(self, path: str) -> bytes:
-        """To be followed by the length of the body, ``END`` and the body."""
+        """A head to be followed by the length of the body, ``END`` and the body."""
         return self.head("POST", path) + b"content-type: application/json\r\ncontent-length: "
 
     def post(self, path: str, body: bytes) -> bytes:
@@ -73,7 +73,7 @@ END: Final = b"\r\n\r\n"
 
 
 class HttpWire:
-    """One connection. ``receive`` is called when there is something to read."""
+    """One connection. Call ``receive`` when the socket is readable."""
 
     __slots__ = ("_body_at", "_chunks", "_have", "_need", "_sock", "_status", "address")
 
@@ -86,7 +86,7 @@ class HttpWire:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._chunks: list[bytes] = []
         self._have = 0
-        self._need = 0  # bytes of the whole answer; 0 until its head is here
+        self._need = 0  # bytes of the complete response; 0 until its head has arrived
         self._body_at = 0
         self._status = 0
 
@@ -140,7 +140,7 @@ class HttpWire:
         return True
 
     def call(self, request: bytes) -> HttpAnswer:
-        """Ask and wait, for what is not measured."""
+        """Send and wait for the response, for requests that are not measured."""
         self.send(request)
         while (answer := self.receive()) is None:
             pass
@@ -157,7 +157,7 @@ class HttpWire:
 
 
 def read_head(head: bytes) -> tuple[int, int]:
-    """Status and length of the body. What is neither counted nor empty is refused."""
+    """Status and body length. Refuses a response with neither a content length nor an empty body."""
     try:
         status = int(head[9:12])
     except ValueError:
@@ -180,7 +180,7 @@ class _Health(msgspec.Struct):
 
 
 def product(address: HttpAddress) -> str:
-    """The broker's name for a report; connecting also shows that it is there."""
+    """The broker's name for a report; connecting also checks that it is up."""
     wire = HttpWire(address)
     try:
         answer = wire.call(address.get("/health"))

@@ -1,7 +1,7 @@
-"""Workers that push, pop and acknowledge, in whatever dialect the broker speaks.
+"""Workers that push, pop and acknowledge, in the broker's dialect.
 
 Owns: the order of requests, the counts, and the bounds on what is pushed but not settled.
-Must not touch: bytes on the wire (the dialect's), sockets.
+Must not touch: bytes on the wire (the dialect has them), sockets.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from holtmq.load.link import LoadError
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
-Held = TypeVar("Held")  # what a pop handed out, as the dialect keeps it until the ack
+Held = TypeVar("Held")  # what a pop returned, as the dialect keeps it until the ack
 Made = TypeVar("Made", covariant=True)
 Read = TypeVar("Read", contravariant=True)
 
 
 class Dialect(Protocol[Made, Read, Held]):
-    """How requests look and answers are read. Anything unexpected is a ``LoadError``."""
+    """Builds requests and parses responses. Anything unexpected raises ``LoadError``."""
 
     def push(self, lane: int) -> Made:
         """The next push of a lane; lanes never share a partition unless there are too few."""
@@ -30,7 +30,7 @@ class Dialect(Protocol[Made, Read, Held]):
     def pop(self, lane: int, group: int) -> Made | None: ...
 
     def popped(self, answer: Read, lane: int, group: int) -> Held | None:
-        """None: there was nothing."""
+        """The popped messages; None if there were none."""
 
     def size(self, held: Held) -> int: ...
 
@@ -40,7 +40,7 @@ class Dialect(Protocol[Made, Read, Held]):
 
 
 class Pace:
-    """So many a second, evenly."""
+    """A fixed rate, evenly spaced."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -51,18 +51,18 @@ class Pace:
         due = (perf_counter() - self._began) * self._rate
         if self._taken >= due:
             return False
-        # What could not be sent in time is not made up for: a burst would measure the burst.
+        # Sends that were missed are not made up for: a burst would measure the burst.
         self._taken = max(self._taken + 1, int(due - 0.05 * self._rate))
         return True
 
 
 class Flow:
-    """What has been pushed and settled in one round, and how much may still be pushed."""
+    """What has been pushed and settled in one round, and how much more may be pushed."""
 
     def __init__(self, workload: HttpWorkload) -> None:
         self.workload = workload
-        self.offered = 0  # asked to be stored
-        self.pushed = 0  # answered: stored
+        self.offered = 0  # sent to be stored
+        self.pushed = 0  # confirmed as stored
         self.settled = [0] * workload.lines
         self.bounded = False
         self.closed = False
@@ -70,7 +70,7 @@ class Flow:
         self.ack_pace: Pace | None = None
         self.push_ns: list[int] = []
         self.ack_ns: list[int] = []
-        self.wake_ns: list[int] = []  # from a push to the answer of the pop that waited for it
+        self.wake_ns: list[int] = []  # from a push to the response of the pop that waited for it
         self.offered_at = 0
 
     @property
@@ -89,11 +89,11 @@ class Flow:
         return self.push_pace is None or self.push_pace.take()
 
     def forget_times(self) -> None:
-        """What follows is measured."""
+        """Discard the times so far; the measured part starts here."""
         self.push_ns, self.ack_ns, self.wake_ns = [], [], []
 
     def check(self) -> None:
-        """Every message once in every group."""
+        """Check that every group settled every message once."""
         for group, settled in enumerate(self.settled):
             if settled != self.pushed:
                 raise LoadError(
@@ -102,7 +102,7 @@ class Flow:
 
 
 class Pusher(Generic[Request, Answer, Held]):
-    """Push after push."""
+    """Pushes continuously."""
 
     __slots__ = ("_batch", "_dialect", "_flow", "_lane")
 
@@ -129,7 +129,7 @@ class Pusher(Generic[Request, Answer, Held]):
 
 
 class Popper(Generic[Request, Answer, Held]):
-    """Pop, then ack what came, at once or in pieces."""
+    """Pops, then acks the messages, at once or in parts."""
 
     __slots__ = ("_acked", "_asked", "_dialect", "_flow", "_group", "_held", "_lane", "_step", "_wakes")
 
@@ -141,8 +141,8 @@ class Popper(Generic[Request, Answer, Held]):
         self._step = flow.workload.ack_batch
         self._wakes = flow.workload.mode is HttpMode.WAKE
         self._held: Held | None = None
-        self._acked = 0  # of what is held
-        self._asked = 0  # under way
+        self._acked = 0  # of the held messages
+        self._asked = 0  # in flight
 
     def next(self) -> Request | None:
         held, flow = self._held, self._flow

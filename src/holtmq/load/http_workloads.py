@@ -1,4 +1,4 @@
-"""The HTTP workloads by name: who pushes, pops and acknowledges how much of what.
+"""The HTTP workloads by name: how many pushers, poppers and groups, and what they send.
 
 Owns: their definition as values. Must not touch: how they are run or reported.
 """
@@ -15,29 +15,29 @@ PAYLOAD: Final = b'{"order":1234567,"note":"sixteen bytes ok","amount":12.5}'
 class HttpMode(Enum):
     """What a round of the workload consists of, and what its rate counts."""
 
-    PUSH = "push"  # push as fast as it goes; messages stored
-    DRAIN = "drain"  # pop and ack a backlog; messages settled
-    FLOW = "flow"  # push, pop and ack at once; messages settled, by all groups together
-    ACK = "ack"  # acks at half of what goes at most; their times are what is wanted
-    WAKE = "wake"  # a push for each waiting pop; the time from one to the other's answer
+    PUSH = "push"  # push as fast as possible; counts messages stored
+    DRAIN = "drain"  # pop and ack a backlog; counts messages settled
+    FLOW = "flow"  # push, pop and ack at once; counts messages settled, by all groups together
+    ACK = "ack"  # acks at half the maximum rate; measures their latency
+    WAKE = "wake"  # one push for each waiting pop; measures the time from the push to the pop's response
 
 
 @dataclass(frozen=True, slots=True)
 class HttpWorkload:
-    """One kind of work. Every push and ack is answered when it is on disk."""
+    """One kind of work. Every push and ack is answered after it is on disk."""
 
     name: str
     about: str
     mode: HttpMode = HttpMode.PUSH
     push_batch: int = 100
     pop_batch: int = 100
-    ack_batch: int = 0  # acks in one request; 0: all that was popped
+    ack_batch: int = 0  # acks per request; 0: all that was popped
     pushers: int = 32  # connections
-    poppers: int = 16  # connections, of each group
+    poppers: int = 16  # connections per group
     partitions: int = 64
-    pop_partitions: int = 1  # most partitions in one answer
-    groups: int = 0  # named groups; 0: the one that everybody without a name shares
-    own_ids: bool = True  # transaction ids by the client; else the server makes them up
+    pop_partitions: int = 1  # maximum partitions per pop
+    groups: int = 0  # named groups; 0: the default group
+    own_ids: bool = True  # transaction ids from the client; else the server creates them
     backlog: int = 20_000  # for FLOW: pushed and not yet settled by every group
     messages: int = 0  # for DRAIN: pushed before the clock starts
 

@@ -1,7 +1,7 @@
 """One raw AMQP connection with one channel: opened and set up by blocking calls, then handed over.
 
 Owns: the address, the handshake with PLAIN, and the calls that prepare a workload.
-Must not touch: the measured traffic. Publishers and consumers take the socket over, non-blocking.
+Must not touch: the measured traffic. Publishers and consumers take over the socket, non-blocking.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from holtmq.wire.tables import FieldValue, decode_table
 
 CHANNEL: Final = 1
 _CALL_SECONDS: Final = 30.0
-_FRAME_MAX: Final = 131_072  # what RabbitMQ offers; a body of 64 KiB then travels in one frame
+_FRAME_MAX: Final = 131_072  # what RabbitMQ offers; a body of 64 KiB then fits in one frame
 _DURABLE: Final = 1 << 1
 _NO_ACK: Final = 1 << 1
 
 
 class LoadError(Exception):
-    """The broker refused, closed or answered something else; or the round cannot be measured."""
+    """The broker refused, closed or sent an unexpected reply; or the round cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens and who we are there."""
+    """A broker's address and our credentials there."""
 
     host: str
     port: int
@@ -39,7 +39,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Read ``amqp://user:password@host:port/vhost``; what is missing is RabbitMQ's default."""
+        """Parse ``amqp://user:password@host:port/vhost``; missing parts get RabbitMQ's defaults."""
         parts = urlsplit(url)
         if parts.scheme != "amqp" or not parts.hostname:
             raise LoadError(f"{url!r} is not an address like amqp://user:password@host:port/vhost")
@@ -56,7 +56,7 @@ class Address:
 
 
 class Link:
-    """A connection whose one channel is open."""
+    """A connection with its one channel open."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -97,8 +97,6 @@ class Link:
         self.sock.sendall(frames.tune_ok(channel_max, self.frame_max))
         self._call(0, frames.CONNECTION_OPEN, frames.short(address.vhost), b"\0", b"\0")
         self._call(CHANNEL, frames.CHANNEL_OPEN, b"\0")
-
-    # -- preparing a workload ----------------------------------------------------------------------
 
     def declare_exchange(self, name: str, kind: str) -> None:
         self._call(
@@ -147,7 +145,7 @@ class Link:
         self._call(CHANNEL, frames.CONFIRM_SELECT, b"\0")
 
     def consume(self, queue: str, tag: str, *, no_ack: bool) -> bytes:
-        """Start a consumer; whatever already came after the answer is returned."""
+        """Start a consumer; return the bytes that arrived after the reply."""
         self._send(
             CHANNEL,
             frames.BASIC_CONSUME,
@@ -161,16 +159,12 @@ class Link:
         early, self._left = bytes(self._left), bytearray()
         return early
 
-    # -- ending ------------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Say goodbye and go. The answer is not waited for: deliveries may stand before it."""
-        with suppress(LoadError, OSError):  # a broker that is already gone needs no goodbye
+        """Send a close and disconnect. The reply is not awaited: deliveries may come before it."""
+        with suppress(LoadError, OSError):  # the broker is already gone
             self.sock.settimeout(1.0)
             self._send(0, frames.CONNECTION_CLOSE, frames.u16(200), frames.short("done"), b"\0\0\0\0")
         self.sock.close()
-
-    # -- frames ------------------------------------------------------------------------------------
 
     def _send(self, channel: int, key: int, *fields: bytes) -> None:
         try:
@@ -180,7 +174,7 @@ class Link:
 
     def _call(self, channel: int, key: int, *fields: bytes) -> bytes:
         self._send(channel, key, *fields)
-        return self._expect(key + 1)  # the answer's number follows the question's, in every method used here
+        return self._expect(key + 1)  # a reply's number is its request's plus one, for all methods used here
 
     def _expect(self, key: int) -> bytes:
         while True:

@@ -1,6 +1,6 @@
-"""What a round showed: counts and CPU times at two moments, and what lies between them.
+"""The measurements of a round: counts and CPU times at two moments, and their difference.
 
-Owns: the figures of one round. Must not touch: when it begins and ends, whose counts they are, the printing.
+Owns: the figures of one round. Must not touch: when it begins and ends, what is counted, the printing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holtmq.load.processes import Usage, usage
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of one round's sampled times, in microseconds."""
+    """Percentiles of one round's sampled times, in microseconds."""
 
     p50: float
     p99: float
@@ -24,13 +24,13 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round showed. Rates are messages a second."""
+    """The figures of one round. Rates are messages a second."""
 
     workload: str
     seconds: float
     messages: int
     rate: float
-    load_cpu_share: float  # of one core, spent by the generator itself
+    load_cpu_share: float  # share of one core used by the generator itself
     cpu_us_per_message: float | None = None
     broker_cpu_share: float | None = None
     resident_mb: float | None = None
@@ -38,12 +38,12 @@ class Round:
     confirm_us: Percentiles | None = None
     publish_rate: float | None = None  # where it differs from `rate`
     deliveries: int = 0
-    slow_reads: int = 0  # reads the generator had to take apart frame by frame
+    slow_reads: int = 0  # reads that the generator had to parse frame by frame
     request_rate: float | None = None  # where several messages share a request
 
 
 class Meter:
-    """Times at one moment, to be subtracted from those at a later one; subclasses add their counts."""
+    """Times at one moment, to be subtracted from later ones; subclasses add their counts."""
 
     def __init__(self, pid: int | None) -> None:
         self.at = perf_counter()
@@ -51,7 +51,7 @@ class Meter:
         self.broker: Usage | None = usage(pid) if pid is not None else None
 
     def round_since(self, before: Meter, workload: str, messages: int) -> Round:
-        """Rate and costs of the messages in between."""
+        """Rate and cost of the messages in between."""
         seconds = self.at - before.at
         if messages <= 0:
             raise LoadError(f"{workload}: not one message in {seconds:.1f} s")
@@ -65,7 +65,7 @@ class Meter:
 
 
 def percentiles(times_ns: list[int]) -> Percentiles | None:
-    """Nearest-rank percentiles; None when there is nothing to rank."""
+    """Nearest-rank percentiles; None for an empty list."""
     if not times_ns:
         return None
     ranked = sorted(times_ns)

@@ -1,7 +1,7 @@
 """What a broker on this machine costs: CPU time and memory of its processes, from ``/proc``.
 
-Owns: finding the processes behind a port. Where there is no ``/proc``, or the broker is elsewhere, the
-figures are left out. Must not touch: the broker itself.
+Owns: finding the processes behind a port. Without ``/proc``, or when the broker runs elsewhere, the figures
+are omitted. Must not touch: the broker itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Usage:
 
 
 def listener_pid(address: Address) -> int | None:
-    """The process that listens where ``address`` points; None when it is not on this machine."""
+    """The process that listens at ``address``; None when it is not on this machine."""
     if not _is_loopback(address.host):
         return None
     inodes = set(_listening_inodes(address.port))
@@ -40,18 +40,18 @@ def listener_pid(address: Address) -> int | None:
                 if os.readlink(descriptor) in inodes:
                     return int(entry.name)
         except OSError:
-            continue  # gone meanwhile, or another user's
+            continue  # the process has ended, or belongs to another user
     return None
 
 
 def usage(pid: int) -> Usage:
-    """What the process and its descendants have used."""
+    """CPU time and memory of the process and its descendants."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     pages: dict[int, int] = {}
     for entry in _processes():
         try:
-            # The name in brackets may hold blanks and brackets: count from its end.
+            # The name in parentheses may contain blanks and parentheses: count from its end.
             fields = (entry / "stat").read_text("ascii", "replace").rpartition(")")[2].split()
         except OSError:
             continue

@@ -23,7 +23,7 @@ _COLOURS = ("#1f6f8b", "#c06014", "#6b7f2a")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything one run of the tool found out."""
+    """The results of one run of the tool."""
 
     started: str
     machine: str
@@ -34,7 +34,7 @@ class Report:
     warm_up: float
     command: str
     outcomes: list[ComparedRun]
-    load_average: tuple[float, float, float]  # at the end: what else the machine did
+    load_average: tuple[float, float, float]  # at the end: shows other load on the machine
 
 
 def new_report(
@@ -46,7 +46,7 @@ def new_report(
     warm_up: float,
     command: str,
 ) -> Report:
-    """The outcomes together with when and where they came about."""
+    """The outcomes, with the time and the machine."""
     return Report(
         datetime.now(UTC).isoformat(timespec="seconds"),
         f"{platform.machine()}, {platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -66,7 +66,7 @@ def as_json(report: Report) -> bytes:
 
 
 def as_table(outcomes: Sequence[ComparedRun]) -> Table:
-    """One line for each broker on each workload."""
+    """One row for each broker on each workload."""
     table = Table(title_justify="left", header_style="bold", pad_edge=False)
     table.add_column("workload", no_wrap=True)
     table.add_column("broker", no_wrap=True)
@@ -107,7 +107,7 @@ def as_table(outcomes: Sequence[ComparedRun]) -> Table:
 
 
 def as_markdown(outcomes: Sequence[ComparedRun]) -> str:
-    """One line for each workload: ours, theirs, the ratios."""
+    """One row for each workload: ours, theirs, the ratios."""
     lines = [
         "| workload | ours msg/s | theirs msg/s | ratio | our CPU µs/msg | theirs | share "
         "| our p50/p99/p99.9 ms | theirs | load CPU |",
@@ -135,7 +135,7 @@ def as_markdown(outcomes: Sequence[ComparedRun]) -> str:
 
 
 def as_html(report: Report) -> str:
-    """A page that needs nothing else: a bar for each broker on each workload, and the table."""
+    """A self-contained page: a bar for each broker on each workload, and the table."""
     return "\n".join(
         (
             "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>holt bench</title><style>",
@@ -158,14 +158,14 @@ def as_html(report: Report) -> str:
 
 
 def rate_text(figures: Figures) -> str:
-    """The rate; for a backlog, publishing and draining."""
+    """The rate; for a backlog, the publish rate and the drain rate."""
     if figures.publish_rate is None:
         return f"{figures.rate:,.0f}"
     return f"{figures.publish_rate:,.0f} in, {figures.rate:,.0f} out"
 
 
 def _ratio(outcome: ComparedRun, row: int) -> float | None:
-    """Of two, the first broker's over the second's, in its line; of more, in the line of each other one."""
+    """First broker over second: with two, in the first one's row; with more, in the row of each other one."""
     if row == 0:
         return outcome.speed_ratio
     return outcome.figures[0].rate / outcome.figures[row].rate if len(outcome.figures) > 2 else None
@@ -229,7 +229,7 @@ def _html_table(report: Report) -> str:
 
 
 def _times(figures: Figures) -> Percentiles | None:
-    """The wait for a confirm where it was measured (a window of one), else publish to delivery."""
+    """The confirm latency where it was measured (a window of one), else publish to delivery."""
     return figures.confirm_us or figures.latency_us
 
 

@@ -1,6 +1,6 @@
-"""One round: set a workload up on a broker, warm up, measure, drain, check, clean up.
+"""One round: set up a workload on a broker, warm up, measure, drain, check, clean up.
 
-Owns: what is measured and when. Must not touch: which broker, how often, and how it is printed.
+Owns: what is measured and when. Must not touch: which broker, how often, and the printing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Meter(Meter):
 def run_round(
     address: Address, workload: Workload, seconds: float, warm_up: float, pid: int | None = None
 ) -> Round:
-    """Run the workload once. ``pid`` is the broker's; by default it is looked up when local."""
+    """Run the workload once. ``pid`` is the broker's; by default it is looked up if the broker is local."""
     pid = pid if pid is not None else listener_pid(address)
     stage = Stage.build(address, workload)
     try:
@@ -74,7 +74,7 @@ def _steady_round(
 
 
 def _open_round(engine: Engine, workload: Workload, seconds: float, warm_up: float, pid: int | None) -> Round:
-    """Publish for a while, then wait for the consumers: the rate is over both, and so is the CPU time."""
+    """Publish for a while, then wait for the consumers: rate and CPU time cover both."""
     _work(engine, workload, warm_up)
     engine.drain()
     engine.resume()

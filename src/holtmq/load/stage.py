@@ -1,6 +1,6 @@
 """A workload's exchange, queues, publishers and consumers on one broker.
 
-Owns: what is declared, and removing it again. Must not touch: the traffic and its measuring.
+Owns: declaring them and deleting them again. Must not touch: the traffic and its measuring.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stage:
         return stage
 
     def declare(self) -> None:
-        """Set up everything the workload needs, on a clean ground."""
+        """Delete leftovers and declare everything the workload needs."""
         workload = self.workload
         self.clear()
         self.exchange = _EXCHANGE if workload.exchange_kind else ""
@@ -57,7 +57,7 @@ class Stage:
         if workload.other_bindings:
             self.control.declare_queue(_BINDINGS_QUEUE, durable=False, arguments={})
             for number in range(workload.other_bindings):
-                # Half of them share the first word with what is published, so that they are looked at.
+                # Half of them share the first word with the published keys: the broker must examine these.
                 first = "load" if number % 2 else f"other-{number}"
                 self.control.bind(_BINDINGS_QUEUE, self.exchange, f"{first}.*.unused-{number}")
 
@@ -111,15 +111,15 @@ class Stage:
         return link
 
     def clear(self) -> None:
-        """Remove what this or an interrupted round left."""
+        """Delete what this or an interrupted round left."""
         for queue in (*(f"holt-load-{number}" for number in range(self.workload.queues)), _BINDINGS_QUEUE):
             self.control.delete_queue(queue)
         self.control.delete_exchange(_EXCHANGE)
 
     def close(self) -> None:
-        """Close every connection and remove what was declared."""
+        """Close every connection and delete what was declared."""
         for link in self._links:
             link.close()
-        with suppress(LoadError):  # a broker that is gone; the next round on it clears first
+        with suppress(LoadError):  # the broker is gone; the next round deletes first
             self.clear()
         self.control.close()

@@ -1,7 +1,7 @@
-"""Publishes that differ from each other, as one block of bytes.
+"""Publishes that all differ, as one block of bytes.
 
-Owns: what a varied message consists of (unique ids, a timestamp, two headers, a JSON body), and the check
-that a delivered one is what was published. Must not touch: sockets.
+Owns: the parts of a varied message (unique ids, a timestamp, two headers, a JSON body), and the check that
+a delivered one is what was published. Must not touch: sockets.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Variety:
         )
 
     def key(self, serial: int) -> str:
-        """The routing key of a message: its third word names the queue, the others vary."""
+        """The routing key of a message: its third word selects the queue, the others vary."""
         number = serial * 7919 % self.routing_keys
         return f"load.{number % 1000:03d}.q{number % self.queues:02d}.{number:06d}"
 
 
 def binding_key(queue: int) -> str:
-    """The pattern that leads a queue's share of the varied messages to it."""
+    """The binding pattern that routes a queue's share of the varied messages to it."""
     return f"load.*.q{queue:02d}.#"
 
 
@@ -78,12 +78,12 @@ def _properties(serial: int, persistent: bool) -> bytes:
 
 
 class VariedBlob:
-    """Messages that all differ, sent again when it is over: more of them than a broker caches."""
+    """Messages that all differ, sent repeatedly: more of them than a broker caches."""
 
     def __init__(self, variety: Variety, exchange: str, frame_max: int) -> None:
         sizes = random.Random(variety.distinct)
         parts: list[bytes] = []
-        self._contents: list[tuple[int, int]] = []  # where properties and body begin in a part
+        self._contents: list[tuple[int, int]] = []  # offsets of properties and body in a part
         self._ends: list[int] = []
         end = 0
         for serial in range(variety.distinct):
@@ -99,15 +99,15 @@ class VariedBlob:
         self.messages = len(parts)
 
     def whole(self, at: int) -> int:
-        """How many messages end at or before a byte."""
+        """How many messages end at or before a byte offset."""
         return bisect_right(self._ends, at)
 
     def end_of(self, messages: int) -> int:
-        """The byte after so many messages."""
+        """The byte offset after this many messages."""
         return self._ends[messages - 1] if messages else 0
 
     def stamp(self, first: int, now_ns: int) -> None:
-        """Varied messages bear no time of sending."""
+        """Do nothing: varied messages carry no send time."""
 
     def is_published(self, header_frame: bytes, body: bytes) -> bool:
         """Whether a delivered header frame and body are those of one of the messages."""
@@ -124,5 +124,5 @@ class VariedBlob:
 
 @lru_cache(maxsize=1)
 def varied_blob(variety: Variety, exchange: str, frame_max: int) -> VariedBlob:
-    """The blob of a workload; the rounds of one workload share it, since it takes seconds to make."""
+    """The blob of a workload; its rounds share it, since it takes seconds to build."""
     return VariedBlob(variety, exchange, frame_max)

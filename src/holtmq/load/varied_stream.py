@@ -1,7 +1,7 @@
-"""Counting deliveries that differ in length, without taking each apart.
+"""Counting deliveries of different lengths without parsing each one.
 
-Owns: the proof of the count. Each delivery is recognised by its method and consumer tag, which no body holds;
-a channel numbers its deliveries 1, 2, 3, so the last one of a read must bear the number that was counted.
+Owns: the proof of the count. A delivery is recognised by its method and consumer tag, which no body contains;
+a channel numbers its deliveries 1, 2, 3, so the last one of a read must have the counted number.
 Must not touch: sockets and clocks.
 """
 
@@ -34,11 +34,11 @@ class VariedStream:
         self.slow_reads = 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer space for the next bytes."""
         return self._view[self._filled :]
 
     def added(self, size: int) -> int:
-        """Take note of ``size`` bytes written into ``room()``; how many deliveries they completed."""
+        """Process ``size`` bytes written into ``room()``; return how many deliveries they completed."""
         self._filled = total = self._filled + size
         buffer, mark = self.buffer, self._mark
         seen = buffer.count(mark, 0, total)
@@ -61,7 +61,7 @@ class VariedStream:
         return seen
 
     def settle(self) -> None:
-        """Forget the whole messages of the last read."""
+        """Drop the complete messages of the last read."""
         done, filled = self._done, self._filled
         if done:
             if done < filled:
@@ -70,14 +70,14 @@ class VariedStream:
             self._done = 0
 
     def _frame_end(self, at: int) -> int:
-        """Where the frame at ``at`` ends; -1 when it is not whole."""
+        """Where the frame at ``at`` ends; -1 when it is incomplete."""
         if at + frames.FRAME_OVERHEAD > self._filled:
             return -1
         end = int(at + frames.FRAME_OVERHEAD + frames.FRAME_HEAD.unpack_from(self.buffer, at)[2])
         return end if end <= self._filled else -1
 
     def _content_end(self, start: int) -> int:
-        """Where the message whose deliver frame begins at ``start`` ends; -1 when it is not whole."""
+        """Where the message whose deliver frame begins at ``start`` ends; -1 when it is incomplete."""
         header_at = self._frame_end(start)
         if header_at < 0 or (at := self._frame_end(header_at)) < 0:
             return -1
@@ -95,7 +95,7 @@ class VariedStream:
         return at
 
     def _others(self, at: int) -> int:
-        """Pass over whole frames that are no delivery; where the first other frame begins."""
+        """Skip complete frames that are not deliveries; return the offset of the first other frame."""
         while (end := self._frame_end(at)) > 0:
             key = int.from_bytes(self.buffer[at + 7 : at + 11], "big")
             if self.buffer[at] == frames.METHOD_FRAME and key == frames.BASIC_DELIVER:

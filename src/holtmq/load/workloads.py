@@ -15,11 +15,11 @@ from holtmq.wire.tables import FieldValue
 class Mode(Enum):
     """What a round of the workload consists of."""
 
-    FLOW = "flow"  # publish and consume at once, as fast as it goes
-    PUBLISH = "publish"  # publish with confirms, nobody consumes
-    PACED = "paced"  # publish at a fixed rate, look at every message's latency
+    FLOW = "flow"  # publish and consume at once, as fast as possible
+    PUBLISH = "publish"  # publish with confirms, no consumer
+    PACED = "paced"  # publish at a fixed rate, measure every message's latency
     DEEP = "deep"  # publish a backlog, then drain it
-    OPEN = "open"  # publish without regard to the consumers, then wait for them; all of it is measured
+    OPEN = "open"  # publish regardless of the consumers, then wait for them; both are measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Workload:
     consumers_per_queue: int = 1
     prefetch: int = 0  # 0: consume without acks
     ack_every: int = 1  # 1: an ack for each message; n: one with `multiple` for every n
-    window: int = 0  # publishes that may wait for their confirm; 0: no confirms
+    window: int = 0  # publishes that may await their confirm; 0: no confirms
     backlog: int = 10_000
     durable: bool = False  # durable queue, persistent messages
     priorities: int = 0
@@ -45,10 +45,10 @@ class Workload:
     rate: int = 0  # messages a second, for PACED
     messages: int = 0  # for DEEP
     distinct: int = (
-        0  # messages that differ in ids, time and headers, before they come again; 0: all are equal
+        0  # how many messages differ in ids, time and headers before they repeat; 0: all are equal
     )
     varied_sizes: bool = False  # bodies of 20 to ``body_bytes`` bytes
-    churn: int = 0  # queues declared, bound and deleted a second, beside the traffic
+    churn: int = 0  # queues declared, bound and deleted a second, during the traffic
     queue_arguments: dict[str, FieldValue] = field(default_factory=dict)
     small: bool = True  # counts as a small-message workload in the summary
 

@@ -1,7 +1,7 @@
 """HoltMQ as a Spark source and sink: ``spark.read / readStream / write / writeStream .format("holtmq")``.
 
 Owns: the names a program needs: ``register``, ``session``, ``report_to``. Nothing here imports the broker:
-executors have the wheel, pyspark and pyarrow, and no more.
+executors have only the wheel, pyspark and pyarrow.
 """
 
 from typing import TYPE_CHECKING
@@ -16,12 +16,12 @@ _REPORTS = "spark.holtmq.reportsTo"
 def register(
     spark: "SparkSession", url: str = "", database: str = "holt", pattern: str = "", **options: str
 ) -> "SparkSession":
-    """Make ``format("holtmq")`` known to a session, and return the session.
+    """Register ``format("holtmq")`` with a session, and return the session.
 
     ``format("pyspark_holtmq")`` works without this call: Spark finds that module by its name. With a ``url``
     every queue of that broker (or those whose name matches ``pattern``), its dead letters and its deliveries
     become tables: ``SELECT * FROM holt.orders``, ``holt.orders_dlq``, ``holt.orders_deliveries``. Call it
-    again to see queues that came later. ``options`` are the source's.
+    again to see queues created later. ``options`` are those of the source.
     """
     from holtmq.spark.source import HoltDataSource
 
@@ -34,7 +34,7 @@ def register(
 
 
 def session(name: str = "holtmq", master: str = "local[*]", **settings: str) -> "SparkSession":
-    """A Spark session that is ready to read and write HoltMQ; see ``holtmq.spark.spark_session``."""
+    """A Spark session set up to read and write HoltMQ; see ``holtmq.spark.spark_session``."""
     from holtmq.spark.spark_session import open_session
 
     return open_session(name, master, settings)

@@ -1,9 +1,9 @@
 """The broker over HTTP, as the connector uses it: offsets, counts, rows as Arrow batches, staging.
 
-Owns: one keep-alive connection, retries while the broker is away, going on after a cut stream. Must not
+Owns: one keep-alive connection, retries while the broker is unreachable, resuming a broken stream. Must not
 touch: planning, Spark. Standard library and pyarrow only. Not picklable on purpose: each process has its own.
 
-Every call may be repeated safely: reads change nothing, a staged part replaces itself, a commit happens once.
+Every call may be repeated: reads change nothing, a part staged again replaces itself, a commit happens once.
 """
 
 import http.client
@@ -32,14 +32,14 @@ _ARROW: Final = "application/vnd.apache.arrow.stream"
 _AWAY: Final = (OSError, http.client.HTTPException, pa.ArrowInvalid, EOFError)
 _PAUSE: Final = 0.1
 _PAUSE_MAX: Final = 2.0
-_SILENCE: Final = 5.0  # seconds the broker may be away before the log says so
+_SILENCE: Final = 5.0  # seconds the broker may be unreachable before this is logged
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What to fetch: a range of a relation, of these columns, filtered."""
+    """What to fetch: a range of a relation, its columns and a filter."""
 
     queue: str
     number: int
@@ -53,14 +53,14 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A batch of rows, and the messages of the range so far that retention took."""
+    """A batch of rows, and how many messages of the range so far were deleted by retention."""
 
     rows: pa.RecordBatch
     gone: int
 
 
 class BrokerClient:
-    """See the module."""
+    """The broker's HTTP calls over one connection, retried until ``retry_seconds`` have passed."""
 
     def __init__(self, connection: Connection) -> None:
         self._options = connection
@@ -85,17 +85,15 @@ class BrokerClient:
             self._open.close()
             self._open = None
 
-    # -- what there is ---------------------------------------------------------------------------
-
     def heads(self, selection: Selection) -> list[Head]:
-        """The chosen queues, by name. A queue named and not there is refused, a pattern may match none."""
+        """The selected queues, by name. A named queue must exist; a pattern may match none."""
         query = {
             "names": ",".join(selection.queues),
             "namespace": selection.namespace,
             "task": selection.task,
         }
         answer = self._json("GET", "/api/v1/ranges", query)
-        # Here, where it costs nobody else: the broker takes simple expressions only.
+        # Matched here, where a slow pattern delays no other client; the broker accepts simple ones only.
         wanted = re.compile(selection.pattern or ".*", re.DOTALL).fullmatch
         found = [
             Head(row["name"], row["id"], row["firstOffset"], row["nextOffset"], row["messages"])
@@ -110,30 +108,28 @@ class BrokerClient:
         return dict(answer["offsets"])
 
     def counts(self, queue: str, bounds: Sequence[int]) -> tuple[list[int], int]:
-        """Messages stored between each two bounds, and the queue's oldest offset."""
+        """Messages stored between each pair of bounds, and the queue's oldest offset."""
         path = f"/api/v1/ranges/{quote(queue, safe='')}/counts"
         answer = self._json("POST", path, body={"bounds": list(bounds)})
         return list(answer["counts"]), int(answer["firstOffset"])
 
     def fit(self, queue: str, first: int, stop: int, max_bytes: int) -> tuple[int, int]:
-        """How far from ``first`` one gets within ``max_bytes``: (stop, bytes)."""
+        """How far from ``first`` a read of ``max_bytes`` reaches: (stop, bytes)."""
         path = f"/api/v1/ranges/{quote(queue, safe='')}/fit"
         answer = self._json("GET", path, {"from": str(first), "to": str(stop), "maxBytes": str(max_bytes)})
         return int(answer["to"]), int(answer["bytes"])
 
     def mirror(self, queue: str, group: str, offset: int) -> None:
-        """Show the query's progress as a consumer group's."""
+        """Show the query's progress as that of a consumer group."""
         path = f"/api/v1/ranges/{quote(queue, safe='')}/groups/{quote(group, safe='')}"
         self._json("PUT", path, body={"offset": offset})
 
     def health(self) -> object:
-        """The broker's own word on its state."""
+        """The broker's health report."""
         return self._json("GET", "/health", {})
 
-    # -- rows ------------------------------------------------------------------------------------
-
     def fetch(self, wanted: Fetch) -> Iterator[Fetched]:
-        """The rows, batch by batch. A broker that goes away meanwhile is waited for and read on from."""
+        """The rows, batch by batch. If the connection breaks, wait for the broker and resume."""
         at, gone_before, gone = wanted.first, 0, 0
         deadline = self._deadline()
         pause = _PAUSE
@@ -173,8 +169,6 @@ class BrokerClient:
                 yield rows, int(facts[b"next"]), int(facts[b"gone"])
         response.read()
 
-    # -- staging ---------------------------------------------------------------------------------
-
     def stage(
         self,
         writer: str,
@@ -185,7 +179,7 @@ class BrokerClient:
         rows: bytes,
         defaults: Mapping[str, str],
     ) -> int:
-        """Keep a part of a task's rows (an IPC stream); how many the attempt has staged now."""
+        """Stage a part of a task's rows (an IPC stream); return how many the attempt has staged so far."""
         path = f"/api/v1/staging/{quote(writer, safe='')}/{batch}/{task}/{attempt}"
         answer = self._retried(lambda: self._call("PUT", path, {"part": str(part), **defaults}, rows, _ARROW))
         return int(answer["rows"])
@@ -196,19 +190,17 @@ class BrokerClient:
         return dict(self._json("POST", path, body={"tasks": list(tasks)}))
 
     def abort(self, writer: str, batch: int) -> None:
-        """Forget what was staged."""
+        """Discard what was staged."""
         self._json("DELETE", f"/api/v1/staging/{quote(writer, safe='')}/{batch}", {})
 
     def end(self, writer: str) -> None:
-        """Forget what was staged, and what tasks of this writer that still run will stage."""
+        """Discard what was staged, and what running tasks of this writer will still stage."""
         self._json("DELETE", f"/api/v1/staging/{quote(writer, safe='')}", {})
 
-    # -- work queues and exchanges ---------------------------------------------------------------
-
     def pop(self, queue: str, most: int, lease_seconds: float) -> bytes:
-        """Lease what waits in a work queue; the answer as it came, blank when nothing waits."""
+        """Lease messages of a work queue; return the raw response, empty when there are none."""
         query = {"batch": str(most), "leaseSeconds": f"{max(1, round(lease_seconds))}"}
-        # Messages of an answer that got lost come back when their lease ends.
+        # Messages of a lost response are redelivered when their lease expires.
         path = f"/api/v1/pop/queue/{quote(queue, safe='')}"
         return self._retried(lambda: self._send("GET", path, query).read())
 
@@ -217,7 +209,7 @@ class BrokerClient:
         self._json("POST", f"/api/v1/lease/{quote(lease, safe='')}/extend", body={"seconds": round(seconds)})
 
     def settle(self, acks: Sequence[Mapping[str, str]]) -> list[dict[str, object]]:
-        """End leases; an answer for each."""
+        """Acknowledge messages; return one result for each."""
         return list(self._json("POST", "/api/v1/ack/batch", body={"acknowledgments": list(acks)}))
 
     def publish(self, exchange: str, rows: bytes, key: str, ids: str) -> dict[str, object]:
@@ -226,15 +218,11 @@ class BrokerClient:
         query = {"routingKey": key, "ids": ids}
         return dict(self._retried(lambda: self._call("POST", path, query, rows, _ARROW)))
 
-    # -- any other endpoint ----------------------------------------------------------------------
-
     def call(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None
     ) -> object:
-        """For jobs: one JSON exchange with the broker, repeated while it is away."""
+        """For jobs: one JSON request to the broker, repeated while it is unreachable."""
         return self._json(method, path, query or {}, body)
-
-    # -- one exchange ----------------------------------------------------------------------------
 
     def _json(  # type: ignore[no-untyped-def]  # JSON: the callers above say what they expect
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None
@@ -293,7 +281,7 @@ class BrokerClient:
         return time.monotonic() + self._options.retry_seconds
 
     def _wait(self, deadline: float, pause: float, error: Exception) -> float:
-        if isinstance(error, ssl.SSLCertVerificationError):  # asking again changes nothing
+        if isinstance(error, ssl.SSLCertVerificationError):  # a retry would not help
             raise BrokerUnreachable(
                 f"the certificate of {self._options.url} is not trusted: {error.verify_message}; "
                 "option tlsCa names the file of the authority that signed it"

@@ -1,7 +1,7 @@
-"""Spark's DDL as text: splitting a list of columns, quoting a name.
+"""Spark's DDL as text: splitting a column list, quoting a name.
 
-Owns: that text. Must not touch: what the types mean. DDL stays text because pyspark parses it only where a
-session lives, and readers run where there is none.
+Owns: that text. Must not touch: what the types mean. It stays text because pyspark parses DDL only in a
+process with a session, and readers run without one.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from holtmq.spark.errors import InvalidOption
 
 
 def split_ddl(ddl: str) -> dict[str, str]:
-    """Top-level fields of a DDL string, name to type, in order. Types are Spark's business."""
+    """Top-level fields of a DDL string, name to type, in order. Types are not checked; Spark does that."""
     fields: dict[str, str] = {}
     for part in _top_level(ddl):
         name, kind = _field(part)

@@ -1,9 +1,9 @@
 """A project for Spark's Declarative Pipelines: queue, table, view, queue.
 
-Owns: the files of a new project. Must not touch: Spark; the project is run by ``spark-pipelines``.
+Owns: the files of a new project. Must not touch: Spark; ``spark-pipelines`` runs the project.
 
-The source is named ``pyspark_holtmq`` there: Spark finds that module by itself, and a pipeline's code may not
-register one.
+The source is named ``pyspark_holtmq`` there: Spark finds that module by its name, and a pipeline's code may
+not register a source.
 """
 
 import re
@@ -127,7 +127,7 @@ A token goes into a file that `HOLT_TOKEN_FILE` names.
 
 
 def create_project(folder: Path, url: str, queue: str, target: str) -> list[Path]:
-    """Write a project into a folder that is not there yet; its files."""
+    """Write a project into a folder that does not exist yet; return its files."""
     if folder.exists():
         raise InvalidOption(f"{folder} is there already; choose another name")
     table = _identifier(queue)
@@ -161,6 +161,6 @@ def create_project(folder: Path, url: str, queue: str, target: str) -> list[Path
 
 
 def _identifier(name: str) -> str:
-    """A queue's name as a name in Python and SQL."""
+    """A queue's name as an identifier in Python and SQL."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     return plain if re.match(r"[A-Za-z_]", plain) else f"q_{plain}"

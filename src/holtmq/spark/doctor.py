@@ -1,6 +1,6 @@
-"""``holt pipeline doctor``: what a Spark job needs, looked at one by one, in plain words.
+"""``holt pipeline doctor``: checks one by one what a Spark job needs.
 
-Owns: the checks and what to do about each. Must not touch: anything; it only looks.
+Owns: the checks and the advice for each. Must not touch: anything; it only reads.
 """
 
 import importlib.metadata
@@ -64,7 +64,7 @@ def _java() -> Finding:
 
 
 def _package(name: str, wanted: str, extra: str = "spark") -> Finding:
-    """By the package's record and whether it can be found: importing pyspark takes seconds."""
+    """Check the package's metadata and that it can be found: importing pyspark takes seconds."""
     try:
         version = importlib.metadata.version(name)
         if importlib.util.find_spec(name) is None:
@@ -78,7 +78,7 @@ def _package(name: str, wanted: str, extra: str = "spark") -> Finding:
 
 
 def _optional(name: str, wanted: str, extra: str) -> Finding:
-    """A package that only some lakes need: its absence is no fault."""
+    """A package that only some lakes need: it may be missing."""
     found = _package(name, wanted, extra)
     try:
         importlib.metadata.version(name)
@@ -88,7 +88,7 @@ def _optional(name: str, wanted: str, extra: str) -> Finding:
 
 
 def _numbers(version: str) -> list[int]:
-    """Major and minor number, as far as they are there."""
+    """Major and minor number, as far as present."""
     return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
 
@@ -97,7 +97,7 @@ def _broker(url: str, token: str, tls_ca: str) -> Iterator[Finding]:
         from holtmq.spark.client import BrokerClient
         from holtmq.spark.options import Connection
     except ImportError:
-        return  # said above already
+        return  # reported above already
     with BrokerClient(Connection(url, token, timeout=3, retry_seconds=1, tls_ca=tls_ca)) as broker:
         try:
             broker.call("GET", "/api/v1/ranges", {"pattern": "-"})

@@ -1,6 +1,6 @@
-"""What can go wrong on the Spark side, each with a text that says what to do about it.
+"""The errors of the Spark side, each with a text that says what to do about it.
 
-Owns: the error types. All of them pickle, because Spark carries them from executors to the driver.
+Owns: the error types. All of them can be pickled, because Spark sends them from executors to the driver.
 Must not touch: anything else.
 """
 
@@ -16,15 +16,15 @@ class HoltSparkError(Exception):
 
 
 class InvalidOption(HoltSparkError, ValueError):
-    """An option that cannot be meant like that; the text names it."""
+    """An invalid option; the text names it."""
 
 
 class BrokerUnreachable(HoltSparkError):
-    """The broker did not answer in time, however often it was asked."""
+    """The broker did not answer in time, after all retries."""
 
 
 class BrokerRefused(HoltSparkError):
-    """The broker answered, and said no."""
+    """The broker refused the request."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(status, text)
@@ -36,15 +36,15 @@ class BrokerRefused(HoltSparkError):
 
 
 class DataLoss(HoltSparkError):
-    """Messages the query had not read are gone."""
+    """Messages the query had not read are lost."""
 
 
 class UnfitSchema(HoltSparkError, ValueError):
-    """Columns that do not fit the relation, on the way in or out."""
+    """Columns that do not fit the relation, in a read or a write."""
 
 
 def our_words(text: str) -> str:
-    """Spark's text of a failure with our own sentence, where there is one, first and its wrapping after."""
+    """Reorder Spark's text of a failure: our own message first, if it contains one, then Spark's wrapping."""
     text = text.strip()
     found = _OURS.findall(text)
     if not found:

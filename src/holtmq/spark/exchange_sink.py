@@ -1,10 +1,10 @@
-"""The sink through an exchange: rows become AMQP messages, at least once.
+"""The sink for an exchange: rows become AMQP messages, at least once.
 
-Owns: the writers and the columns they take. Must not touch: staging, which is for partitioned queues.
+Owns: the writers and the columns they accept. Must not touch: staging, which is for partitioned queues.
 
-Tasks publish as they go, and a request is answered when its messages are durable. A task that is tried again
-publishes again. Messages carry a ``message_id``: the row's ``transaction_id``, or one that is the same when a
-batch is repeated with the same rows in the same order, so that consumers can tell.
+Tasks publish as they run, and a request is answered when its messages are durable. A retried task publishes
+again. Messages carry a ``message_id``: the row's ``transaction_id``, or one that is the same when a batch
+is repeated with the same rows in the same order, so that consumers can detect duplicates.
 """
 
 import uuid
@@ -31,7 +31,7 @@ _NAMES: Final = {
 
 
 def check_exchange_columns(schema: StructType, options: SinkOptions) -> None:
-    """Refuse a frame that cannot be published, with the reason."""
+    """Refuse a frame that cannot be published, and say why."""
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "payload" not in given:
         raise UnfitSchema(
@@ -62,7 +62,7 @@ def _publish(options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: str) 
 
 
 class ExchangeStreamWriter(DataSourceStreamArrowWriter):
-    """Every batch at least once."""
+    """Publishes every batch at least once."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_exchange_columns(schema, options)
@@ -78,7 +78,7 @@ class ExchangeStreamWriter(DataSourceStreamArrowWriter):
 
 
 class ExchangeBatchWriter(DataSourceArrowWriter):
-    """Every row at least once; what was published before a failure stays published."""
+    """Publishes every row at least once; what was published before a failure stays published."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:

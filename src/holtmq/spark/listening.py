@@ -1,7 +1,7 @@
-"""A listener that tells the broker how every streaming query of a session fares.
+"""A listener that reports the progress of every streaming query of a session to the broker.
 
-Owns: the translation of Spark's progress into a report, and the consumer groups that follow it. Must not
-touch: the queries. A broker that is away does not disturb a query: the report is lost, the next one comes.
+Owns: the conversion of Spark's progress into a report, and the consumer groups that mirror it. Must not
+touch: the queries. An unreachable broker does not disturb a query: that report is lost, the next one follows.
 """
 
 import json
@@ -48,7 +48,7 @@ class ProgressListener(StreamingQueryListener):
         self._send(str(progress.id), report_of(progress), cursors_of(progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing new to tell."""
+        """Nothing new to report."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         error = event.exception or ""
@@ -67,7 +67,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def report_of(progress: "StreamingQueryProgress") -> dict[str, object]:
-    """One batch as the broker is told of it."""
+    """The report about one batch."""
     states = progress.stateOperators
     lags = [
         lag for source in progress.sources if (lag := _lag(source.endOffset, source.latestOffset)) is not None
@@ -90,7 +90,7 @@ def report_of(progress: "StreamingQueryProgress") -> dict[str, object]:
 
 
 def cursors_of(progress: "StreamingQueryProgress") -> dict[tuple[str, str], int]:
-    """Where each mirrored group stands after this batch: (queue, group) to the next offset."""
+    """The position of each mirrored group after this batch: (queue, group) to the next offset."""
     cursors: dict[tuple[str, str], int] = {}
     for source in progress.sources:
         latest, ends = _offsets(source.latestOffset), _offsets(source.endOffset)
@@ -113,7 +113,7 @@ def _lag(end: object, latest: object) -> int | None:
 
 
 def _offsets(text: object) -> dict[str, int]:
-    """Offsets of our source, by queue; nothing for any other source."""
+    """Offsets of our source, by queue; empty for any other source."""
     try:
         table = json.loads(text) if isinstance(text, str) else text
     except ValueError:
@@ -129,7 +129,7 @@ def _number(value: float | None) -> float:
 
 
 def _sentence(error: str) -> str:
-    """The line a person needs, out of Spark's pages."""
+    """The one relevant line of Spark's error text."""
     ours = [line for line in error.splitlines() if "holtmq.spark.errors." in line]
     text = ours[-1].partition("holtmq.spark.errors.")[2] if ours else error.strip()
     return text[:2000]

@@ -1,14 +1,14 @@
-"""Where a query stands in each queue: what Spark writes into the checkpoint, and back.
+"""A query's position in each queue: the JSON that Spark stores in the checkpoint.
 
-Owns: the JSON of offsets, and the resolving of earliest, latest, times and numbers against what the broker
-has. Must not touch: the broker itself, Spark.
+Owns: the JSON of offsets, and resolving earliest, latest, times and numbers against what the broker has.
+Must not touch: the broker itself, Spark.
 
-A queue is named ``orders#7``: 7 is the broker's number for it, so a queue that was deleted and made again is
-not mistaken for the old one. The value is the next offset to read. A bare number says that nothing is
-missing: every offset of the batch had a row, all that follows is expected to be there. Retention goes by
-partition and leaves holes; then the value is ``[next, rows, seen, waiting, first]``: the batch's rows, how
-many were waiting up to ``seen`` when it was planned, and where the batch began. Fewer later on means that
-retention overtook the query.
+A queue is named ``orders#7``: 7 is the broker's number for it, so a deleted and recreated queue is not
+mistaken for the old one. The value is the next offset to read. A bare number says that there are no holes:
+every offset of the batch had a row, and every later one is expected. Retention works by partition and leaves
+holes; then the value is ``[next, rows, seen, waiting, first]``: the batch's rows, how many messages were
+waiting up to ``seen`` when it was planned, and where the batch began. Fewer later means that retention
+overtook the query.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from holtmq.spark.errors import DataLoss, InvalidOption
 from holtmq.spark.options import EARLIEST, LATEST, Bound
 
-GROUP: Final = "#group:"  # in what is reported, not in checkpoints: the group that mirrors the query
+GROUP: Final = "#group:"  # in reports, not in checkpoints: the group that mirrors the query
 OffsetJson: TypeAlias = "dict[str, int | list[int]]"
 
 
@@ -39,7 +39,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in one queue; see the module. ``first`` is None where only the offset before would know it."""
+    """A position in one queue; see above. ``first`` is None where it must come from the previous offset."""
 
     next: int
     rows: int
@@ -48,7 +48,7 @@ class Mark:
     first: int | None = None
 
     def expected(self, head: int) -> int:
-        """How many messages must be stored between here and the queue's present end."""
+        """How many messages must be stored between here and the queue's current end."""
         return self.waiting + max(0, head - self.seen)
 
 
@@ -58,7 +58,7 @@ def queue_of(key: str) -> str:
 
 
 def encode_marks(start: Mapping[str, object], marks: Mapping[str, Mark]) -> OffsetJson:
-    """Marks as the checkpoint's JSON after ``start``; a bare number where it says everything."""
+    """Encode marks as the checkpoint's JSON after ``start``; a bare number where that is enough."""
     encoded: OffsetJson = {}
     for key, mark in marks.items():
         first = mark.next if mark.first is None else mark.first
@@ -71,7 +71,7 @@ def encode_marks(start: Mapping[str, object], marks: Mapping[str, Mark]) -> Offs
 
 
 def decode_marks(encoded: Mapping[str, object], start: Mapping[str, Mark] | None = None) -> dict[str, Mark]:
-    """What ``encode_marks`` wrote; ``start``, the offset before it, is needed to know where a batch began."""
+    """Decode ``encode_marks``; ``start``, the previous offset, is needed to know where a batch began."""
     marks: dict[str, Mark] = {}
     for key, value in encoded.items():
         match value:
@@ -86,7 +86,7 @@ def decode_marks(encoded: Mapping[str, object], start: Mapping[str, Mark] | None
 
 
 def resolve(bound: Bound, heads: Iterable[Head], times: Mapping[str, int], option: str) -> dict[str, int]:
-    """The offset each queue starts or ends at. ``times`` answers a timestamp, by queue name."""
+    """The offset where each queue starts or ends. ``times`` has the offset of a timestamp, by queue name."""
     named = dict(bound.offsets) or dict(bound.timestamps_us)
     found: dict[str, int] = {}
     names = set()
@@ -118,7 +118,7 @@ def resolve(bound: Bound, heads: Iterable[Head], times: Mapping[str, int], optio
 def check_inside(
     offsets: Mapping[str, int], heads: Iterable[Head], option: str, fail: bool
 ) -> dict[str, int]:
-    """User-given offsets brought inside what exists; refused instead, when data loss is an error."""
+    """Clamp the user's offsets to what exists; raise instead when data loss is an error."""
     inside = dict(offsets)
     for head in heads:
         wanted = offsets[head.key]
@@ -137,7 +137,7 @@ def check_inside(
 
 
 def describe_gap(queue: str, first: int, stop: int, expected: int, found: int, first_live: int) -> str:
-    """The text of a data loss, with the gap in it."""
+    """The error text of a data loss, with the gap."""
     lost = expected - found
     where = f"offsets {first} to {stop - 1}"
     if first < first_live:

@@ -1,4 +1,4 @@
-"""Every option of the source and the sink: read once, checked with a clear error, frozen.
+"""Every option of the source and the sink: parsed once, checked with a clear error, frozen.
 
 Owns: names, defaults, ranges and which options exclude each other. Must not touch: the broker, Spark. The
 results are pickled to executors.
@@ -45,20 +45,20 @@ class Connection:
     url: str = DEFAULT_URL
     token: str = ""
     timeout: float = 60.0  # seconds without a byte
-    retry_seconds: float = DEFAULT_RETRY_SECONDS  # how long a broker may be away before the query fails
+    retry_seconds: float = DEFAULT_RETRY_SECONDS  # then an unreachable broker fails the query
     tls_ca: str = ""
     tls_cert: str = ""
     tls_key: str = ""
     tls_verify: bool = True
-    token_file: str = ""  # where the token is, on every machine that needs it
-    user: str = ""  # of the broker, in place of a token
+    token_file: str = ""  # path of the token file, on every machine that needs it
+    user: str = ""  # a broker user, instead of a token
     password: str = ""
     password_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which queues: by name, by pattern, or by what they were configured as."""
+    """Which queues: by name, by pattern, or by their configuration."""
 
     queues: tuple[str, ...] = ()
     pattern: str = ""
@@ -74,7 +74,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading starts or ends: a time for all or one for each queue, an offset for each, one word."""
+    """Where reading starts or ends: one time for all, a time or an offset for each queue, or one word."""
 
     word: int | None = None  # EARLIEST or LATEST
     offsets: tuple[tuple[str, int], ...] = ()
@@ -90,7 +90,7 @@ class PayloadFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PayloadOptions:
-    """What payloads are: JSON with the fields of ``ddl``, or Avro or Protobuf as a file describes them."""
+    """The payload format: JSON with the fields of ``ddl``, or Avro or Protobuf described by a file."""
 
     format: PayloadFormat = PayloadFormat.JSON
     ddl: str = ""
@@ -100,7 +100,7 @@ class PayloadOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """A read, as the user asked for it."""
+    """The parsed options of a read."""
 
     connection: Connection
     selection: Selection
@@ -126,22 +126,22 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """A write, as the user asked for it."""
+    """The parsed options of a write."""
 
     connection: Connection
     queue: str = ""
     partition: str = ""
-    part_bytes: int = 1 << 20  # how much one request stages: the broker does nothing else meanwhile
-    write_id: str = ""  # a batch write of this name happens once, however often it is run
-    write_batch: int = 0  # the number of the write under its name: they must rise
-    exchange: str | None = None  # publish through it instead of into a queue
+    part_bytes: int = 1 << 20  # size of one staging request: the broker does nothing else meanwhile
+    write_id: str = ""  # a batch write with this name happens once, however often it is run
+    write_batch: int = 0  # the number of the write under its name; must increase
+    exchange: str | None = None  # publish to it instead of a queue
     routing_key: str = ""
-    mandatory: bool = True  # a message that no queue gets is an error
+    mandatory: bool = True  # a message that is routed to no queue is an error
 
 
 @dataclass(frozen=True, slots=True)
 class WorkOptions:
-    """A stream over a work queue, as the user asked for it."""
+    """The parsed options of a stream over a work queue."""
 
     connection: Connection
     queue: str
@@ -224,7 +224,7 @@ WORK_OPTIONS: Final = (
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
-    """Parse and check the options of a read; None while it is not known which kind it will be."""
+    """Parse and check the options of a read; ``streaming`` is None while its kind is not known."""
     options = _Options(given, SOURCE_OPTIONS, _KAFKA_NAMES)
     selection, relation = _selection(options)
     if streaming:
@@ -387,7 +387,7 @@ def _connection(options: "_Options") -> Connection:
 
 
 def _bound(options: "_Options", side: str, default: int) -> Bound:
-    """As in Kafka's source: a time for all wins over a time for each queue, and that over offsets."""
+    """As in Kafka's source: one time for all takes precedence over times by queue, and those over offsets."""
     if options.text(f"{side}Timestamp"):
         return Bound(timestamp_us=options.parse(f"{side}Timestamp", parse_timestamp_us))
     name = f"{side}OffsetsByTimestamp"
@@ -425,7 +425,7 @@ def _word(text: str) -> int | None:
 
 
 def parse_timestamp_us(text: str) -> int:
-    """Microseconds of an ISO-8601 time (UTC unless it says otherwise) or of Kafka's epoch milliseconds."""
+    """Microseconds from an ISO-8601 time (UTC unless it has a zone) or from Kafka's epoch milliseconds."""
     if re.fullmatch(r"\d{1,16}", text):
         return int(text) * 1000
     try:
@@ -438,7 +438,7 @@ def parse_timestamp_us(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of ``15m``, ``10s``, ``500ms`` or a bare number of seconds."""
+    """Seconds from ``15m``, ``10s``, ``500ms`` or a bare number of seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", text.strip().lower())
     if found is None:
         raise ValueError("use a duration such as 500ms, 10s, 15m or 1h")
@@ -446,7 +446,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``64m``, ``1gb`` or a bare number."""
+    """Bytes from ``64m``, ``1gb`` or a bare number."""
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
     if found is None or found[2] not in _SIZES:
         raise ValueError("use a size such as 1048576, 64m or 1g")
@@ -482,8 +482,8 @@ class _Options:
                 self._given[name.lower()] = self._given.pop(alias.lower())
         spelled = {name.lower(): name for name in known}
         for name in self._given.keys() - spelled.keys():
-            # Spark adds options of its own (path, checkpointLocation), so strangers pass. A near miss does
-            # not: a query with "startingOffset" would silently begin somewhere else.
+            # Spark adds options of its own (path, checkpointLocation), so unknown names are accepted. A near
+            # miss is not: a query with "startingOffset" would silently start somewhere else.
             near = get_close_matches(name, spelled, n=1, cutoff=0.85)
             if near:
                 raise InvalidOption(f"there is no option {name!r}; did you mean {spelled[near[0]]}?")
@@ -496,7 +496,7 @@ class _Options:
         return tuple(dict.fromkeys(part for part in parts if part))
 
     def table(self, name: str, example: str) -> dict[str, object]:
-        """A JSON object that is not empty."""
+        """A non-empty JSON object."""
         try:
             found = json.loads(self.text(name))
         except ValueError:

@@ -1,7 +1,7 @@
-"""Avro payloads: one record in Avro's binary encoding each, without a header.
+"""Avro payloads: one record each in Avro's binary encoding, without a header.
 
-Owns: Avro's types as Spark's, and the decoding. Must not touch: the broker, Spark. Needs ``fastavro``
-(``holtmq[avro]``).
+Owns: the mapping of Avro's types to Spark's, and decoding. Must not touch: the broker, Spark. Needs
+``fastavro`` (``holtmq[avro]``).
 """
 
 import io
@@ -36,7 +36,7 @@ _LOGICAL: Final = {
 
 
 class AvroDecoder:
-    """Records of one schema (the text of an ``.avsc`` file)."""
+    """Decodes records of one schema (the text of an ``.avsc`` file)."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -59,7 +59,7 @@ class AvroDecoder:
         return self._fields(self._schema, ())
 
     def check(self, schema: pa.Schema) -> None:
-        """Every type that ``fields`` gives can be made."""
+        """Every type that ``fields`` returns is supported."""
 
     def decode(self, payloads: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
         from fastavro import schemaless_reader
@@ -71,7 +71,7 @@ class AvroDecoder:
                 raise ValueError("there is more behind the record")
             return row
 
-        # What fastavro raises on bytes that are not of the schema: whatever its reader ran into.
+        # What fastavro raises on bytes that do not match the schema, depending on where its reader fails.
         unfit = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, StopIteration)
         return rows_as_columns(payloads, schema, one, unfit)
 

@@ -1,7 +1,7 @@
 """How payloads become columns: JSON by a DDL string, Avro and Protobuf by a schema file.
 
-Owns: the choice of the format, and the reading of the schema file, once, on the driver: executors need no
-file. Must not touch: the broker, Spark.
+Owns: the choice of the format, and reading the schema file once, on the driver: executors need no file.
+Must not touch: the broker, Spark.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ from holtmq.spark.options import PayloadFormat, PayloadOptions
 
 
 class PayloadDecoder(Protocol):
-    """Made on the driver, pickled to executors."""
+    """Created on the driver, pickled to executors."""
 
     def fields(self) -> dict[str, str]:
-        """Columns and their types, as Spark writes them."""
+        """Columns and their types in Spark's DDL."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse types that cannot be made, before the first batch does."""
+        """Refuse unsupported types before the first batch."""
 
     def decode(self, payloads: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
-        """A row for each payload, all null where it does not fit, and the column that has those."""
+        """A row for each payload, all null where it does not fit, and a column with those that do not."""
 
 
 def payload_decoder(options: PayloadOptions) -> PayloadDecoder | None:
-    """What makes columns of payloads; None where they are left as they are."""
+    """The decoder for these options; None where payloads are left as they are."""
     if options.format is PayloadFormat.JSON:
         return JsonDecoder(options.ddl) if options.ddl else None
     try:
@@ -47,7 +47,7 @@ def payload_decoder(options: PayloadOptions) -> PayloadDecoder | None:
 
 
 class JsonDecoder:
-    """Fields of JSON objects."""
+    """Decodes fields of JSON objects."""
 
     def __init__(self, ddl: str) -> None:
         self._ddl = ddl

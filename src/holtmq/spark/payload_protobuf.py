@@ -1,7 +1,7 @@
 """Protobuf payloads: one message each.
 
-Owns: Protobuf's types as Spark's, and the decoding. Must not touch: the broker, Spark. The schema file is a
-descriptor set: ``protoc --include_imports --descriptor_set_out=orders.desc orders.proto`` writes one.
+Owns: the mapping of Protobuf's types to Spark's, and decoding. Must not touch: the broker, Spark. The schema
+is a descriptor set: ``protoc --include_imports --descriptor_set_out=orders.desc orders.proto`` writes one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
-# By the numbers of Protobuf's C++ types, which its descriptors give.
+# By the numbers of Protobuf's C++ types, as in its descriptors.
 _PLAIN: Final = {
     1: "INT",
     2: "BIGINT",
     3: "BIGINT",  # uint32 does not fit INT
-    4: "DECIMAL(20, 0)",  # nor uint64 BIGINT
+    4: "DECIMAL(20, 0)",  # uint64 does not fit BIGINT
     5: "DOUBLE",
     6: "FLOAT",
     7: "BOOLEAN",
@@ -36,18 +36,18 @@ _TYPE_BYTES: Final = 12
 
 
 class ProtobufDecoder:
-    """Messages of one type out of a descriptor set."""
+    """Decodes messages of one type from a descriptor set."""
 
     def __init__(self, definition: bytes, message: str) -> None:
         self._definition = definition
         self._message = message
-        self._descriptor()  # refuses what is wrong with them
+        self._descriptor()  # raises if they are invalid
 
     def fields(self) -> dict[str, str]:
         return self._fields(self._descriptor(), ())
 
     def check(self, schema: pa.Schema) -> None:
-        """Every type that ``fields`` gives can be made."""
+        """Every type that ``fields`` returns is supported."""
 
     def decode(self, payloads: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
         from google.protobuf.message import DecodeError
@@ -108,7 +108,7 @@ class ProtobufDecoder:
 
 
 def _values(message: "Message") -> dict[str, object]:
-    """Fields by name; null where a field that can be absent is."""
+    """Fields by name; null for an optional field that is absent."""
     return {
         field.name: None
         if field.has_presence and not message.HasField(field.name)

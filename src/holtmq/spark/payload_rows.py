@@ -1,6 +1,6 @@
-"""Payloads that are decoded one by one, put together as columns.
+"""Payloads that are decoded one by one, collected as columns.
 
-Owns: the keeping aside of what does not fit. Must not touch: any one format.
+Owns: setting aside payloads that do not fit. Must not touch: any one format.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ def rows_as_columns(
     decode: Callable[[bytes], Mapping[str, object]],
     unfit: tuple[type[Exception], ...],
 ) -> tuple[pa.Table, pa.Array]:
-    """A row for each payload, all null where ``decode`` raises, and the column that has those as they are."""
+    """A row for each payload, all null where ``decode`` raises, and a column with those payloads as is."""
     rows: list[Mapping[str, object]] = []
     corrupt: list[bytes | None] = []
     for payload in payloads:

@@ -1,9 +1,9 @@
-"""JSON payloads as typed columns, whole batches at a time; rows that do not fit are kept aside.
+"""JSON payloads as typed columns, whole batches at a time; rows that do not fit are set aside.
 
 Owns: which payloads fit a schema, and the column of those that do not. Must not touch: the broker, Spark.
 
-Arrow's JSON reader does a batch in one go but refuses all of it for one bad row. Then the batch is halved
-until the bad rows stand alone: so a row's values never depend on its neighbours.
+Arrow's JSON reader parses a whole batch but refuses all of it for one bad row. Then the batch is halved until
+each bad row is alone, so a row's values never depend on its neighbours.
 """
 
 import io
@@ -19,7 +19,7 @@ _SPACE: Final = b" \t\r\n"
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Refuse types the JSON reader does not know, before the first batch does."""
+    """Refuse types the JSON reader does not support, before the first batch."""
     try:
         _read([b"{}"], schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -29,7 +29,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def typed_columns(payloads: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
-    """A row for each payload, all null where it does not fit, and the column that has those as text."""
+    """A row for each payload, all null where it does not fit, and a column with those payloads as text."""
     fits = [_looks_like_object(payload) for payload in payloads]
     good = [
         _one_line(payload) for payload, fit in zip(payloads, fits, strict=True) if fit and payload is not None
@@ -56,7 +56,7 @@ def typed_columns(payloads: Sequence[bytes | None], schema: pa.Schema) -> tuple[
 
 
 def _rows_of(parts: Sequence[pa.Table | None]) -> Sequence[bool | None]:
-    """One entry a row: None for a row that stands alone because it does not fit."""
+    """One entry per row: None for a row that was isolated because it does not fit."""
     rows: list[bool | None] = []
     for part in parts:
         rows += [None] if part is None else [True] * part.num_rows
@@ -83,7 +83,7 @@ def _read_parts(lines: Sequence[bytes], schema: pa.Schema, parts: list[pa.Table 
 
 def _read(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table:
     data = b"\n".join(lines)
-    # One block: a row that crosses two would be cut.
+    # One block: a row that crosses two blocks would be cut.
     options = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     table = pajson.read_json(io.BytesIO(data), read_options=options, parse_options=parse)
@@ -91,7 +91,7 @@ def _read(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table:
 
 
 def _looks_like_object(payload: bytes | None) -> bool:
-    """Starts and ends as an object: then it holds at least one, and counting rows finds a second."""
+    """Starts and ends like an object: then it contains at least one, and counting rows finds a second."""
     if not payload:
         return False
     if payload[0] != 0x7B or payload[-1] != 0x7D:

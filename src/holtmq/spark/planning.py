@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Offsets = dict[str, int]  # queue key -> next offset
-# (queue key, first, stop, most bytes) -> (stop within the bytes, bytes up to there)
+# (queue key, first, stop, max bytes) -> (stop within the bytes, bytes up to there)
 Measure = Callable[[str, int, int, int], tuple[int, int]]
 
 
@@ -43,7 +43,7 @@ def plan_end(start: Mapping[str, int], heads: Mapping[str, int], max_rows: int |
 def plan_end_by_bytes(
     start: Mapping[str, int], heads: Mapping[str, int], max_bytes: int, measure: Measure
 ) -> Offsets:
-    """As ``plan_end``, by size. A message larger than the limit is read alone: nothing else would move on."""
+    """As ``plan_end``, by size. A message larger than the limit is read alone, or the query would stall."""
     waiting = _waiting(start, heads)
     end = {queue: start.get(queue, 0) for queue in {**start, **heads}}
     left = max_bytes
@@ -55,7 +55,7 @@ def plan_end_by_bytes(
     for queue in sorted(waiting, key=waiting.__getitem__):
         if left <= 0:
             break
-        if end[queue] < heads[queue]:  # others needed less than their share
+        if end[queue] < heads[queue]:  # other queues needed less than their share
             end[queue], size = measure(queue, end[queue], heads[queue], left)
             left -= size
     if all(end[queue] == start.get(queue, 0) for queue in waiting):
@@ -69,14 +69,14 @@ def plan_end_by_bytes(
 def hold_back(
     start: Mapping[str, int], heads: Mapping[str, int], min_rows: int, waited: float, max_delay: float
 ) -> bool:
-    """Whether to wait for more: fewer than ``min_rows`` are there, and the last batch is not long ago."""
+    """Whether to wait for more: fewer than ``min_rows`` are waiting, and the last batch is recent."""
     return sum(_waiting(start, heads).values()) < min_rows and waited < max_delay
 
 
 def plan_slices(spans: Sequence[Span], min_partitions: int, max_records: int) -> list[Span]:
-    """Spans cut so that no slice exceeds ``max_records`` and there are about ``min_partitions`` or more.
+    """Spans split so that no slice exceeds ``max_records`` and there are about ``min_partitions`` or more.
 
-    Extra slices go to queues by their size. A slice holds at least one offset, so small batches get fewer.
+    Extra slices go to queues by size. A slice has at least one offset, so small batches get fewer.
     """
     spans = [span for span in spans if span.size > 0]
     total = sum(span.size for span in spans)

@@ -1,10 +1,10 @@
-"""How long Spark waits for a Python process to start: two minutes instead of ten seconds.
+"""Makes Spark wait longer for a Python process to start: two minutes instead of ten seconds.
 
-Owns: the changed class and its folder. Must not touch: Spark's installation.
+Owns: the patched class and its folder. Must not touch: Spark's installation.
 
-Every streaming query starts a Python process that plans its batches. Spark 4 gives it ten seconds, by a
-number in the code of ``PythonWorkerFactory``: there is no setting, and on a busy machine the query fails. So
-the session puts a copy of that class, with the number changed, ahead of Spark's own (docs/decisions/0028).
+Every streaming query starts a Python process that plans its batches. Spark 4 gives it ten seconds, a constant
+in ``PythonWorkerFactory``: there is no setting, and on a busy machine the query fails. So the session puts
+a copy of that class, with the number changed, ahead of Spark's own (docs/decisions/0028).
 """
 
 import atexit
@@ -22,7 +22,7 @@ START_MS: Final = 120_000
 
 
 def patient_class(folder: Path, limit_ms: int = START_MS) -> bool:
-    """Write the class with another limit; False where this Spark's class is not the one we know."""
+    """Write the class with another limit; False if this Spark's class is not the expected one."""
     for jar in _jars():
         with zipfile.ZipFile(jar) as archive:
             known = archive.read(_CLASS)
@@ -37,7 +37,7 @@ def patient_class(folder: Path, limit_ms: int = START_MS) -> bool:
 
 
 def class_path() -> str:
-    """A folder for the head of the driver's class path, gone when this process ends; blank: not possible."""
+    """A folder for the front of the driver's class path, deleted at exit; empty: not possible."""
     folder = Path(tempfile.mkdtemp(prefix="holt-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(folder) if patient_class(folder) else ""

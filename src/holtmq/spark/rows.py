@@ -1,7 +1,7 @@
-"""Reading one slice: Arrow batches from the broker, shaped as Spark expects them, passed on as they are.
+"""Reading one slice: Arrow batches from the broker, converted to the columns Spark expects.
 
-Owns: the shape of a batch (order, types, typed payloads) and the check that nothing went missing under the
-read. Must not touch: planning. An error goes up: an empty batch in its place would move the checkpoint past
+Owns: the columns of a batch (order, types, typed payloads) and the check that no message disappeared during
+the read. Must not touch: planning. Errors propagate: an empty batch instead would move the checkpoint past
 the data.
 """
 
@@ -21,7 +21,7 @@ from holtmq.spark.schema import CORRUPT, PAYLOAD, Layout
 
 
 class Slice(InputPartition):
-    """One task's share: offsets ``first`` to ``stop - 1``, ``gone`` of them missing when it was planned."""
+    """One task's part: offsets ``first`` to ``stop - 1``, ``gone`` of them missing when it was planned."""
 
     def __init__(self, queue: str, number: int, first: int, stop: int, gone: int) -> None:
         super().__init__(None)
@@ -33,7 +33,7 @@ class Slice(InputPartition):
 
 
 class RowReader:
-    """See the module; pickled with the reader that has it."""
+    """Reads slices as Arrow batches. Pickled together with its reader."""
 
     def __init__(self, options: SourceOptions, shape: Layout, schema: StructType) -> None:
         self._options = options
@@ -77,11 +77,11 @@ class RowReader:
 
     @property
     def fetched(self) -> tuple[str, ...]:
-        """Columns this read needs of its origin."""
+        """Columns this read needs from the broker or the lake."""
         return self._shape.fetched
 
     def shaped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that came from elsewhere, with the columns of ``fetched``, as Spark expects them."""
+        """Convert rows from another source, with the columns of ``fetched``, to what Spark expects."""
         return self._shaped(rows, to_arrow_schema(self._schema, timezone="UTC"))
 
     def _shaped(self, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -101,6 +101,6 @@ class RowReader:
 
 
 def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """For a schema the user gave: the payload as a string, say."""
+    """Cast to a schema the user gave, such as the payload as a string."""
     arrays = [rows.column(field.name).cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

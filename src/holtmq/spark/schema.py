@@ -1,4 +1,4 @@
-"""Columns of each relation, as Spark DDL and as what the broker is asked for.
+"""Columns of each relation, as Spark DDL and as requested from the broker.
 
 Owns: names, types and order; projection. Must not touch: rows, the broker.
 """
@@ -58,14 +58,14 @@ COLUMNS: Final = {Relation.MESSAGES: _MESSAGE, Relation.DEAD_LETTERS: _LETTER, R
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a row of this read looks like: ``names`` in order, ``typed`` of them out of the payload."""
+    """The columns of this read: ``names`` in order, ``typed`` of them from the payload."""
 
     names: tuple[str, ...]
     typed: tuple[str, ...] = ()
 
     @property
     def fetched(self) -> tuple[str, ...]:
-        """What the broker has to send; the payload when fields are taken from it."""
+        """Columns the broker must send, with the payload when fields are taken from it."""
         plain = [name for name in self.names if name not in self.typed and name != CORRUPT]
         if (self.typed or CORRUPT in self.names) and PAYLOAD not in plain:
             plain.append(PAYLOAD)
@@ -98,7 +98,7 @@ def source_ddl(options: SourceOptions) -> str:
 
 
 def payload_fields(options: PayloadOptions) -> dict[str, str]:
-    """The columns that come out of the payload; none where it is left as it is."""
+    """The columns decoded from the payload; none where it is left as it is."""
     from holtmq.spark.payload_formats import payload_decoder
 
     decoder = payload_decoder(options)
@@ -106,7 +106,7 @@ def payload_fields(options: PayloadOptions) -> dict[str, str]:
 
 
 def layout(options: SourceOptions, schema: "StructType") -> Layout:
-    """How to make rows of the schema Spark settled on: ours, or one the user gave."""
+    """The layout for the schema Spark chose: ours, or one the user gave."""
     typed = payload_fields(options.payload).keys()
     known = {*COLUMNS[options.relation], *typed, *((CORRUPT,) if typed else ())}
     names = tuple(schema.fieldNames())

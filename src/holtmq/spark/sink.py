@@ -1,10 +1,10 @@
-"""The sink: rows staged by tasks, published by the driver in one step, once.
+"""The sink: tasks stage rows, the driver publishes them in one step, once.
 
-Owns: the writers, what columns may be written, the identity of a write. Must not touch: offsets, planning.
+Owns: the writers, which columns can be written, the identity of a write. Must not touch: offsets, planning.
 
-A streaming write is named by (query id, batch id): a batch that Spark repeats after a crash is published
-once. A batch write has a name of its own, made once on the driver: a task that is tried again stages under
-another attempt, and only the attempts Spark reports as successful are published.
+A streaming write is identified by (query id, batch id): a batch that Spark repeats after a crash is published
+once. A batch write has its own name, created once on the driver: a retried task stages under another
+attempt, and only the attempts Spark reports as successful are published.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from holtmq.spark.client import BrokerClient
 from holtmq.spark.errors import UnfitSchema
 from holtmq.spark.options import SinkOptions
 
-PART_ROWS: Final = 10_000  # staging takes the broker 5 µs a row, and it does nothing else meanwhile
+PART_ROWS: Final = 10_000  # staging costs the broker 5 µs a row, and it does nothing else meanwhile
 _NAMES: Final = {
     "payload": ("string", "binary"),
     "queue": ("string",),
@@ -45,9 +45,9 @@ class Staged(WriterCommitMessage):
 
 
 def check_columns(schema: StructType, options: SinkOptions, *, table: bool = False) -> None:
-    """Refuse a frame the sink cannot write, with the reason, before anything is staged.
+    """Refuse a frame the sink cannot write, and say why, before anything is staged.
 
-    A table has columns that are the broker's to give; ``INSERT`` fills them with nulls (``_writable``).
+    A table has columns that only the broker sets; ``INSERT`` fills them with nulls (``_writable``).
     """
     given = {field.name: field.dataType.simpleString() for field in schema.fields}
     if table:
@@ -76,8 +76,8 @@ class _Stager:
     def run(self, batches: Iterator[pa.RecordBatch], writer: str, batch: int) -> Staged:
         context = TaskContext.get()
         assert context is not None
-        # Not Spark's number of the attempt: a new driver counts from 0 again, and would find the parts that
-        # the attempt of a killed one has left under the same number.
+        # Not Spark's attempt number: a new driver counts from 0 again, and would find the parts that an
+        # attempt of a killed driver left under the same number.
         task, attempt = context.partitionId(), secrets.randbits(53)
         rows = part = 0
         most = self._options.part_bytes
@@ -103,7 +103,7 @@ class _Stager:
 
 
 def _writable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What of a table's row is written; anything else must be null."""
+    """The columns of a table's row that are written; all others must be null."""
     for name in batch.schema.names:
         if name not in _NAMES and batch.column(name).null_count < batch.num_rows:
             raise UnfitSchema(
@@ -114,7 +114,7 @@ def _writable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
-    """What to stage with one request: up to about ``most`` bytes and ``PART_ROWS`` rows."""
+    """Group batches into staging requests of up to about ``most`` bytes and ``PART_ROWS`` rows."""
     held: list[pa.RecordBatch] = []
     size = rows = 0
     for batch in batches:
@@ -139,7 +139,7 @@ def as_stream(held: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch in slices of about ``most`` bytes, of ``PART_ROWS`` at the most."""
+    """Slices of a batch of about ``most`` bytes and at most ``PART_ROWS`` rows."""
     if not batch.num_rows:
         return
     step = min(PART_ROWS, max(1, int(batch.num_rows * most / max(batch.nbytes, 1))))
@@ -159,7 +159,7 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
 
 
 class HoltStreamWriter(DataSourceStreamArrowWriter):
-    """Exactly once: see the module."""
+    """Writes each batch exactly once, by query id and batch id."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options)
@@ -178,15 +178,15 @@ class HoltStreamWriter(DataSourceStreamArrowWriter):
         _publish(self._options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        # A batch that is tried again has the same number, so it is not closed for good: what a task of this
-        # try stages late goes with the batch's commit, or after an hour.
+        # A retried batch has the same number, so this does not end the writer: what a task of this attempt
+        # stages late is discarded with the batch's commit, or after an hour.
         for writer in {message.writer for message in messages if isinstance(message, Staged)}:
             with BrokerClient(self._options.connection) as broker:
                 broker.abort(writer, batchId)
 
 
 class HoltBatchWriter(DataSourceArrowWriter):
-    """All rows or none. Inside ``foreachBatch``, writeId and writeBatch make it exactly once as well."""
+    """Writes all rows or none. Inside ``foreachBatch``, writeId and writeBatch make it exactly once."""
 
     def __init__(
         self, options: SinkOptions, schema: StructType, overwrite: bool, table: bool = False
@@ -196,7 +196,7 @@ class HoltBatchWriter(DataSourceArrowWriter):
         check_columns(schema, options, table=table)
         self._options = options
         self._table = table
-        # Pickled from here: every task stages under the same name.
+        # Set before pickling: every task stages under the same name.
         self.name = options.write_id or f"write-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -208,6 +208,6 @@ class HoltBatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         with BrokerClient(self._options.connection) as broker:
             if self._options.write_id:
-                broker.abort(self.name, self._options.write_batch)  # may be written again by this name
+                broker.abort(self.name, self._options.write_batch)  # the same name may be written again
             else:
                 broker.end(self.name)

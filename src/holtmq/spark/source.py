@@ -1,4 +1,4 @@
-"""The data source: what Spark asks for, answered from the broker.
+"""The data source: Spark's calls, answered from the broker.
 
 Owns: the DataSource and its readers. Must not touch: arithmetic (``planning``), HTTP (``client``). Readers
 are pickled and shipped: options are their only lasting state.
@@ -95,7 +95,7 @@ class HoltDataSource(DataSource):
         return HoltStreamWriter(options, schema)
 
     def _given(self, schema: StructType) -> Mapping[str, str]:
-        """The options of this query over those of its table."""
+        """The options of this query merged over those of its table."""
         if not self.options and not tables.options_of(schema):
             raise InvalidOption(
                 "Spark does not hand a table's options to a Python source. Make the table without a list of "
@@ -106,10 +106,11 @@ class HoltDataSource(DataSource):
 
 
 class HoltReader(DataSourceReader):
-    """A batch read: what is there now, between two bounds.
+    """A batch read: what is stored now, between two bounds.
 
-    It has no ``pushFilters`` on purpose. Spark 4.3 keeps the planned read with the table, not with the query:
-    a second query over the same DataFrame got the rows of the first one's filter. Options narrow a read.
+    It has no ``pushFilters`` on purpose. Spark 4.3 caches the planned read with the table, not with the
+    query: a second query over the same DataFrame got the rows of the first one's filter. Use options to
+    narrow a read.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -135,7 +136,7 @@ class HoltReader(DataSourceReader):
 
 
 class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read. Planning state lives in the driver's worker only; offsets are in the checkpoint."""
+    """A streaming read. Planning state is only in the driver's worker; offsets are in the checkpoint."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -144,8 +145,6 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: OffsetJson | None = None
         self._target: dict[str, int] | None = None  # AvailableNow: where this run ends
         self._last_batch = time.monotonic()
-
-    # -- offsets ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetJson:  # noqa: N802
         # Spark asks more than once; "latest" must not move in between.
@@ -159,7 +158,7 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Tells Spark that there is a limit; which one applies in full is in the options."""
+        """Tells Spark that there is a limit; the options have the complete limit."""
         options = self._options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -181,11 +180,11 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 ends = {key: min(at, self._target.get(key, 0)) for key, at in ends.items()}
             froms = {key: mark.next for key, mark in marks.items()}
-            # A queue that came after the query began is read from its beginning, wherever that is by now.
+            # A queue created after the query started is read from its current first offset.
             froms |= {key: head.first for key, head in heads.items() if key not in marks}
             planned = self._plan(broker, froms, ends, limit)
             if all(planned[key] == froms[key] for key in planned):
-                # The same offset as it was: anything else would be a batch without rows.
+                # Exactly the same offset: a different one would cause a batch without rows.
                 return cast(OffsetJson, dict(start))
             return self._marks(broker, start, froms, planned, heads)
 
@@ -193,7 +192,7 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, broker: BrokerClient, froms: dict[str, int], ends: dict[str, int], limit: ReadLimit
     ) -> dict[str, int]:
         options = self._options
-        # AvailableNow without limits and Trigger.Once come as ReadAllAvailable, whatever the options say.
+        # AvailableNow without limits and Trigger.Once arrive as ReadAllAvailable, whatever the options say.
         if isinstance(limit, ReadAllAvailable):
             return plan_end(froms, ends, None)
         waited = time.monotonic() - self._last_batch
@@ -234,7 +233,7 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.encode_marks(start, marks)
 
     def _check(self, broker: BrokerClient, marks: Mapping[str, Mark], heads: Mapping[str, Head]) -> None:
-        """Retention, a purge or a deletion overtook the query: an error that names the gap."""
+        """Raise an error that names the gap if retention, a purge or a deletion overtook the query."""
         if not self._options.fail_on_data_loss or self._options.relation is not Relation.MESSAGES:
             return
         for key, mark in marks.items():
@@ -254,8 +253,6 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if found < expected:
                 gap = offsets.describe_gap(name, mark.next, head.next, expected, found, oldest)
                 raise DataLoss(gap)
-
-    # -- batches ---------------------------------------------------------------------------------
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
         before = offsets.decode_marks(start)
@@ -295,7 +292,7 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rows.read(partition)
 
     def commit(self, end: Mapping[str, object]) -> None:
-        """Mirror the progress to the consumer group. A mirror only: offsets of record are Spark's."""
+        """Mirror the progress to the consumer group. Only a mirror: Spark's offsets are authoritative."""
         group = self._options.consumer_group
         if not group:
             return
@@ -306,7 +303,7 @@ class HoltStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> OffsetJson:  # noqa: N802
         with BrokerClient(self._options.connection) as broker:
             found: OffsetJson = {head.key: head.next for head in broker.heads(self._options.selection)}
-        # A listener learns from it which group to keep current (``listening``).
+        # Tells a listener which group to keep current (``listening``).
         return found | ({f"{offsets.GROUP}{group}": 0} if (group := self._options.consumer_group) else {})
 
 
@@ -326,7 +323,7 @@ def _bounds(broker: BrokerClient, options: SourceOptions, heads: Sequence[Head],
 def _first_marks(
     broker: BrokerClient, options: SourceOptions, heads: Sequence[Head], starts: Mapping[str, int]
 ) -> OffsetJson:
-    """Where a new query stands: holes that are there already are nobody's loss."""
+    """The start of a new query: holes that already exist are no data loss."""
     marks: dict[str, Mark] = {}
     for head in heads:
         at = starts[head.key]
@@ -338,7 +335,7 @@ def _first_marks(
 
 
 def _slices(broker: BrokerClient, spans: Sequence[Span]) -> list[Slice]:
-    """Spans with the holes each has now, so that a reader notices when there are more."""
+    """Slices with the number of holes each has now, so that a reader notices when there are more."""
     by_queue: dict[str, list[Span]] = {}
     for span in spans:
         by_queue.setdefault(span.key, []).append(span)

@@ -1,7 +1,7 @@
-"""A Spark session that works out of the box.
+"""A Spark session with working defaults.
 
-Owns: the settings without which a Python source fails quietly or crawls. Must not touch: the environment of
-other programs; what the caller sets wins.
+Owns: the settings without which a Python source fails silently or is slow. Must not touch: the environment of
+other programs; the caller's settings take precedence.
 """
 
 import os
@@ -18,10 +18,10 @@ _CLASS_PATH: Final = "spark.driver.extraClassPath"
 def open_session(name: str, master: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
     """The session, with ``format("holtmq")`` registered. Underscores in setting names stand for dots.
 
-    ``sc://host:15002`` as master is a Spark Connect server.
+    With ``sc://host:15002`` as master it connects to a Spark Connect server.
     """
-    # Workers are whatever "python3" is on PATH otherwise, and die without a word if it has no pyarrow. On a
-    # standalone cluster the same environment is at the same path; elsewhere it comes in an image or archive.
+    # Otherwise workers run the "python3" on PATH, and die silently if it has no pyarrow. On a standalone
+    # cluster the same environment is at the same path; elsewhere it comes in an image or archive.
     if master.startswith(("local", "spark://")):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -46,7 +46,7 @@ def open_session(name: str, master: str, settings: Mapping[str, str] | None = No
 
 
 def _connected(address: str, settings: Mapping[str, str]) -> "SparkSession":
-    """A session on a Spark Connect server. The server has its settings; those of a session can be given."""
+    """A session on a Spark Connect server. Server settings are fixed; session settings can be given."""
     from pyspark.sql import SparkSession
 
     spark: SparkSession = SparkSession.builder.remote(address).getOrCreate()
@@ -60,11 +60,11 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "true",
-        # What ``transformWithState`` needs; a query that exists keeps the one it began with.
+        # ``transformWithState`` needs it; an existing query keeps the provider it started with.
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
-        # The second of the two limits on the start of a Python process; the first one is in ``python_start``.
+        # The second of two limits on the start of a Python process; the first one is in ``python_start``.
         "spark.python.authenticate.socketTimeout": "120s",
     }
     if not master.startswith("local"):
@@ -75,7 +75,7 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.log.level": "ERROR",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        # The default of 200 costs seconds a batch on one machine.
+        # The default of 200 costs seconds per batch on one machine.
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
     }
 

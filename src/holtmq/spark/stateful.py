@@ -1,10 +1,10 @@
-"""Streams that remember: the first of each key for a time, a request and its answer, sessions, sagas.
+"""Stateful streams: deduplication, request and answer, sessions, sagas.
 
 Owns: the four helpers, each a ``StatefulProcessor`` of Spark's ``transformWithState``. Must not touch: the
-broker; they work on any stream. State is Spark's, in the query's checkpoint: exactly once, like the query.
+broker; they work on any stream. Spark keeps the state in the query's checkpoint, so it is exactly once.
 
-Rows that must wait are kept as JSON text: it survives a change of the stream's columns, and a queue's payload
-is JSON anyway.
+Waiting rows are stored as JSON text: it survives a change of the stream's columns, and a queue's payload is
+JSON anyway.
 """
 
 import json
@@ -35,9 +35,9 @@ ROCKS_DB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSt
 
 
 def deduplicate(frame: "DataFrame", key: str, within: str) -> "DataFrame":
-    """Rows of a stream, but of those with the same key only the first in ``within`` (``"1h"``).
+    """Drop rows whose key was already seen within ``within`` (``"1h"``).
 
-    The time runs from the first row, by the clock of the machine: a key that comes again later is new again.
+    The time runs from the first row, by the machine's clock: a key seen again later is new again.
     """
     keyed = _keyed(frame, key)
     return keyed.groupBy(_KEY).transformWithState(
@@ -67,14 +67,14 @@ class _First(StatefulProcessor):
             yield Row(**{name: first[name] for name in self._columns})
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 ANSWERED: Final = "key STRING, request STRING, answer STRING, outcome STRING, waited_ms BIGINT"
 
 
 def wait_for_answer(requests: "DataFrame", answers: "DataFrame", key: str, within: str) -> "DataFrame":
-    """Every request with its answer, or without one when ``within`` is over.
+    """Every request with its answer, or without one after ``within``.
 
     Both streams have column ``key``. A row has ``key``, ``request`` and ``answer`` (as JSON), ``outcome``
     (``answered``, ``timed out``, or ``not asked``: an answer whose request never came) and ``waited_ms``.
@@ -103,13 +103,13 @@ class _Waiting(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[Row]:
         now = timerValues.getCurrentProcessingTimeInMs()
-        for row in sorted(rows, key=lambda row: not row["_asked"]):  # of one batch, the request first
+        for row in sorted(rows, key=lambda row: not row["_asked"]):  # within one batch, the request first
             held = self._held.get()
             if held is not None and held[0] != row["_asked"]:
                 request, answer = (held[1], row["_row"]) if held[0] else (row["_row"], held[1])
                 self._clear()
                 yield _answered(key, request, answer, "answered", now - held[2])
-            elif held is None:  # a request or an answer that came twice is the one that is held
+            elif held is None:  # a repeated request or answer is ignored
                 self._held.update((row["_asked"], row["_row"], now))
                 self._handle.registerTimer(now + self._within_ms)
 
@@ -135,7 +135,7 @@ class _Waiting(StatefulProcessor):
             self._handle.deleteTimer(timer)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _answered(key: tuple[str], request: str | None, answer: str | None, outcome: str, waited: int) -> Row:
@@ -148,9 +148,9 @@ SESSION: Final = "key STRING, started TIMESTAMP, ended TIMESTAMP, events BIGINT,
 def sessions(
     frame: "DataFrame", key: str, gap: str, at: str = "created_at", late: str = "1m", keep: int = 1000
 ) -> "DataFrame":
-    """One row for each session: rows of a key with less than ``gap`` between two, by the time in ``at``.
+    """One row per session: rows of a key with less than ``gap`` between two, by the time in ``at``.
 
-    A session is given out when the watermark (the newest time seen, less ``late``) is beyond its end. It has
+    A session is emitted when the watermark (the newest time seen, minus ``late``) has passed its end. It has
     ``key``, ``started``, ``ended``, ``events``, and its first ``keep`` rows as JSON.
     """
     marked = frame.withWatermark(at, f"{_milliseconds(late)} milliseconds")
@@ -208,7 +208,7 @@ class _Sessions(StatefulProcessor):
             yield _session(key, found)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _session(key: tuple[str], session: Sequence[object]) -> Row:
@@ -231,11 +231,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a saga does next: its new state (None: it is over), what it sends, how long it waits for more."""
+    """The result of a step: the new state (None: the saga is over), what to send, how long to wait."""
 
     state: Mapping[str, object] | None
     send: Sequence[Command] = ()
-    wait: str = ""  # "5m": then the step is called with event None; blank: for ever
+    wait: str = ""  # "5m": then the step is called with event None; empty: no limit
 
 
 Step = Callable[[Mapping[str, object] | None, Mapping[str, object] | None], Move]
@@ -243,11 +243,11 @@ COMMANDS: Final = "queue STRING, partition STRING, payload STRING"
 
 
 def saga(events: "DataFrame", key: str, step: Step) -> "DataFrame":
-    """A process over several messages, with a time limit for each step and a way back.
+    """A process over several messages, with a time limit for each step; a step may send compensations.
 
-    ``step(state, event)`` is called for each event of a key, in the order of column ``offset`` where there is
-    one, with the state it returned last (None at first); with event None when the time it gave is over. What
-    comes out is for the sink: ``queue``, ``partition`` (the key), ``payload``.
+    ``step(state, event)`` is called for each event of a key, in the order of column ``offset`` if there is
+    one, with the state it returned last (None at first); with event None when its time limit has passed. The
+    output is for the sink: ``queue``, ``partition`` (the key), ``payload``.
     """
     order = "offset" if "offset" in events.columns else "CAST(NULL AS BIGINT)"
     rows = _keyed(events, key).selectExpr(_KEY, f"{order} AS _order", f"{_as_json(events)} AS _row")
@@ -296,11 +296,11 @@ class _Saga(StatefulProcessor):
             yield Row(queue=command.queue, partition=key[0], payload=json.dumps(dict(command.payload)))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def _keyed(frame: "DataFrame", key: str) -> "DataFrame":
-    """The frame with its key as text beside it; refused where Spark could not run it."""
+    """The frame with its key as an additional text column; refused if Spark could not run it."""
     provider = frame.sparkSession.conf.get(_PROVIDER)
     if provider != ROCKS_DB:
         raise InvalidOption(
@@ -315,7 +315,7 @@ def _keyed(frame: "DataFrame", key: str) -> "DataFrame":
 
 
 def _as_json(frame: "DataFrame") -> str:
-    """The row as JSON; a payload as the text it most likely is."""
+    """The row as JSON, with its payload as text."""
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     columns = [
         f"CAST({quoted(name)} AS STRING) AS {quoted(name)}" if kind == "binary" else quoted(name)

@@ -1,11 +1,11 @@
 """Queues as tables of Spark's catalog: ``CREATE TABLE … USING holtmq`` and a database of all queues.
 
-Owns: how a table keeps its options, and the tables that ``register`` makes. Must not touch: reading, writing.
+Owns: how a table stores its options, and the tables that ``register`` creates. Must not touch: rows.
 
-Spark 4 stores the options of ``CREATE TABLE`` and does not hand them to a Python source when the table is
-read. What it does hand over is the table's columns with their comments. So the options travel in the comment
-of the first column. A token would be readable there for everybody who may describe the table: it is refused,
-and ``tokenFile`` names the file that has it.
+Spark 4 stores the options of ``CREATE TABLE`` and does not pass them to a Python source when the table is
+read. It does pass the table's columns with their comments, so the options are stored in the comment of the
+first column. Every user who may describe the table could read a token there: it is refused, and
+``tokenFile`` names a file that contains it.
 """
 
 import json
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 DATABASE: Final = "holt"
 _MARK: Final = "holtmq "
-_OPTION: Final = "option."  # how Spark names a table's options, beside properties of its own
+_OPTION: Final = "option."  # Spark's prefix for a table's options, next to its own properties
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a CREATE TABLE that is under way; None for any other read."""
+    """The options of the CREATE TABLE being executed; None for any other read."""
     if "provider" not in given or "owner" not in given:
         return None
     return {name.removeprefix(_OPTION): value for name, value in given.items() if name.startswith(_OPTION)}
 
 
 def comment_of(options: Mapping[str, str]) -> str:
-    """The comment that keeps a table's options."""
+    """The comment that stores a table's options."""
     for name in options:
         if name.lower() in ("token", "password"):
             raise InvalidOption(
@@ -48,7 +48,7 @@ def comment_of(options: Mapping[str, str]) -> str:
 
 
 def options_of(schema: "StructType") -> dict[str, str]:
-    """The options a table of these columns was made with; none for what is not our table."""
+    """The options a table with these columns was created with; empty if it is not our table."""
     for column in schema.fields[:1]:
         comment = str(column.metadata.get("comment", ""))
         if comment.startswith(_MARK):
@@ -57,7 +57,7 @@ def options_of(schema: "StructType") -> dict[str, str]:
 
 
 def with_comment(ddl: str, comment: str) -> str:
-    """The columns of a relation, the comment on the first one."""
+    """The columns of a relation, with the comment on the first one."""
     first, comma, rest = ddl.partition(", ")
     return f"{first} COMMENT {literal(comment)}{comma}{rest}"
 
@@ -69,10 +69,10 @@ def literal(text: str) -> str:
 def create_tables(
     spark: "SparkSession", url: str, database: str = DATABASE, pattern: str = "", **options: str
 ) -> dict[str, str]:
-    """A table for every queue, its dead letters and its deliveries; the relation behind each name.
+    """Create a table for every queue, its dead letters and its deliveries; return the relation of each name.
 
-    Called again, it adds tables of new queues and drops those of queues that are gone. Tables that are not
-    of this source are left alone.
+    A repeated call adds tables for new queues and drops those of deleted queues. Tables of other sources are
+    left alone.
     """
     given = {"url": url, **options}
     comment_of(given)
@@ -99,7 +99,7 @@ def create_tables(
 
 
 def _names(queues: Iterable[str], taken: set[str]) -> Iterator[tuple[str, str]]:
-    """Table names: letters, digits, underscores, without regard to case. Queues choose before relations."""
+    """Unique table names: letters, digits, underscores, ignoring case. Queues come before other relations."""
     relations = [(queue, queue) for queue in sorted(queues)]
     for side in (Relation.DEAD_LETTERS, Relation.DELIVERIES):
         relations += [(f"{queue}_{side.value}", f"{queue}${side.value}") for queue in sorted(queues)]

@@ -1,12 +1,12 @@
-"""A stream over a work queue: lease a batch, give it to Spark, acknowledge it when Spark is done with it.
+"""A stream over a work queue: lease a batch, pass it to Spark, acknowledge it when Spark has processed it.
 
 Owns: the leases of the query and when they end. Must not touch: offsets of partitioned queues. At least once:
-a message is acknowledged only when its batch is over, and comes back when it was not.
+a message is acknowledged only when its batch is done, and is redelivered otherwise.
 
-The driver leases, and hands the messages to the tasks inside their partitions: a task that is tried again
-gets the same ones. Spark asks for the next batch only when the last one is over, so that is when the last one
-is acknowledged; Spark's own ``commit`` comes later still. A batch that a new driver repeats is empty: its
-messages are in the queue again, or will be when their lease ends, and come with a later batch.
+The driver leases, and passes the messages to the tasks inside their partitions: a retried task gets the same
+ones. Spark asks for the next batch only when the last one is done, so that is when the last one is
+acknowledged; Spark's own ``commit`` comes even later. A batch that a new driver repeats is empty: its
+messages are requeued, at the latest when their lease expires, and come with a later batch.
 """
 
 import base64
@@ -45,7 +45,7 @@ _COLUMNS: Final = {
     "attempt": "INT",
     "payload": "BINARY",
 }
-_POP: Final = 500  # messages of one request
+_POP: Final = 500  # messages per request
 _TAKEN: Final = "taken"
 _BASE64: Final = b'{"$base64":'
 _TIME: Final = pa.timestamp("us", "UTC")
@@ -65,7 +65,7 @@ def work_ddl(options: WorkOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """One message, and what ends its lease."""
+    """One message, and what is needed to settle it."""
 
     message_id: str
     transaction_id: str
@@ -93,7 +93,7 @@ class Handful(InputPartition):
 
 
 class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. What is leased lives in the driver's worker."""
+    """Leases and acknowledges batches. Leased messages are kept in the driver's worker."""
 
     def __init__(self, options: WorkOptions, schema: StructType) -> None:
         known = {*_COLUMNS, *payload_fields(options.payload), CORRUPT}
@@ -103,7 +103,7 @@ class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._decoder = payload_decoder(options.payload)
-        self._leased: dict[int, list[Leased]] = {}  # by where the batch ends
+        self._leased: dict[int, list[Leased]] = {}  # by the batch's end offset
         self._until: float | None = None  # AvailableNow: messages younger than this end the run
         self._ended = False
         self._renewing: _Renewing | None = None
@@ -121,7 +121,7 @@ class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = start[_TAKEN]
         self._settle(upto=at)
         waiting = [end for end in self._leased if end > at]
-        if waiting:  # leased before, and Spark has not run it yet
+        if waiting:  # already leased, and Spark has not run it yet
             return {_TAKEN: min(waiting)}
         most = self._options.max_messages
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
@@ -192,7 +192,7 @@ class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settle(upto=end[_TAKEN])
 
     def _settle(self, upto: int) -> None:
-        """Acknowledge the batches that are over."""
+        """Acknowledge the batches that are done."""
         for end in [end for end in self._leased if end <= upto]:
             self._end(self._leased.pop(end), "completed")
 
@@ -204,7 +204,7 @@ class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._renewing.remove({row.lease for row in rows})
 
     def stop(self) -> None:
-        """Give back what was leased and is not known to be done, at once and not when its lease ends."""
+        """Release messages that are not known to be done, without waiting for their leases to expire."""
         for rows in self._leased.values():
             with suppress(HoltSparkError):
                 self._end(rows, "retry")
@@ -214,7 +214,7 @@ class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Renewing:
-    """Renews leases from a thread of its own: a batch may take longer than a lease."""
+    """Renews leases in its own thread: a batch may take longer than a lease."""
 
     def __init__(self, options: WorkOptions) -> None:
         self._options = options
@@ -241,7 +241,7 @@ class _Renewing:
                 leases = sorted(self._leases)
             with BrokerClient(self._options.connection) as broker:
                 for lease in leases:
-                    # A lease that is over: its messages are somebody else's, and will be in this query twice.
+                    # An expired lease: its messages go to another consumer, or to this query a second time.
                     with suppress(BrokerRefused, HoltSparkError):
                         broker.extend(lease, self._options.lease_seconds)
 
@@ -251,7 +251,7 @@ class _MessageIn(msgspec.Struct, rename="camel"):
     transaction_id: str
     created_at: datetime
     delivery_attempt: int
-    data: msgspec.Raw  # as it is: reading and writing JSON again would change it
+    data: msgspec.Raw  # raw: decoding and encoding JSON again would change it
     partition_id: str
     lease_id: str
 
@@ -278,7 +278,7 @@ def _leased(answer: bytes) -> list[Leased]:
 
 
 def _body(data: bytes) -> bytes:
-    """The body as it was published: text and bytes that are not JSON come as a string or in base64."""
+    """The body as published: text and bytes that are not JSON arrive as a string or in base64."""
     if data[:1] == b'"':
         return msgspec.json.decode(data, type=str).encode()
     if data.startswith(_BASE64):

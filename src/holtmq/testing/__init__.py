@@ -1,7 +1,7 @@
 """A real broker inside your tests: ``with TestBroker() as broker:``. No Docker, no files, no waiting.
 
-Owns: the public names. They are imported on first use, because pytest loads the plugin in this package
-for every project that has HoltMQ installed, used or not.
+Owns: the public names. They are imported on first use, because pytest loads this package's plugin
+in every project that has HoltMQ installed, used or not.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""``TestBroker``: the real broker, in this process, for as long as a ``with`` block lasts.
+"""``TestBroker``: the real broker, in this process, for the duration of a ``with`` block.
 
-Owns: the life of one node after the other on one thread, and the commands of a test: time, faults, looking.
-Must not touch: rules and protocols; nothing here changes what the broker does, only what happens to it.
+Owns: the life cycle of its nodes, one after the other on one thread, and the test commands: time, faults,
+inspection. Must not touch: rules and protocols. Nothing here changes what the broker does.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ T = TypeVar("T")
 _HOST: Final = "127.0.0.1"
 _SEGMENT_BYTES: Final = (
     1 << 20
-)  # at most: a test's journal is short, and a disk in memory has to hold all of it
-_GRACE: Final = 0.05  # clients in tests are often gone, or blocked in the very thread that stops the broker
+)  # upper bound: a test's journal is short, and a disk in memory must hold all of it
+_GRACE: Final = 0.05  # clients in tests are often gone, or blocked in the thread that stops the broker
 
 
 class BrokerDidNotStart(RuntimeError):
@@ -44,11 +44,11 @@ class BrokerDidNotStart(RuntimeError):
 class TestBroker(Inspection):
     """A broker on a free port, in memory unless ``folder`` or ``durable`` says otherwise.
 
-    Also in memory it runs the real journal, on a disk that is not there: durable queues and persistent
+    In memory it still runs the real journal, on a simulated disk: durable queues and persistent
     messages survive ``restart`` and ``crash_and_restart``, transient ones do not.
     """
 
-    __test__ = False  # pytest would take it for a class of tests
+    __test__ = False  # pytest would collect it as a test class
 
     def __init__(
         self,
@@ -73,10 +73,8 @@ class TestBroker(Inspection):
         self._amqp_port = 0
         self._http_port = 0
 
-    # -- starting and stopping -------------------------------------------------------------------
-
     def start(self) -> "TestBroker":
-        """Start; ``with`` does it for you."""
+        """Start the broker; ``with`` calls this."""
         if self._thread is not None:
             raise RuntimeError("this broker is running")
         if self._disk is None:
@@ -90,7 +88,7 @@ class TestBroker(Inspection):
         return self
 
     def stop(self) -> None:
-        """Stop in good order; in a folder the data stays, unless the folder was a temporary one."""
+        """Shut down cleanly. In a folder the data stays, unless the folder was a temporary one."""
         if self._thread is None:
             return
         try:
@@ -102,23 +100,23 @@ class TestBroker(Inspection):
                 self._temporary = self._disk = None
 
     def restart(self) -> None:
-        """Stop in good order and start again, on the same ports. Clients lose their connections."""
+        """Shut down cleanly and start again on the same ports. Clients lose their connections."""
         self._stop_node()
         self._start_node()
 
     def crash_and_restart(self, *, keep: Keep = Keep.NOTHING) -> None:
-        """Die in the middle of everything, lose what was not durable, recover, on the same ports.
+        """Crash, lose what was not durable, and recover on the same ports.
 
-        ``Keep.NOTHING`` is the hardest power cut, ``Keep.SECTORS`` one that leaves some unsynced sectors by
-        the dice (``seed``), ``Keep.EVERYTHING`` the death of the process alone.
+        ``Keep.NOTHING`` is the hardest power cut, ``Keep.SECTORS`` keeps some unsynced sectors at random
+        (``seed``), ``Keep.EVERYTHING`` is a crash of the process alone.
         """
         self._crash(keep)
         self._start_node()
 
     def corrupt_journal_tail(self, size: int = 100) -> None:
-        """Die in the middle of a write: half a record is left behind the last durable one. Then restart.
+        """Crash in the middle of a write, which leaves half a record after the last durable one; restart.
 
-        Recovery has to cut it off and keep everything before it.
+        Recovery must truncate it and keep everything before it.
         """
         end = self._crash(Keep.NOTHING)
         self.disk.tear(end, self._random.randbytes(size))
@@ -138,10 +136,8 @@ class TestBroker(Inspection):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # In a thread, so that clients on the caller's loop can still answer the goodbye.
+        # In a thread, so that clients on the caller's loop can still answer the close.
         await asyncio.to_thread(self.stop)
-
-    # -- where it is -----------------------------------------------------------------------------
 
     @property
     def amqp_port(self) -> int:
@@ -150,7 +146,7 @@ class TestBroker(Inspection):
 
     @property
     def amqp_url(self) -> str:
-        """For pika, aio-pika, Celery and all the others: a bare slash is the empty vhost to some of them."""
+        """For any AMQP client. The vhost is explicit: some clients read a bare slash as the empty vhost."""
         return f"amqp://guest:guest@{_HOST}:{self._amqp_port}/%2F"
 
     @property
@@ -160,7 +156,7 @@ class TestBroker(Inspection):
 
     @property
     def http_url(self) -> str:
-        """Base of every HTTP address, without a slash at the end."""
+        """Base of every HTTP address, without a trailing slash."""
         return f"http://{_HOST}:{self._http_port}"
 
     @property
@@ -172,13 +168,13 @@ class TestBroker(Inspection):
 
     @property
     def node(self) -> FaultyNode:
-        """The node itself. It belongs to the broker's thread: touch it through ``call`` only."""
+        """The node itself. It belongs to the broker's thread: access it only through ``call``."""
         if self._node is None:
             raise RuntimeError("this broker is not running")
         return self._node
 
     def call(self, work: Callable[[FaultyNode], T]) -> T:
-        """Run a function on the broker's thread, after everything clients have sent has been taken in."""
+        """Run a function on the broker's thread, after everything clients have sent was processed."""
 
         async def taken_in(node: FaultyNode) -> T:
             await node.take_in()
@@ -187,32 +183,28 @@ class TestBroker(Inspection):
         node = self.node
         return self._on_loop(lambda: taken_in(node))
 
-    # -- faults ----------------------------------------------------------------------------------
-
     def drop_connections(self, which: Callable[[ConnectionView], bool] | str | None = None) -> int:
-        """Cut clients off without a word: all, those of this name, or those for which ``which`` is true.
+        """Drop connections without a close: all, those with this name, or those for which ``which`` is true.
 
         Returns how many.
         """
         return self._to_connections(which, lambda _, protocol: protocol.abort())
 
     def drop_http_connections(self) -> int:
-        """Cut off everybody who is connected over HTTP, waiting pops and all. Returns how many."""
+        """Drop every HTTP connection, including waiting pops. Returns how many."""
         return self._run(lambda node: node.drop_http_connections())
 
     def stop_reading(self, which: Callable[[ConnectionView], bool] | str | None = None) -> int:
-        """Take nothing more from clients that are connected now: their writes pile up. Returns how many."""
+        """Stop reading from the clients connected now, so that their writes pile up. Returns how many."""
         return self._to_connections(which, lambda node, protocol: node.stop_reading(protocol))
 
     def resume_reading(self) -> None:
-        """Go on after ``stop_reading``."""
+        """Undo ``stop_reading``."""
         self._run(lambda node: node.resume_reading())
 
     def delay(self, seconds: float) -> None:
-        """Let everything the broker sends arrive so much later; 0 ends it. Real seconds."""
+        """Delay everything the broker sends by this many real seconds; 0 ends the delay."""
         self._run(lambda node: node.delay(seconds))
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _make_disk(self) -> FaultyDisk:
         if self._folder is not None:
@@ -249,13 +241,13 @@ class TestBroker(Inspection):
             self._on_loop(lambda: node.stop(_GRACE))
 
     def _crash(self, keep: Keep) -> int:
-        """Returns where the log ends, as far as anybody was told."""
+        """Returns where the confirmed part of the log ends."""
         node, self._node = self.node, None
         if isinstance(self.clock, VirtualClock):
             self.clock.attach(None)
 
         async def crash() -> int:
-            # First the disk, then the sockets: what happens between cannot be confirmed to anybody.
+            # First the disk, then the sockets: nothing that happens in between can be confirmed to a client.
             self.disk.die()
             end = node.journal.durable - SYNC_SIZE
             for protocol in list(node.amqp.connections):
@@ -273,7 +265,7 @@ class TestBroker(Inspection):
             thread.close()
 
     def _drive(self, target_ms: int) -> None:
-        """Go to a moment through every deadline before it, so that one may set off the next."""
+        """Advance through every deadline before the target, so that one may trigger the next."""
         clock, node = self.clock, self.node
         assert isinstance(clock, VirtualClock)
 
@@ -281,7 +273,7 @@ class TestBroker(Inspection):
             await node.take_in()
             last = -1.0
             while (due := node.broker.flow.timers.next_due()) is not None and due * 1000 <= target_ms:
-                # The same deadline twice: rounding left it a hair in the future.
+                # The same deadline twice: rounding left it slightly in the future.
                 clock.move_to(ceil(due * 1000 - 0.001) + (1 if due == last else 0))
                 last = due
                 node.tick()
@@ -310,7 +302,7 @@ class TestBroker(Inspection):
         return self._run(act)
 
     def _run(self, work: Callable[[FaultyNode], T]) -> T:
-        """Run on the broker's thread, at once."""
+        """Run on the broker's thread, without waiting for client input."""
         node = self.node
 
         async def run() -> T:

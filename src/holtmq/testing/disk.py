@@ -1,6 +1,6 @@
-"""The disk under a test's broker: in memory or in a folder, and it fails when it is told to.
+"""The disk under a test's broker: in memory or in a folder, with faults on command.
 
-Owns: the faults (errors, a full disk, a stall, the death of its owner) over a disk that only stores.
+Owns: the faults (errors, a full disk, a stall, a crash of its owner) over a disk that only stores.
 Must not touch: the journal's formats.
 """
 
@@ -24,34 +24,32 @@ __all__ = ["FaultyDisk", "FolderDisk", "Keep", "MemoryDisk"]
 
 
 class FaultyDisk:
-    """Passes everything on to ``inner``, unless a fault was asked for, from whatever thread."""
+    """Forwards everything to ``inner`` unless a test injected a fault. Faults may be set from any thread."""
 
     def __init__(self, inner: Disk, guard: contextlib.AbstractContextManager[object]) -> None:
         self._inner = inner
         self._guard = guard
-        self._life = 0  # grows with every death: a file opened before it is dead
+        self._life = 0  # incremented by every crash: a file opened before it is dead
         self._failing_writes: list[int] = []
         self._failing_syncs: list[int] = []
         self._full = False
         self._may_go_on = threading.Event()
         self._may_go_on.set()
 
-    # -- faults
-
     def fail_next_write(self, code: int = errno.EIO) -> None:
-        """The next write to the journal fails. The journal then takes nothing more until a restart."""
+        """The next write to the journal fails. The journal then accepts nothing more until a restart."""
         self._failing_writes.append(code)
 
     def fail_next_sync(self, code: int = errno.EIO) -> None:
-        """The next fsync fails: what was written may or may not be on the disk, and nobody can know."""
+        """The next fsync fails: whether the written data is on the disk is unknown."""
         self._failing_syncs.append(code)
 
     def fill(self) -> None:
-        """There is no room left: every write fails with ENOSPC until ``free``."""
+        """The disk is full: every write fails with ENOSPC until ``free``."""
         self._full = True
 
     def free(self) -> None:
-        """There is room again. The broker still needs a restart: its journal has failed for good."""
+        """The disk has room again. The broker still needs a restart: its journal has failed permanently."""
         self._full = False
 
     def stall(self) -> None:
@@ -59,18 +57,16 @@ class FaultyDisk:
         self._may_go_on.clear()
 
     def resume(self) -> None:
-        """Go on after ``stall``."""
+        """Undo ``stall``."""
         self._may_go_on.set()
 
-    # -- for the broker's crash
-
     def die(self) -> None:
-        """From now on nothing that is open reaches the disk; nothing more becomes durable."""
+        """From now on no open file reaches the disk; nothing more becomes durable."""
         self._life += 1
         self._may_go_on.set()
 
     def come_back(self, keep: Keep, random: Random) -> None:
-        """After the last thread of the dead broker has ended: lose what was not durable."""
+        """After the last thread of the crashed broker has ended: lose what was not durable."""
         self._failing_writes.clear()
         self._failing_syncs.clear()
         self._full = False
@@ -80,15 +76,13 @@ class FaultyDisk:
         raise NotImplementedError
 
     def tear(self, position: int, garbage: bytes) -> None:
-        """Leave behind what an interrupted write looks like: bytes at the end of the log, ``position``."""
+        """Write what an interrupted write leaves behind: bytes at the end of the log, ``position``."""
         with self._guard:
             newest = max(base for name in self._inner.list() if (base := base_of(name)) is not None)
             file = self._inner.open(segment_name(newest), write=True)
             file.pwrite([garbage], position - newest + HEADER_SIZE)
             file.sync()
             file.close()
-
-    # -- the Disk interface
 
     @property
     def folder(self) -> str:
@@ -123,8 +117,6 @@ class FaultyDisk:
 
     def random_bytes(self, size: int) -> bytes:
         return self._inner.random_bytes(size)
-
-    # -- what files ask
 
     @property
     def guard(self) -> contextlib.AbstractContextManager[object]:
@@ -173,7 +165,7 @@ class FaultyFile:
         self._alive()
         with self._disk.guard:
             self._inner.sync()
-        # It died while the sync was under way: the bytes are there, but nobody may hear of it any more.
+        # It crashed during the sync: the bytes are there, but the sync must not be reported as done.
         self._alive()
 
     def preallocate(self, size: int) -> None:
@@ -203,11 +195,11 @@ class FaultyFile:
 
 
 class MemoryDisk(FaultyDisk):
-    """No file anywhere; still the real journal, with bytes that are durable and bytes that are not."""
+    """No files; still the real journal, with durable and non-durable bytes."""
 
     def __init__(self) -> None:
         self._memory = FakeDisk()
-        # The journal writes, reads and checkpoints in three threads; the disk in memory knows none.
+        # The journal writes, reads and checkpoints in three threads; the disk in memory has no locking.
         super().__init__(self._memory, threading.Lock())
 
     def _lose(self, keep: Keep, random: Random) -> None:
@@ -215,7 +207,7 @@ class MemoryDisk(FaultyDisk):
 
 
 class FolderDisk(FaultyDisk):
-    """A real folder, watched: a crash takes back what was written and never synced."""
+    """A real folder whose writes are recorded: a crash undoes what was written and never synced."""
 
     def __init__(self, folder: Path) -> None:
         self._image = DurableImage()

@@ -1,7 +1,7 @@
-"""A node whose connections can be made slow or deaf.
+"""A node whose connections can be delayed or stop reading.
 
-Owns: what is done to sockets on a test's command. Must not touch: protocol and rules; the broker under test
-runs the same code as in production.
+Owns: what a test does to sockets. Must not touch: protocol and rules; the broker under test runs the same
+code as in production.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from holtmq.node import GUEST_HASH, Node
 from holtmq.testing.clock import ABOVE, VirtualClock
 
 _CALM_ROUNDS: Final = 3
-_FUZZ: Final = 0.00001  # seconds: what adding up readings may cost
+_FUZZ: Final = 0.00001  # seconds: rounding error of adding up readings
 _CALM_DEADLINE: Final = 0.5
 
 
 class FaultyNode(Node):
-    """A node that a test can look into and hurt. All of it on the loop's thread."""
+    """A node that a test can inspect and disturb, always on the loop's thread."""
 
     def __init__(self, config: Config, *, clock: Callable[[], float], disk: Disk) -> None:
         super().__init__(config, clock=clock, disk=disk)
@@ -29,23 +29,21 @@ class FaultyNode(Node):
         self._deaf: set[AmqpProtocol] = set()
 
     async def start(self) -> None:
-        """Start, with the guest's password known to be right: argon2 takes longer than a test."""
+        """Start, with the guest's password already verified: argon2 takes longer than a test."""
         await super().start()
         guest = self.broker.users.user(DEFAULT_USER)
-        if guest is not None and guest.password_hash == GUEST_HASH:  # nobody has changed it
+        if guest is not None and guest.password_hash == GUEST_HASH:  # the default password is unchanged
             self.amqp.authenticator.remember(DEFAULT_USER, "guest", guest.password_hash)
 
     def _at(self, at: float, action: Callable[[], None]) -> None:
-        # A virtual clock reads a hair above its millisecond, and so does whatever is counted from a reading:
-        # rounded up as it stands, a lease of a minute would wake its waiters in the millisecond after.
+        # A virtual clock reads slightly above its millisecond, and so does everything computed from it:
+        # rounded up unchanged, a lease of a minute would wake its waiters one millisecond late.
         super()._at(at - ABOVE - _FUZZ if isinstance(self.clock, VirtualClock) else at, action)
 
-    # -- seeing what clients have sent -------------------------------------------------------------
-
     async def take_in(self) -> None:
-        """Wait until everything that clients have sent so far is read and worked off.
+        """Wait until everything that clients have sent so far is read and processed.
 
-        A client that never stops talking is not waited for longer than half a second.
+        Waits at most half a second for a client that never stops sending.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _CALM_DEADLINE
@@ -57,24 +55,22 @@ class FaultyNode(Node):
             calm = calm + 1 if now == seen else 0
             seen = now
 
-    # -- faults ------------------------------------------------------------------------------------
-
     def delay(self, seconds: float) -> None:
-        """Everything the broker sends arrives so much later, on connections old and new."""
+        """Delay everything the broker sends, on existing and new connections."""
         self._delay = seconds
         self._slow_down()
 
     def drop_http_connections(self) -> int:
-        """Cut off every HTTP client; how many there were."""
+        """Drop every HTTP connection; return how many."""
         return self.http.drop_connections()
 
     def stop_reading(self, protocol: AmqpProtocol) -> None:
-        """Take nothing more from this client; its socket fills up."""
+        """Stop reading from this client; its socket fills up."""
         self._deaf.add(protocol)
         protocol.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Listen again to everybody."""
+        """Read from all clients again."""
         deaf, self._deaf = self._deaf, set()
         for protocol in deaf & self.amqp.connections:
             protocol.transport.resume_reading()
@@ -94,30 +90,30 @@ class FaultyNode(Node):
 
 
 class SlowTransport(asyncio.Transport):
-    """What is written goes out later, in the same order."""
+    """Writes are delayed and keep their order."""
 
     def __init__(self, inner: asyncio.Transport, seconds: float) -> None:
         super().__init__()
         self._inner = inner
-        self._due = 0.0  # when the last write goes out: a shorter delay must not overtake it
+        self._due = 0.0  # when the last write is sent: a shorter delay must not overtake it
         self._closing = False
         self.seconds = seconds
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, after the delay."""
+        """Send after the delay."""
         self._later(lambda: self._inner.write(data))
 
     def close(self) -> None:
-        """Close, after what was written."""
+        """Close after everything written was sent."""
         self._closing = True
         self._later(self._inner.close)
 
     def abort(self) -> None:
-        """Close now."""
+        """Close at once."""
         self._inner.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """Whether it is closed or closing."""
         return self._closing or self._inner.is_closing()
 
     def pause_reading(self) -> None:
@@ -129,7 +125,7 @@ class SlowTransport(asyncio.Transport):
         self._inner.resume_reading()
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """What the socket says."""
+        """Ask the socket."""
         return self._inner.get_extra_info(name, default)
 
     def _later(self, action: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
-"""Looking into a broker under test, without consuming or changing anything.
+"""Inspecting a broker under test, without consuming or changing anything.
 
-Owns: the questions a test may ask. Must not touch: the broker's life; each question is asked on its thread.
+Owns: the queries of a test. Must not touch: the broker's life cycle; each query runs on its thread.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,34 +21,34 @@ _DEFAULT_VHOST: Final = "/"
 
 
 class Inspection:
-    """What ``TestBroker`` can be asked."""
+    """The queries of ``TestBroker``."""
 
     def call(self, work: Callable[[FaultyNode], T]) -> T:
-        """Run a function on the broker's thread, after everything clients have sent has been taken in."""
+        """Run a function on the broker's thread, after everything clients have sent was processed."""
         raise NotImplementedError
 
     def messages(self, queue: str, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
-        """What waits in a queue, the next one first. Nothing is consumed.
+        """The ready messages of a queue, next one first. Nothing is consumed.
 
-        Of a partitioned queue: everything it stores, oldest first; headers ``x-partition`` and
+        For a partitioned queue: everything it stores, oldest first; the headers ``x-partition`` and
         ``x-stream-offset`` say where, ``properties.message_id`` is the transaction id.
         """
         return self.call(lambda node: _messages(node, _queue(node, vhost, queue)))
 
     def queue_depth(self, queue: str, vhost: str = _DEFAULT_VHOST) -> int:
-        """How many messages wait in a queue, or are stored in a partitioned one."""
+        """How many messages are ready in a queue, or stored in a partitioned one."""
         return self.call(lambda node: len(_queue(node, vhost, queue)))
 
     def queues(self, vhost: str = _DEFAULT_VHOST) -> list[str]:
-        """Names of all queues, work queues and partitioned ones."""
+        """Names of all queues, both work queues and partitioned ones."""
         return self.call(lambda node: sorted(node.broker.vhost(vhost).queues))
 
     def unacked(self, queue: str, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
-        """What has been delivered from a queue and is not settled."""
+        """Messages delivered from a queue and not settled."""
         return [lease.message for lease in self.leases(queue, vhost)]
 
     def leases(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[LeaseView]:
-        """Every delivery that is not settled, of one queue or of all."""
+        """Every unsettled delivery, of one queue or of all."""
         return self.call(
             lambda node: [
                 lease
@@ -58,7 +58,7 @@ class Inspection:
         )
 
     def consumers(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[ConsumerView]:
-        """Who consumes, from one queue or from any."""
+        """The consumers of one queue or of all."""
         return self.call(
             lambda node: [
                 consumer
@@ -74,8 +74,8 @@ class Inspection:
     def dead_letters(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[StoredMessage]:
         """Messages that died in this queue (or in any), with their ``deaths``.
 
-        Of a work queue: wherever they wait now. Of a partitioned queue: what its groups gave up on; a
-        death there names ``group``, ``error`` and ``partition``, too.
+        For a work queue: wherever they are now. For a partitioned queue: those its groups failed on; a
+        death there also names ``group``, ``error`` and ``partition``.
         """
 
         def look(node: FaultyNode) -> list[StoredMessage]:
@@ -93,7 +93,7 @@ class Inspection:
         return self.call(look)
 
     def groups(self, queue: str | None = None, vhost: str = _DEFAULT_VHOST) -> list[GroupView]:
-        """Every consumer group of one partitioned queue, or of all; who names none is ``__QUEUE_MODE__``."""
+        """Every consumer group of one partitioned queue, or of all; the default one is ``__QUEUE_MODE__``."""
         return self.call(
             lambda node: [
                 group
@@ -112,7 +112,7 @@ class Inspection:
     def partition_leases(
         self, queue: str | None = None, group: str | None = None, vhost: str = _DEFAULT_VHOST
     ) -> list[PartitionLeaseView]:
-        """What workers hold of partitioned queues now: one lease a partition and group."""
+        """The live leases on partitioned queues: one per partition and group."""
         return self.call(
             lambda node: [
                 lease
@@ -123,7 +123,7 @@ class Inspection:
         )
 
     def connections(self) -> list[ConnectionView]:
-        """Every client that is connected."""
+        """Every connected client."""
         return self.call(lambda node: [views.connection_view(p) for p in _running(node)])
 
 
@@ -149,6 +149,6 @@ def _messages(node: FaultyNode, queue: WorkQueue) -> list[StoredMessage]:
 
 
 def _streams(node: FaultyNode, vhost: str, name: str | None) -> list[StreamQueue]:
-    """The partitioned queues among all, or the one of this name, if it is one."""
+    """All partitioned queues, or the one with this name, if it is partitioned."""
     queues = node.broker.vhost(vhost).queues.values() if name is None else [_queue(node, vhost, name)]
     return [queue for queue in queues if isinstance(queue, StreamQueue)]

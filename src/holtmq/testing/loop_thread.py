@@ -19,19 +19,19 @@ CALL_TIMEOUT: Final = 30.0
 
 
 class LoopThread:
-    """Runs until ``close``. Every call waits for its answer."""
+    """Runs until ``close``. Every call waits for its result."""
 
     def __init__(self, name: str) -> None:
         self._loop: asyncio.AbstractEventLoop
         self._ready = threading.Event()
         self._stop: asyncio.Event
-        # Daemon: a test that forgot to stop its broker must not keep the interpreter from ending.
+        # Daemon: a test that did not stop its broker must not keep the interpreter from exiting.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         self._ready.wait()
 
     def run(self, work: Callable[[], Coroutine[object, object, T]], timeout: float = CALL_TIMEOUT) -> T:
-        """Run a coroutine on the loop; its result, or its exception."""
+        """Run a coroutine on the loop; return its result or raise its exception."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("this call waits for the broker's own thread and cannot be made from it")
         future: Future[T] = asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -42,7 +42,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread's end."""
+        """Stop the loop and join the thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()

@@ -1,6 +1,6 @@
-"""What a test may look at in partitioned queues: stored messages, groups, leases, dead letters.
+"""Views of partitioned queues for tests: stored messages, groups, leases, dead letters.
 
-Owns: the shapes, and how they are read from a broker. The reading functions run on the broker's own thread.
+Owns: the view types, and reading them from a broker. The functions run on the broker's own thread.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ class GroupView:
     name: str
     queue: str
     lag: int  # messages it has not settled
-    lags: dict[str, int]  # the same by partition, where there are any
-    cursors: dict[str, int]  # by partition: the position it gets next
+    lags: dict[str, int]  # the same by partition, where it is not zero
+    cursors: dict[str, int]  # by partition: the next position to deliver
     retries: dict[str, int]  # by partition: failures counted against the retry limit
-    waiting: int  # pops that wait for a message of this queue, of any group
+    waiting: int  # pops waiting for a message of this queue, of any group
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLeaseView:
-    """Messages of one partition in one worker's hands."""
+    """Messages of one partition leased to one worker."""
 
     id: str
     queue: str
@@ -94,7 +94,7 @@ def leases(service: PartitionedService, stream: StreamQueue, now: float) -> list
 
 
 def dead_letters(service: PartitionedService, stream: StreamQueue) -> list[StoredMessage]:
-    """What groups gave up on, oldest failure first, with a death each."""
+    """Messages that groups failed on, oldest failure first, each with one death."""
     log = stream.log
     if log is None:
         return []

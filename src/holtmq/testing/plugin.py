@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures ``holt_broker`` and ``holt_broker_factory``.
 
-Owns: the fixtures' lives. Found by pytest through the package's entry point, so every import of the broker
-waits until a fixture is used.
+Owns: the fixtures' life cycle. pytest finds it through the package's entry point, so the broker is imported
+only when a fixture is used.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holt_broker() -> "Iterator[TestBroker]":
-    """A running broker of this test's own, in memory, with a virtual clock."""
+    """A running broker for this test, in memory, with a virtual clock."""
     from holtmq.testing.broker import TestBroker
 
     with TestBroker() as broker:
@@ -27,7 +27,7 @@ def holt_broker() -> "Iterator[TestBroker]":
 
 @pytest.fixture
 def holt_broker_factory() -> "Iterator[BrokerFactory]":
-    """Makes running brokers, with ``TestBroker``'s arguments; all are stopped when the test ends."""
+    """Creates running brokers with ``TestBroker``'s arguments; all are stopped when the test ends."""
     from holtmq.testing.broker import TestBroker
 
     with ExitStack() as brokers:

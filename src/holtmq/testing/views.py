@@ -1,6 +1,6 @@
-"""What a test may look at: messages, leases, consumers, exchanges, connections. Looking changes nothing.
+"""Views of a broker for tests: messages, leases, consumers, exchanges, connections. Reading changes nothing.
 
-Owns: the shapes, and how they are read from a broker. The reading functions run on the broker's own thread.
+Owns: the view types, and reading them from a broker. The functions run on the broker's own thread.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from holtmq.wire.tables import FieldTable
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as it lies in a queue."""
+    """A message stored in a queue."""
 
     body: bytes
     properties: Properties
@@ -49,11 +49,11 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A message in somebody's hands: delivered and not settled."""
+    """A delivered message that is not settled."""
 
     message: StoredMessage
     queue: str
-    consumer_tag: str  # empty: taken by basic.get
+    consumer_tag: str  # empty: delivered by basic.get
     delivery_tag: int
     connection: str
 
@@ -74,7 +74,7 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeView:
-    """An exchange and where it leads."""
+    """An exchange and its bindings."""
 
     name: str
     kind: str
@@ -86,22 +86,22 @@ class ExchangeView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionView:
-    """A client that is connected."""
+    """A connected client."""
 
     peer: str  # address and port of the client's socket
-    name: str  # as the client calls itself, or empty
+    name: str  # the client's own name for the connection, or empty
     user: str
     channels: int
     client_properties: dict[str, object]
 
 
 def ready_messages(broker: Broker, queue: WorkQueue) -> list[StoredMessage]:
-    """What waits in a queue, next one first."""
+    """The ready messages of a queue, next one first."""
     return [stored_message(queue, message) for message in raw_messages(broker, queue)]
 
 
 def raw_messages(broker: Broker, queue: WorkQueue) -> list[Message]:
-    """The same as the broker holds them, properties undecoded."""
+    """The same as the broker stores them, properties not decoded."""
     return [message for fifo in _fifos(queue) for message in _waiting(broker, fifo)]
 
 
@@ -123,7 +123,7 @@ def leases(broker: Broker, connections: Iterator[Connection]) -> list[LeaseView]
 
 
 def consumers(connections: Iterator[Connection]) -> list[ConsumerView]:
-    """Everybody who consumes."""
+    """Every consumer."""
     return [
         ConsumerView(
             consumer.tag,
@@ -157,7 +157,7 @@ def exchanges(broker: Broker, vhost: str) -> list[ExchangeView]:
 
 
 def connection_view(protocol: AmqpProtocol) -> ConnectionView:
-    """One client."""
+    """The view of one connection."""
     connection = protocol.connection
     return ConnectionView(
         protocol.peer,
@@ -180,7 +180,7 @@ def _waiting(broker: Broker, fifo: SpillingFifo) -> Iterator[Message]:
 
 
 def stored_message(queue: WorkQueue, message: Message) -> StoredMessage:
-    """A message as a test sees it."""
+    """The view of one message."""
     return StoredMessage(
         message.body,
         decode_properties(message.header, PROPERTIES_AT),

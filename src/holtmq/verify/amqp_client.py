@@ -1,7 +1,7 @@
 """A small AMQP client for the judge: one connection, one channel, one reader.
 
-Owns: frames to methods and contents, and back. Must not touch: what is published and why.
-Its own, so that the check needs no client library, and sees every confirm the moment it arrives.
+Owns: converting frames to methods and contents, and back. Must not touch: what is published and why.
+Written here so that the check needs no client library and sees every confirm as soon as it arrives.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ M = TypeVar("M", bound=Method)
 
 
 class AmqpClient:
-    """Made by ``connect``."""
+    """A connection with one open channel, made by ``connect``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -78,16 +78,16 @@ class AmqpClient:
         await self.call(ChannelOpen(), ChannelOpenOk)
 
     async def call(self, method: Method, answer: type[M]) -> M:
-        """Send a method and wait for its answer."""
+        """Send a method and wait for its reply."""
         self._send(_CHANNEL, method)
         return await self.expect(answer)
 
     def send(self, method: Method) -> None:
-        """Send a method that has no answer."""
+        """Send a method that has no reply."""
         self._send(_CHANNEL, method)
 
     def publish(self, queue: str, body: bytes, exchange: str = "", delay_ms: int = 0) -> None:
-        """A persistent message to a queue, by the default exchange or one that lets it wait."""
+        """Publish a persistent message to a queue, through the default exchange or one that delays it."""
         properties = _PERSISTENT
         if delay_ms:
             headers: FieldTable = {"x-delay": delay_ms}
@@ -101,7 +101,7 @@ class AmqpClient:
         self._write(b"".join(parts))
 
     async def expect(self, kind: type[M]) -> M:
-        """The next method, which has to be of this kind."""
+        """The next method, which must be of this type."""
         method, _ = await self.next()
         if not isinstance(method, kind):
             raise Gone(f"expected {kind.name}, got {method!r}")
@@ -125,7 +125,7 @@ class AmqpClient:
         return method, body
 
     def close(self) -> None:
-        """Hang up without a word: what is unsettled goes back."""
+        """Close the socket without a connection.close: unsettled messages are requeued."""
         self._writer.transport.abort()
 
     def _take(self, kind: int, payload: bytes) -> None:

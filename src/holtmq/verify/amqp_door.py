@@ -1,8 +1,8 @@
-"""The AMQP door: publishers with confirms, a consumer with acks, one that moves messages in transactions.
+"""The AMQP door: publishers with confirms, a consumer with acks, a client that moves messages by transaction.
 
-Work queues, a stream, and a queue behind an exchange that lets messages wait.
+They use work queues, a stream, and a queue behind a delaying exchange.
 
-Owns: what AMQP clients do until the broker dies under them, and reading the queues.
+Owns: what AMQP clients do until the broker is killed, and reading the queues.
 Must not touch: verdicts; every step is written into the record before or after it, never guessed.
 """
 
@@ -54,7 +54,7 @@ LATE: Final = "late"  # behind DELAYING; read last, when every delay is over
 DELAYING: Final = "delaying"
 QUEUES: Final = (PLAIN, WORK, MARKERS, IN, OUT, AUDIT, STREAM, LATE)
 
-_WINDOW: Final = 16  # publishes on their way to a confirm
+_WINDOW: Final = 16  # publishes awaiting their confirm
 _PADDING_MAX: Final = 2_000
 _ACKS_PER_MARKER: Final = 8
 _PER_TRANSACTION: Final = 3
@@ -64,7 +64,7 @@ _PREFETCH: Final = 1_000
 
 
 class AmqpDoor:
-    """See the module. A place of the record is a queue."""
+    """The clients and queues of the AMQP door. A place in the record is a queue."""
 
     def __init__(self) -> None:
         self.record = Record()
@@ -72,7 +72,7 @@ class AmqpDoor:
         self._counts: dict[str, int] = {}
 
     async def prepare(self, ports: Ports) -> None:
-        """Durable queues, all of them."""
+        """Declare the queues, all durable."""
         with closing(await AmqpClient.connect(ports.amqp)) as client:
             for queue in QUEUES:
                 await client.call(_declaration(queue), QueueDeclareOk)
@@ -84,10 +84,8 @@ class AmqpDoor:
             )
             await client.call(QueueBind(LATE, DELAYING, LATE), QueueBindOk)
 
-    # -- looking ---------------------------------------------------------------------------------
-
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
-        """Everything that waits, in order; it is left there."""
+        """Read all ready messages, in order, and leave them in their queues."""
         began = time.monotonic()
         found: dict[str, list[bytes]] = {}
         for queue in QUEUES:
@@ -95,7 +93,7 @@ class AmqpDoor:
                 await asyncio.sleep(max(began + _DELAYS_END - time.monotonic(), 0))
             found[queue] = await self._read_queue(ports, queue)
         self._counts = {queue: len(bodies) for queue, bodies in found.items()}
-        found[LATE].sort(key=publisher_and_number)  # they came as they were due
+        found[LATE].sort(key=publisher_and_number)  # they arrived in the order of their due times
         return found
 
     async def _read_queue(self, ports: Ports, queue: str) -> list[bytes]:
@@ -119,7 +117,7 @@ class AmqpDoor:
         return bodies
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """Purge whatever has grown too long; a stream cannot be purged, and is made anew."""
+        """Purge the queues that are too long; a stream cannot be purged and is recreated."""
         for queue, count in self._counts.items():
             if count > most:
                 with closing(await AmqpClient.connect(ports.amqp)) as client:
@@ -130,10 +128,8 @@ class AmqpDoor:
                         await client.call(QueuePurge(queue), QueuePurgeOk)
                 self.record.purged(queue)
 
-    # -- working ---------------------------------------------------------------------------------
-
     async def work(self, ports: Ports, random: Random) -> None:
-        """All clients at once, until each of them has lost its connection."""
+        """Run all clients until each has lost its connection."""
         seeds = [Random(random.random()) for _ in range(6)]
         try:
             clients = await connect_all(AmqpClient.connect, ports.amqp, 8)
@@ -160,7 +156,7 @@ class AmqpDoor:
         self, client: AmqpClient, random: Random, queue: str, publisher: str, exchange: str = ""
     ) -> None:
         await client.call(ConfirmSelect(), ConfirmSelectOk)
-        waiting: deque[tuple[int, str, float]] = deque()  # tag, name, when
+        waiting: deque[tuple[int, str, float]] = deque()  # tag, name, send time
         tag = 0
         while True:
             for _ in range(random.randint(1, _WINDOW - len(waiting)) if len(waiting) < _WINDOW else 0):
@@ -181,17 +177,17 @@ class AmqpDoor:
                 raise self.watch.refuse("the broker refused a message")
 
     async def _consume(self, client: AmqpClient) -> None:
-        """Ack what comes. An ack has no answer, so two markers prove it durable.
+        """Ack every delivery. An ack has no reply, so two markers prove it durable.
 
-        The first marker is published behind the acks; the second when the first was confirmed, so the acks
-        are before it in the journal; its confirm therefore covers them.
+        The first marker is published after the acks, the second after the first was confirmed. So the acks
+        precede the second in the journal, and its confirm covers them.
         """
         await client.call(ConfirmSelect(), ConfirmSelectOk)
         await client.call(BasicQos(prefetch_count=32), BasicQosOk)
         await client.call(BasicConsume(WORK, "worker"), BasicConsumeOk)
         acked: list[str] = []
         behind: list[str] = []  # acks before the last confirmed marker
-        covered: list[str] = []  # acks before the marker that is on its way
+        covered: list[str] = []  # acks before the marker that is not confirmed yet
         marker = ""
         while True:
             method, body = await client.next()

@@ -1,6 +1,6 @@
-"""One way into the broker, seen from the judge: what its clients do, and how everything behind it is read.
+"""One entry to the broker as the judge uses it: what its clients do, and how its queues are read.
 
-Owns: the shape of a door, and what clients measure and notice on the way. Must not touch: verdicts.
+Owns: the interface of a door, and what its clients measure and notice. Must not touch: verdicts.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,12 +12,12 @@ from holtmq.verify.record import Record, name_of
 
 
 class Gone(Exception):
-    """The connection is lost: the broker is dead, or has refused us."""
+    """The connection is lost: the broker is dead, or has refused the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where one life of the broker listens."""
+    """The ports of one run of the broker."""
 
     amqp: int
     http: int
@@ -27,16 +27,16 @@ class Ports:
 class Watch:
     """What the clients of one door measured."""
 
-    on_promise: Callable[[], None] = lambda: None  # called right after each confirm or answer
+    on_promise: Callable[[], None] = lambda: None  # called right after each confirm or response
     confirm_seconds: list[float] = field(default_factory=list)
-    duplicates: int = 0  # deliveries of something the consumer had been given before
-    refusals: list[str] = field(default_factory=list)  # of requests that a healthy broker would have granted
-    disordered: list[str] = field(default_factory=list)  # given for the first time after a later one
+    duplicates: int = 0  # repeated deliveries of a message to the consumer
+    refusals: list[str] = field(default_factory=list)  # of requests that a healthy broker accepts
+    disordered: list[str] = field(default_factory=list)  # first delivered after a later message
     _given: set[str] = field(default_factory=set)
     _last: dict[tuple[str, str], int] = field(default_factory=dict)  # place, publisher -> newest number
 
     def receive(self, place: str, body: bytes) -> str:
-        """Note a delivery; the name of what was delivered."""
+        """Record a delivery; return the message's name."""
         name = name_of(body)
         if name is None:
             raise Gone("a damaged body was delivered")  # the comparison will find it
@@ -51,7 +51,7 @@ class Watch:
         return name
 
     def refuse(self, why: str) -> Gone:
-        """Note a refusal; to be raised, as the client has no way to go on."""
+        """Record a refusal; return the exception to raise, since the client cannot continue."""
         self.refusals.append(why)
         return Gone(why)
 
@@ -60,14 +60,14 @@ class Closable(Protocol):
     """A client's connection."""
 
     def close(self) -> None:
-        """Hang up without a word."""
+        """Close the socket without a protocol-level close."""
 
 
 C = TypeVar("C", bound=Closable)
 
 
 async def connect_all(connect: Callable[[int], Awaitable[C]], port: int, count: int) -> list[C]:
-    """So many clients, or none and Gone: the broker may die before the last of them is in."""
+    """Connect this many clients, or none and raise Gone: the broker may die before the last one connects."""
     clients: list[C] = []
     try:
         for _ in range(count):
@@ -80,19 +80,19 @@ async def connect_all(connect: Callable[[int], Awaitable[C]], port: int, count: 
 
 
 class Door(Protocol):
-    """Clients that come through AMQP, or through HTTP."""
+    """Clients that use AMQP, or HTTP."""
 
     record: Record
     watch: Watch
 
     async def prepare(self, ports: Ports) -> None:
-        """Make the queues."""
+        """Create the queues."""
 
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
-        """Everything that waits, in order, by place; it is left there."""
+        """Read everything unsettled, in order, by place, and leave it there."""
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """After the comparison: empty whatever holds more than ``most``."""
+        """After the comparison: empty every place that holds more than ``most``."""
 
     async def work(self, ports: Ports, random: Random) -> None:
-        """All clients at once, until each of them has lost its connection."""
+        """Run all clients until each has lost its connection."""

@@ -1,11 +1,11 @@
-"""What of a folder would survive a power cut, and the cut itself.
+"""Which part of a folder would survive a power cut, and the simulated cut itself.
 
-Owns: per file, the stretches written since its last sync; the renames since the names were last synced.
-Must not touch: the process that wrote. It is judged by what it was heard to sync, not by what it says.
+Owns: per file, the ranges written since its last sync; the renames since the folder was last synced.
+Must not touch: the writing process. It is judged by the syncs it was seen to make, not by its claims.
 
-Simplified in the broker's favour, where the in-memory disk of the simulation is stricter: a removed file
-stays removed, a shortened one stays short, a rename over an existing file is not undone, and neither is what
-was written over synced bytes: recovery writes the tail of the log once more, as it was.
+Simplified in the broker's favour; the in-memory disk of the simulation is stricter. A deleted file stays
+deleted, a truncated one stays short, a rename over an existing file is not undone, and neither are writes
+over synced bytes: recovery rewrites the tail of the log unchanged.
 """
 
 import os
@@ -27,8 +27,8 @@ _Stretches = list[tuple[int, int]]
 @dataclass(slots=True)
 class _FileState:
     unsynced: _Stretches = field(default_factory=list)
-    synced: _Stretches = field(default_factory=list)  # but for zeros, which are there to be written over
-    _on_the_way: _Stretches = field(default_factory=list)  # of what is unsynced, that which is not zeros
+    synced: _Stretches = field(default_factory=list)  # without zeros, which are there to be overwritten
+    _on_the_way: _Stretches = field(default_factory=list)  # the unsynced ranges that are not zeros
 
     def wrote(self, start: int, stop: int, *, zeros: bool) -> None:
         _add(self.unsynced, start, stop)
@@ -45,7 +45,7 @@ class _FileState:
         self._on_the_way.clear()
 
     def at_risk(self) -> _Stretches:
-        """What a power cut may take: written since the last sync, and not over what was synced before."""
+        """What a power cut may lose: written since the last sync, and not over bytes synced before."""
         left = self.unsynced
         for first, last in self.synced:
             left = [
@@ -66,7 +66,7 @@ def _add(stretches: _Stretches, start: int, stop: int) -> None:
 
 
 class DurableImage:
-    """Fed with the news of a ``WatchedDisk``, of one process after the other."""
+    """Built from the events of a ``WatchedDisk``, of one process after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class DurableImage:
         self.syncs = 0
 
     def note(self, event: Event) -> None:
-        """Take one piece of news in."""
+        """Apply one event."""
         with self._lock:
             self._take(event)
 
@@ -109,15 +109,15 @@ class DurableImage:
 
     @property
     def unsynced_bytes(self) -> int:
-        """How much a power cut could take now."""
+        """How many bytes a power cut could lose now."""
         with self._lock:
             return sum(stop - start for state in self._by_name.values() for start, stop in state.at_risk())
 
     def cut(self, folder: Path, random: Random | None) -> int:
-        """Do to the folder what a power cut may do; how many bytes it took.
+        """Do to the folder what a power cut may do; return how many bytes were lost.
 
-        Without ``random`` everything that was not synced is lost; with it, each sector and each name by the
-        dice. Nobody may have the folder open.
+        Without ``random`` everything that was not synced is lost; with it, each sector and each name is lost
+        or kept at random. No process may have the folder open.
         """
         with self._lock:
             lost = 0
@@ -137,7 +137,7 @@ class DurableImage:
 
 
 def _take_back(path: Path, stretches: list[tuple[int, int]], random: Random | None) -> int:
-    """Zero what was never synced: the journal appends into space that was zero, so zero is what was there."""
+    """Zero what was never synced: the journal appends into zeroed space, so zeros are what was there."""
     lost = 0
     with path.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size

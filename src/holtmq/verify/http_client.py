@@ -1,7 +1,7 @@
-"""A small HTTP client for the judge: one connection that is kept, one request at a time.
+"""A small HTTP client for the judge: one keep-alive connection, one request at a time.
 
-Owns: requests to bytes, bytes to answers. Must not touch: what is pushed and why.
-Its own, so that an answer counts the moment it arrives, and nothing is ever retried behind the judge's back.
+Owns: encoding requests, decoding responses. Must not touch: what is pushed and why.
+Written here so that a response counts as soon as it arrives, and nothing is retried unknown to the judge.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from holtmq.verify.door import Gone
 
 
 class HttpClient:
-    """Made by ``connect``."""
+    """One connection, made by ``connect``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -46,7 +46,7 @@ class HttpClient:
         return await self._request(f"DELETE {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
 
     def close(self) -> None:
-        """Hang up without a word."""
+        """Close the socket."""
         self._writer.transport.abort()
 
     async def _request(self, request: bytes) -> tuple[int, bytes]:

@@ -1,9 +1,9 @@
-"""The HTTP door: producers, a worker with leases, and one that moves messages in transactions.
+"""The HTTP door: producers, a worker with leases, and a client that moves messages in transactions.
 
-Owns: what HTTP clients do until the broker dies under them, and reading the queues through a group's eyes.
+Owns: what HTTP clients do until the broker is killed, and reading the queues as a consumer group.
 Must not touch: verdicts; every step is written into the record before or after it, never guessed.
 
-A place of the record is one partition, as its group sees it: what the group has not settled.
+A place in the record is one partition as its group sees it: the messages the group has not settled.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from holtmq.verify.door import Gone, Ports, Watch, connect_all
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.record import Record, make_body
 
-# Not the other door's names: one name is one queue.
-STORE: Final = "log.store"  # pushed to, never worked on
+# Different from the other door's names: one name is one queue.
+STORE: Final = "log.store"  # pushed to, never consumed
 JOBS: Final = "log.jobs"
 IN: Final = "log.in"
 OUT: Final = "log.out"
@@ -34,8 +34,8 @@ _PADDING_MAX: Final = 2_000
 _PER_TRANSACTION: Final = 3
 _EVERYTHING: Final = 1_000_000
 _IDLE_MS: Final = 200
-_BUFFERED: Final = "buffered"  # under maintenance: in the spool
-# Settled messages go at once, so that segments empty and are compacted while the check runs.
+_BUFFERED: Final = "buffered"  # during maintenance: in the spool
+# Settled messages are deleted soon, so that segments empty and are compacted while the check runs.
 _OPTIONS: Final = {"leaseTime": 300, "retentionEnabled": True, "completedRetentionSeconds": 1}
 
 
@@ -70,7 +70,7 @@ _committed: Final = msgspec.json.Decoder(_Verdict).decode
 
 @dataclass(slots=True)
 class _Producer:
-    """One publisher over all lives of the broker; it repeats what it had no answer to."""
+    """One publisher across all runs of the broker; it repeats pushes that were not answered."""
 
     name: str
     queue: str
@@ -78,7 +78,7 @@ class _Producer:
 
 
 class HttpDoor:
-    """See the module."""
+    """The clients and queues of the HTTP door."""
 
     def __init__(self) -> None:
         self.record = Record()
@@ -92,17 +92,15 @@ class HttpDoor:
         self._being_read: list[list[PoppedMessage]] = []
 
     async def prepare(self, ports: Ports) -> None:
-        """Queues that forget what is settled."""
+        """Create queues that delete settled messages."""
         with closing(await HttpClient.connect(ports.http)) as client:
             for queue in QUEUES:
                 status, body = await client.post("/api/v1/configure", {"queue": queue, "options": _OPTIONS})
                 if status != 200:
                     raise Gone(f"a queue could not be made: {body[:200]!r}")
 
-    # -- looking ---------------------------------------------------------------------------------
-
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
-        """Lease everything the group has not settled; ``finish_reading`` gives it back."""
+        """Lease everything the group has not settled; ``finish_reading`` releases it."""
         with closing(await HttpClient.connect(ports.http)) as client:
             found: dict[str, list[bytes]] = {}
             self._being_read = []
@@ -117,20 +115,18 @@ class HttpDoor:
         return found
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """Release the leases, untouched; settle by its last message whatever has grown too long."""
+        """Release the leases; where a place is too long, ack its last message, which settles all."""
         with closing(await HttpClient.connect(ports.http)) as client:
             for messages in self._being_read:
                 if len(messages) > most:
                     await self._settle(client, [messages[-1]], "completed")
-                    # Everything below is settled with it.
+                    # Everything before it is settled with it.
                     self.record.purged_names(message.transaction_id for message in messages)
                 else:
                     await self._settle(client, [messages[0]], "retry")
 
-    # -- working ---------------------------------------------------------------------------------
-
     async def work(self, ports: Ports, random: Random) -> None:
-        """All clients at once, until each of them has lost its connection."""
+        """Run all clients until each has lost its connection."""
         seeds = [Random(random.random()) for _ in range(len(self._producers) + 2)]
         try:
             clients = await connect_all(HttpClient.connect, ports.http, len(seeds))
@@ -149,14 +145,14 @@ class HttpDoor:
                 raise outcome
 
     async def _produce(self, client: HttpClient, producer: _Producer, random: Random) -> None:
-        """Push, batch after batch; first of all, again, what the last life did not answer."""
+        """Push batch after batch; first repeat what the last run did not answer."""
         if producer.in_doubt:
             for item in producer.in_doubt:
                 self.record.send_again(item["transactionId"])
             for item, status in zip(
                 producer.in_doubt, await self._push(client, producer.in_doubt), strict=True
             ):
-                # In the spool nobody looks for duplicates yet: that it is kept is all the answer says.
+                # The spool does not check for duplicates yet: the response only says that the push is kept.
                 stored = None if status == _BUFFERED else status == "queued"
                 self.record.sent_again(item["transactionId"], stored=stored)
             producer.in_doubt = []
@@ -186,7 +182,7 @@ class HttpDoor:
         return [answer.status for answer in _pushed(body)]
 
     async def _consume(self, client: HttpClient, random: Random) -> None:
-        """Take batches under leases; ack them whole, one by one, by their last, or in part."""
+        """Lease batches; ack them whole, one by one, by their last message, or in part."""
         while True:
             messages = await pop(client, JOBS, random.randint(1, 12), random.randint(1, 3), _IDLE_MS)
             for partition in {message.partition: None for message in messages}:
@@ -204,14 +200,14 @@ class HttpDoor:
                 self._acked([message.transaction_id])
             return
         half = len(messages) // 2
-        if how < 0.4 and half:  # in part; what is left goes back, uncounted
+        if how < 0.4 and half:  # in part; the rest is released, no failure is counted
             self._leave(names[:half])
             await self._settle(client, messages[:half], "completed")
             self._acked(names[:half])
             await self._settle(client, [messages[half]], "retry", single=True)
             return
         self._leave(names)
-        # By the last alone: whatever is before it counts as settled, too.
+        # Only the last: everything before it is settled, too.
         await self._settle(client, messages if how < 0.7 else messages[-1:], "completed")
         self._acked(names)
 
@@ -263,7 +259,7 @@ class HttpDoor:
 async def pop(
     client: HttpClient, queue: str, batch: int, partitions: int, wait_ms: int = 0
 ) -> list[PoppedMessage]:
-    """What is there, under a lease of the group."""
+    """Pop available messages under a lease of the group."""
     wait = f"&wait=true&timeout={wait_ms}" if wait_ms else ""
     path = f"/api/v1/pop/queue/{queue}?consumerGroup={GROUP}&batch={batch}&partitions={partitions}{wait}"
     status, body = await client.get(path)
@@ -275,7 +271,7 @@ async def pop(
 async def settle(
     client: HttpClient, watch: Watch, messages: list[PoppedMessage], status: str, *, single: bool = False
 ) -> None:
-    """Say what became of messages under their leases."""
+    """Acknowledge messages with this status under their leases."""
     acks = [
         {
             "transactionId": message.transaction_id,
@@ -295,11 +291,11 @@ async def settle(
 
 
 def place_of(queue: str, partition: str) -> str:
-    """As the record calls it."""
+    """The name of the partition in the record."""
     return f"{queue}/{partition}"
 
 
 def new_item(queue: str, partition: str, name: str, padding: int) -> dict[str, str]:
-    """The name is the transaction id, so that a repeated push is recognised."""
+    """A push item. The name is the transaction id, so that a repeated push is recognised."""
     payload = make_body(name, padding).decode()
     return {"queue": queue, "partition": partition, "transactionId": name, "payload": payload}

@@ -1,9 +1,9 @@
-"""The other ways in: batches staged by several tasks, maintenance, timers, dead letters that are sent back.
+"""The other entries: batches staged by several tasks, maintenance, timers, replayed dead letters.
 
-Owns: what these clients do until the broker dies under them, and reading what they left. Must not touch:
+Owns: what these clients do until the broker is killed, and reading what they left. Must not touch:
 verdicts; every step is written into the record before or after it, never guessed.
 
-Maintenance concerns every push of the node, so this door's ``read`` comes before the others': it ends
+Maintenance affects every push of the node, so this door's ``read`` comes before the others': it ends
 maintenance, and waits until the spool is empty and every timer has fired.
 """
 
@@ -66,26 +66,24 @@ _timers: Final = msgspec.json.Decoder(_Timers).decode
 
 
 class IntakeDoor:
-    """See the module. A place of the record is a partition, with its dead letters."""
+    """Clients that stage, schedule and replay. A place in the record is a partition with its dead letters."""
 
     def __init__(self) -> None:
         self.record = Record()
         self.watch = Watch()
-        self.stages = importlib.util.find_spec("pyarrow") is not None  # rows travel as Arrow
+        self.stages = importlib.util.find_spec("pyarrow") is not None  # rows are sent as Arrow
         self._batches = {"spark": 0, "flink": 0}
         self._timers = 0
         self._being_read: list[list[PoppedMessage]] = []
 
     async def prepare(self, ports: Ports) -> None:
-        """Queues that forget what is settled."""
+        """Create queues that delete settled messages."""
         with closing(await HttpClient.connect(ports.http)) as client:
             for queue in QUEUES:
                 await self._ask(client, "/api/v1/configure", {"queue": queue, "options": _OPTIONS})
 
-    # -- looking ---------------------------------------------------------------------------------
-
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
-        """Everything unsettled and every dead letter, by publisher and number: order says nothing here."""
+        """Everything unsettled and every dead letter, by publisher and number: order has no meaning here."""
         with closing(await HttpClient.connect(ports.http)) as client:
             await self._settle_down(client)
             self._being_read = []
@@ -103,14 +101,14 @@ class IntakeDoor:
         return {place: sorted(bodies, key=publisher_and_number) for place, bodies in found.items()}
 
     async def _settle_down(self, client: HttpClient) -> None:
-        """End maintenance; wait until nothing is on its way any more."""
+        """End maintenance; wait until the spool is empty and every timer has fired."""
         await self._ask(client, _MAINTENANCE, {"enabled": False})
         until = time.monotonic() + _PATIENCE
         while time.monotonic() < until:
             _, spool = await client.get(_MAINTENANCE)
             _, timers = await client.get(f"/api/v1/timers/{TIMED}")
             if not _spool(spool).buffered_messages and not _timers(timers).rows:
-                # They show once they are durable, and this answer comes after that.
+                # They become visible once they are durable, and this response comes after that.
                 await self._ask(client, _MAINTENANCE, {"enabled": False})
                 return
             await asyncio.sleep(0.02)
@@ -128,7 +126,7 @@ class IntakeDoor:
                 return letters
 
     async def finish_reading(self, ports: Ports, most: int) -> None:
-        """Release the leases, untouched; settle by its last message whatever has grown too long."""
+        """Release the leases; where a place is too long, ack its last message, which settles all."""
         with closing(await HttpClient.connect(ports.http)) as client:
             for messages in self._being_read:
                 if len(messages) > most:
@@ -137,10 +135,8 @@ class IntakeDoor:
                 else:
                     await settle(client, self.watch, [messages[0]], "retry")
 
-    # -- working ---------------------------------------------------------------------------------
-
     async def work(self, ports: Ports, random: Random) -> None:
-        """All clients at once, until each of them has lost its connection."""
+        """Run all clients until each has lost its connection."""
         try:
             clients = await connect_all(HttpClient.connect, ports.http, 5 + len(self._batches))
         except Gone:
@@ -166,7 +162,7 @@ class IntakeDoor:
                 raise outcome
 
     async def _stage(self, client: HttpClient, writer: str, random: Random) -> None:
-        """Stage as executors do, all tasks in turn, part after part; commit most batches, abort some."""
+        """Stage like Spark executors, all tasks in turn, part by part; commit most batches, abort some."""
         while True:
             self._batches[writer] += 1
             batch = f"/api/v1/staging/{writer}/{self._batches[writer]}"
@@ -189,12 +185,12 @@ class IntakeDoor:
                     names += mine
             if random.random() < 0.3:
                 await client.delete(batch)
-                self.record.purged_names(names)  # nobody committed them: they must never be seen
+                self.record.purged_names(names)  # not committed: they must never be seen
                 continue
             tasks = [{"task": task, "attempt": 0, "rows": count} for task, count in rows.items()]
             while True:
                 status, answer = await client.post(f"{batch}/commit", {"tasks": tasks})
-                if status != 503:  # maintenance: not now
+                if status != 503:  # maintenance: retry later
                     break
                 await asyncio.sleep(0.02)
             if status != 200:
@@ -202,7 +198,7 @@ class IntakeDoor:
             self._confirmed(names)
 
     async def _maintain(self, client: HttpClient, random: Random) -> None:
-        """Short maintenance, again and again."""
+        """Enter and leave maintenance repeatedly, for a short time."""
         while True:
             await asyncio.sleep(random.uniform(0.05, 0.4))
             await self._ask(client, _MAINTENANCE, {"enabled": True})
@@ -241,7 +237,7 @@ class IntakeDoor:
             self._confirmed(names)
 
     async def _bury(self, client: HttpClient, random: Random) -> None:
-        """Settle a few for good, and make dead letters of most."""
+        """Dead-letter most messages, and acknowledge the others."""
         while True:
             messages = await pop(client, DYING, random.randint(1, 6), 1, wait_ms=200)
             if not messages:
@@ -283,7 +279,7 @@ class IntakeDoor:
 
 
 def _arrow(bodies: Sequence[bytes]) -> bytes:
-    import pyarrow as pa  # an extra: without it nothing is staged
+    import pyarrow as pa  # optional dependency: without it nothing is staged
 
     sink = io.BytesIO()
     table = pa.table({"payload": [body.decode() for body in bodies]})

@@ -1,6 +1,6 @@
-"""The judge: starts a broker, lets clients work, kills it, cuts its power, and holds it to its word.
+"""The judge: starts a broker, lets clients work, kills it, cuts its power, and checks what it confirmed.
 
-Owns: the rounds, the comparison after each recovery, the report. Must not touch: the broker's insides.
+Owns: the rounds, the comparison after each recovery, the report. Must not touch: the broker's internals.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from holtmq.verify.process import News, Subject, life
 from holtmq.verify.record import Findings
 from holtmq.verify.report import DoorReport, Percentiles, Report
 
-# Chosen anew after each recovery. What is emptied beside what stays leaves segments that are mostly dead.
+# Chosen anew after each recovery. Purging some queues next to others leaves segments that are mostly dead.
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _EXAMPLES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to verify, and how hard."""
+    """What to verify, and how long."""
 
     rounds: int = 50
     seed: int = 0
@@ -39,13 +39,13 @@ class Options:
     round_seconds: float = 0.5  # mean time until a kill at a random moment
     segment_bytes: int = 256 << 10
     sync: str = "always"
-    observe: bool = True  # look at the broker's sync calls from outside, where that works
+    observe: bool = True  # trace the broker's sync calls from outside, where that works
     stop_at_failure: bool = False
     command: tuple[str, ...] = (sys.executable, "-m", "holtmq.verify.subject")
 
 
 class _Case:
-    """One door, and what was found behind it."""
+    """One door and its findings."""
 
     def __init__(self, door: Door, report: DoorReport) -> None:
         self.door = door
@@ -53,7 +53,7 @@ class _Case:
         self.findings = Findings()
 
     def count(self) -> None:
-        """Bring the report up to date."""
+        """Update the report."""
         report, findings, record, watch = self.report, self.findings, self.door.record, self.door.watch
         report.confirmed, report.transactions, report.acks = record.confirmed, record.committed, record.acked
         report.lost, report.undone_acks = len(findings.lost), len(findings.undone)
@@ -62,7 +62,7 @@ class _Case:
         report.duplicates, report.refused = watch.duplicates, len(watch.refusals)
 
     def examples(self, name: str) -> list[str]:
-        """A few of each kind of broken promise."""
+        """A few examples of each kind of broken promise."""
         findings = self.findings
         kinds = (
             ("lost", findings.lost),
@@ -89,7 +89,7 @@ class Judge:
         self._working_syncs = 0
         self._report = Report(seed=options.seed, folder="", file_system="")
         intake = IntakeDoor()
-        # This order: the other ways in end maintenance, before anything else is read.
+        # This order: the intake door ends maintenance before anything else is read.
         self._cases = (
             _Case(intake, self._report.intake),
             _Case(AmqpDoor(), self._report.amqp),
@@ -98,9 +98,9 @@ class Judge:
         self._report.stages = intake.stages
 
     async def run(self) -> Report:
-        """All rounds; the report."""
+        """Run all rounds; return the report."""
         began = time.perf_counter()
-        # Of its own: the folder may hold something that is not ours to break.
+        # In a folder of its own: the given folder may hold data that must not be damaged.
         parent = self._options.folder or Path()
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="holt-verify-", dir=parent) as folder:
@@ -115,10 +115,8 @@ class Judge:
         self._summarise(time.perf_counter() - began)
         return self._report
 
-    # -- one round -------------------------------------------------------------------------------
-
     async def _round(self, number: int) -> bool:
-        """Recover, compare, work, die, lose. False when there is no point in another."""
+        """Recover, compare, work, die, lose data. False when another round makes no sense."""
         random = self._random
         if number and random.random() < 0.15:
             await self._die_while_opening(number)
@@ -165,7 +163,7 @@ class Judge:
             timer.cancel()
 
     def _aftermath(self, number: int) -> None:
-        """In turn: only killed; all that was unsynced is lost; some of it, by the dice."""
+        """In turn: only killed; all unsynced data lost; some of it lost at random."""
         if number % 3 == 0:
             self._report.kills += 1
             return
@@ -176,13 +174,13 @@ class Judge:
     async def _die_while_opening(self, number: int) -> None:
         async with self._life(number, opening_boundary(self._random)) as subject:
             if await subject.ready():
-                return  # it opened with fewer such events than that
+                return  # opening made fewer such events than that
         self._report.deaths_in_recovery += 1
         if self._random.random() < 0.5:
             self._report.bytes_cut += self._news.image.cut(self._folder, self._random)
 
     async def _last_look(self) -> None:
-        """After the last death; and once more after a stop in good order."""
+        """Compare after the last kill, and again after a clean shutdown."""
         for _ in range(2):
             async with self._life(0) as subject:
                 if not await self._recovered(subject):
@@ -217,8 +215,6 @@ class Judge:
         strace = self._strace if self._strace.path else None
         async with life(options.command, arguments, self._news, boundary, strace) as subject:
             yield subject
-
-    # -- the report ------------------------------------------------------------------------------
 
     def _is_clean(self) -> bool:
         self._count()

@@ -1,10 +1,10 @@
-"""Sync calls as the kernel gets them, seen from outside the broker's process, by ``strace`` where that works.
+"""Sync calls as the kernel gets them, traced from outside the broker's process, by ``strace`` if it works.
 
-Owns: how the broker is started under it, what it has seen and not yet been asked about. Must not touch: what
-the broker says; that is compared here with what it did.
+Owns: starting the broker under strace, and the calls seen and not yet asked about. Must not touch: what the
+broker reports; it is compared here with what the broker did.
 
-``strace`` writes a call down when it has returned and before the process goes on. So a sync that the broker
-reports and that is not here was never made.
+``strace`` writes a call when it has returned and before the process continues. So a sync that the broker
+reports and that is missing here was never made.
 """
 
 import os
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 _CALLS: Final = "fdatasync,fsync"
-# ``-D``: the broker stays the direct child, and is the one who is killed. The filter in the kernel stops the
-# broker at these calls alone.
+# ``-D``: the broker stays the direct child, so that the kill hits it and not strace. The seccomp filter
+# stops the broker only at these calls.
 _OPTIONS: Final = (
     "-D",
     "-f",
@@ -36,12 +36,12 @@ _WHOLE: Final = re.compile(rb"\d+ +f(?:data)?sync\(\d+<(.*)>(?:\(deleted\))?\) +
 _BEGUN: Final = re.compile(rb"(\d+) +f(?:data)?sync\(\d+<(.*)>(?:\(deleted\))? <unfinished")
 _RESUMED: Final = re.compile(rb"(\d+) +<\.\.\. f(?:data)?sync resumed>\) += 0")
 _PROBE: Final = "import os, tempfile; file = tempfile.TemporaryFile(); os.fdatasync(file.fileno())"
-_PATIENCE: Final = 10.0  # for lines that are in the pipe already
+_PATIENCE: Final = 10.0  # for lines that are already in the pipe
 
 
 @dataclass(frozen=True, slots=True)
 class Strace:
-    """The program that watches; ``why_not`` when there is none."""
+    """The strace program; ``why_not`` when it cannot be used."""
 
     path: str = ""
     why_not: str = ""
@@ -70,12 +70,12 @@ class Strace:
         return cls(why_not=f"strace cannot trace here{': ' + said if said else ''}")
 
     def prefix(self, output: int) -> list[str]:
-        """What goes before the broker's command; what is seen goes to this descriptor."""
+        """The command line before the broker's command; the trace goes to this descriptor."""
         return [self.path, *_OPTIONS, f"/dev/fd/{output}"]
 
 
 class KernelWatch:
-    """The sync calls of one life of the broker, by the last part of the path."""
+    """The sync calls of one run of the broker, by the last part of the path."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
@@ -84,7 +84,7 @@ class KernelWatch:
         self._begun: dict[bytes, bytes] = {}  # thread -> path of a call that has not returned
 
     def read(self, pipe: int) -> None:
-        """Until the broker and who watched it are gone."""
+        """Read until the broker and strace have ended."""
         with os.fdopen(pipe, "rb") as lines:
             for line in lines:
                 path = self._returned(line)
@@ -106,11 +106,11 @@ class KernelWatch:
         return None
 
     def confirms(self, name: str) -> bool:
-        """Whether the kernel was asked to sync this file, or folder. Each call counts for one question."""
+        """Whether the kernel was asked to sync this file or folder. Each call answers one query."""
         with self._news:
             self._news.wait_for(lambda: self._seen[name] > 0 or self._is_over, _PATIENCE)
             if self._seen[name] > 0:
                 self._seen[name] -= 1
                 return True
-            self._is_over = True  # the broker's word is worth nothing: do not wait for each of them
+            self._is_over = True  # the broker's reports are false: do not wait for each of them
             return False

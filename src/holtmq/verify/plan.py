@@ -1,6 +1,6 @@
-"""When a round ends, and in how small pieces the journal is written in it: all of it from the seed.
+"""When each round ends, and how small its journal segments are, all derived from the seed.
 
-Owns: the list of moments worth dying at. Must not touch: processes, disks.
+Owns: the list of moments at which to kill. Must not touch: processes, disks.
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How one round ends. Whatever is awaited, it ends after ``seconds``."""
+    """How one round ends. It ends after ``seconds`` in any case."""
 
     seconds: float
     boundary: Boundary | None = None
-    promises: int = 0  # right after so many confirms and answers have reached their clients
+    promises: int = 0  # right after this many confirms and responses have reached their clients
 
 
-# The last number: up to the how-many-th such event. The rare ones come with new segments, with checkpoints
-# (a file of its own) and with compaction (a segment renamed over its old self, or removed).
+# The last number is the maximum of a random count. The rare events occur with new segments, with checkpoints
+# (a separate file) and with compaction (a segment replaced by rename, or deleted).
 _BOUNDARIES: Final = (
     Boundary(What.WRITING, "", 200),
     Boundary(What.WRITTEN, "", 200),
@@ -62,10 +62,10 @@ def ending_of(number: int, mean_seconds: float, random: Random) -> Ending:
 
 
 def opening_boundary(random: Random) -> Boundary:
-    """Where to die while still recovering."""
+    """A boundary during recovery."""
     return Boundary(random.choice(_OPENING), "", 1 + int(random.random() < 0.3))
 
 
 def segment_bytes_of(number: int, usual: int) -> int:
-    """Small segments in two rounds of three: new ones, checkpoints and compaction all the time."""
+    """Small segments in two rounds of three, to force new segments, checkpoints and compaction."""
     return usual if number % 3 == 0 else min(usual, _SMALL_SEGMENT)

@@ -1,7 +1,7 @@
-"""The broker's process, from outside: starting it, the news from its disk, killing it.
+"""The broker's process, from outside: starting it, the events of its disk, killing it.
 
-Owns: the process, its pipes and the thread that reads the news. Must not touch: the broker's insides. What
-was synced is known from the pipe, never from asking it.
+Owns: the process, its pipes and the thread that reads the events. Must not touch: the broker's internals.
+What was synced is known from the pipe, never by asking the broker.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ _PIPE_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class News:
-    """What the broker's disk has told, over all its lives, and whether that is true."""
+    """The events the broker's disk reported, over all its runs, and whether the reports are true."""
 
     image: DurableImage = field(default_factory=DurableImage)
     syncs: int = 0  # reported
-    unseen_syncs: list[str] = field(default_factory=list)  # reported, and never asked of the kernel
-    _names: dict[int, str] = field(default_factory=dict)  # of open files, as they are called now
+    unseen_syncs: list[str] = field(default_factory=list)  # reported, but never requested of the kernel
+    _names: dict[int, str] = field(default_factory=dict)  # current names of open files
     batch_bytes: list[float] = field(default_factory=list)
     checkpoints: int = 0
     compactions: int = 0
     removed_segments: int = 0
 
     def read(self, pipe: int, folder: str, kernel: KernelWatch | None) -> None:
-        """Until the last writer's end is closed, which is when the broker is dead."""
+        """Read until the last write end is closed, which is when the broker is dead."""
         with os.fdopen(pipe, "rb") as news:
             for line in news:
                 event = decode_event(line)
@@ -75,7 +75,7 @@ class News:
 
 
 class Subject:
-    """One life of the broker."""
+    """One run of the broker."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread], errors: IO[bytes]
@@ -88,7 +88,7 @@ class Subject:
         self.refusal = ""
 
     async def ready(self) -> bool:
-        """Wait until it listens; False when it died or refused before that."""
+        """Wait until it listens; False when it died or exited before that."""
         assert self._process.stdout is not None
         async with asyncio.timeout(_START_SECONDS):
             line = (await asyncio.to_thread(self._process.stdout.readline)).decode()
@@ -105,22 +105,22 @@ class Subject:
         return False
 
     def die_at(self, boundary: Boundary) -> None:
-        """Let it kill itself at a boundary."""
+        """Make it kill itself at a boundary."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"die {' '.join(boundary_arguments(boundary))}\n".encode())
             self._process.stdin.flush()
 
     def kill(self) -> None:
-        """Without mercy."""
+        """Send SIGKILL."""
         self._process.kill()
 
     def terminate(self) -> None:
-        """In good order."""
+        """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
     async def is_dead(self) -> None:
-        """Wait for its end, and until the last of its news is in."""
+        """Wait until it has ended and its last events were read."""
         await asyncio.to_thread(self._process.wait)
         for reader in self._readers:
             await asyncio.to_thread(reader.join)
@@ -131,7 +131,7 @@ class Subject:
 
 
 def boundary_arguments(boundary: Boundary) -> list[str]:
-    """As the subject's command line and its standard input spell it."""
+    """The boundary as the subject's command line and standard input expect it."""
     return [boundary.what.value, str(boundary.count), boundary.on or "*"]
 
 
@@ -174,7 +174,7 @@ async def life(
 
 def _pipe() -> tuple[int, int]:
     read_end, write_end = os.pipe()
-    with contextlib.suppress(OSError):  # more room, so that the broker never waits for the judge
+    with contextlib.suppress(OSError):  # a larger pipe, so that the broker never waits for the judge
         fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return read_end, write_end
 

@@ -1,6 +1,6 @@
-"""The outside record: what the broker has promised, kept by somebody else, and compared with what it kept.
+"""The outside record: what the broker has promised, kept by the judge and compared with what it stored.
 
-Owns: the fate of every message ever sent, and the verdict. Must not touch: the broker, its folder, its word.
+Owns: the state of every message ever sent, and the verdict. Must not touch: the broker and its folder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from zlib import crc32
 
 
 class Fate(Enum):
-    """What a message may do next."""
+    """What is known about a message."""
 
     SENT = auto()  # not confirmed: it may be there or not
     KEPT = auto()  # confirmed, or seen after a recovery: it must be there
-    LEAVING = auto()  # its ack was sent, with no proof that it is durable: it may be there or not
+    LEAVING = auto()  # its ack was sent and is not known to be durable: it may be there or not
     REPEATED = auto()  # sent again, after an ack that may have been durable: it may be there or not
     GONE = auto()  # it must never be seen again
 
@@ -27,14 +27,14 @@ class Entry:
     publisher: str
     number: int
     fate: Fate = Fate.SENT
-    known: bool = False  # it has been durable: confirmed, seen after a recovery, or acked for good
-    settled: bool = False  # an ack was sent, at least
+    known: bool = False  # it has been durable: confirmed, seen after a recovery, or durably acked
+    settled: bool = False  # at least an ack was sent
     behind_fence: bool = False  # sent to an owner that was replaced
 
 
 @dataclass(slots=True)
 class Findings:
-    """What a comparison brought to light. All of them must be empty."""
+    """The findings of a comparison. All must be empty."""
 
     lost: list[str] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Findings:
     torn: list[str] = field(default_factory=list)
 
     def add(self, other: "Findings") -> None:
-        """Take another comparison's findings in."""
+        """Add the findings of another comparison."""
         self.lost += other.lost
         self.undone += other.undone
         self.disordered += other.disordered
@@ -57,48 +57,46 @@ class Findings:
 
 
 class Record:
-    """Every message by its name, which is also how its body begins."""
+    """Every message by its name, with which its body begins."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        # The one transaction without an answer: what it acks, and what it publishes.
+        # The one unanswered transaction: what it acks, and what it publishes.
         self._transaction: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         self._numbers: dict[str, int] = {}
-        self.fenced = False  # the owner that the clients talk to was replaced
+        self.fenced = False  # the owner that the clients use was replaced
         self.confirmed_behind_fence: list[str] = []
         self.confirmed = 0
         self.acked = 0
         self.committed = 0
 
-    # -- what happens ----------------------------------------------------------------------------
-
     def next_name(self, queue: str, publisher: str) -> str:
-        """Note that a message is about to be sent; its name."""
+        """Record that a message is about to be sent; return its name."""
         number = self._numbers[publisher] = self._numbers.get(publisher, 0) + 1
         name = f"{publisher}.{number}"
         self._entries[name] = Entry(queue, publisher, number, behind_fence=self.fenced)
         return name
 
     def confirm(self, name: str) -> None:
-        """The broker has confirmed it."""
+        """Record the broker's confirm."""
         entry = self._entries[name]
         entry.known = True
         if entry.behind_fence and self.fenced:
             self.confirmed_behind_fence.append(name)
-        if entry.fate is Fate.SENT:  # a consumer may have been faster than the confirm
+        if entry.fate is Fate.SENT:  # the consumer may have received it before the confirm
             entry.fate = Fate.KEPT
         self.confirmed += 1
 
     def send_again(self, name: str) -> None:
-        """A message that was never answered is about to be sent once more, under the same name."""
+        """Record that an unanswered message is about to be sent again, under the same name."""
         entry = self._entries[name]
         if not entry.known:
             entry.fate = Fate.REPEATED if entry.settled else Fate.SENT
 
     def sent_again(self, name: str, *, stored: bool | None) -> None:
-        """The answer: it was stored now, or it had been before; None: one of the two.
+        """Record the response: stored now, or already stored before; None: one of the two.
 
-        Stored a second time it will be found twice, or after its ack; not stored at all, it will be missed.
+        A message stored twice will be found twice, or after its ack; one not stored will be missing.
         """
         entry = self._entries[name]
         if stored is None and entry.fate is Fate.REPEATED:
@@ -111,19 +109,19 @@ class Record:
         self.confirmed += 1
 
     def leave(self, name: str) -> None:
-        """An ack is about to be sent."""
+        """Record that an ack is about to be sent."""
         entry = self._entries[name]
         entry.fate, entry.settled = Fate.LEAVING, True
 
     def ack_is_durable(self, names: Iterable[str]) -> None:
-        """A later promise of the broker proves that these acks are durable."""
+        """Record that a later promise of the broker proves these acks durable."""
         for name in names:
             entry = self._entries[name]
             entry.fate, entry.known = Fate.GONE, True
             self.acked += 1
 
     def move(self, sources: Sequence[str], queues: Sequence[str]) -> list[tuple[str, str]]:
-        """A transaction is about to be committed that acks ``sources`` and copies each to every queue.
+        """Record that a transaction is about to commit that acks ``sources`` and copies each to every queue.
 
         Returns queue and name of each copy, in order.
         """
@@ -139,7 +137,7 @@ class Record:
         return copies
 
     def moved(self) -> None:
-        """The broker has answered that the transaction is committed."""
+        """Record the broker's response that the transaction is committed."""
         sources, copies = self._transaction
         for source in sources:
             entry = self._entries[source]
@@ -150,41 +148,39 @@ class Record:
         self.committed += 1
 
     def purged(self, queue: str) -> int:
-        """The broker has answered that the queue is empty."""
+        """Record the broker's response that the queue is empty."""
         gone = [entry for entry in self._entries.values() if entry.queue == queue and entry.fate is Fate.KEPT]
         for entry in gone:
             entry.fate = Fate.GONE
         return len(gone)
 
     def purged_names(self, names: Iterable[str]) -> None:
-        """The broker has answered that these are settled."""
+        """Record the broker's response that these are settled."""
         for name in names:
             self._entries[name].fate = Fate.GONE
 
     def must_be_there(self) -> set[str]:
-        """Names of all that is promised."""
+        """Names of all messages that must be there."""
         return {name for name, entry in self._entries.items() if entry.fate is Fate.KEPT}
 
-    # -- the comparison --------------------------------------------------------------------------
-
     def compare(self, found: dict[str, list[bytes]]) -> Findings:
-        """Compare with everything that waits after a recovery; then take what was seen as the new truth."""
+        """Compare with all messages found after a recovery; then take those as the new expected state."""
         findings = Findings()
         seen: set[str] = set()
         for queue, bodies in found.items():
             self._look_at_queue(queue, bodies, seen, findings)
         sources, copies = self._transaction
         done = {name in seen for name in copies}
-        # A source that was delivered before it was durable may be gone for that reason alone.
+        # A source that was delivered before it was durable may be missing for that reason alone.
         done |= {s not in seen for s in sources if s in seen or self._entries[s].known}
-        if len(done) > 1:  # some of it happened and some did not
+        if len(done) > 1:  # the transaction was applied in part
             findings.torn.append(sources[0])
         self._transaction = (), ()
         for name, entry in self._entries.items():
             if entry.queue not in found:
                 continue
             if name in seen:
-                # Recovery makes durable what it brings back, so whatever is seen has to stay from now on.
+                # Recovery makes durable what it restores, so what is seen now must stay.
                 entry.fate, entry.known = Fate.KEPT, True
             else:
                 if entry.fate is Fate.KEPT:
@@ -209,7 +205,7 @@ class Record:
 
 
 def make_body(name: str, padding: int) -> bytes:
-    """A body that names itself and shows whether it is whole."""
+    """A body that contains its name and shows whether it is intact."""
     text = f"{name}|{'.' * padding}|".encode()
     return text + b"%08x" % crc32(text)
 
@@ -223,6 +219,6 @@ def name_of(body: bytes) -> str | None:
 
 
 def publisher_and_number(body: bytes) -> tuple[str, int]:
-    """For sorting bodies where their order says nothing."""
+    """Sort key for bodies whose order has no meaning."""
     publisher, _, number = (name_of(body) or ".0").rpartition(".")
     return publisher, int(number)

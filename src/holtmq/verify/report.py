@@ -1,6 +1,6 @@
 """The report of a verification: what was promised, what was kept, and how fast.
 
-Owns: the numbers and how they are shown. Must not touch: how they came about.
+Owns: the numbers and how they are shown. Must not touch: how they are measured.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Of one measured quantity; all zero when nothing was measured."""
+    """Percentiles of one measured quantity; all zero when nothing was measured."""
 
     p50: float = 0.0
     p99: float = 0.0
@@ -19,7 +19,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Percentiles":
-        """From what was measured."""
+        """Compute from measured values."""
         if not values:
             return cls()
         ordered = sorted(values)
@@ -27,9 +27,9 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class DoorReport(msgspec.Struct, kw_only=True):
-    """What was promised and kept through AMQP, or through HTTP."""
+    """What was promised and kept through one door."""
 
-    confirmed: int = 0  # confirms, and pushes that were answered
+    confirmed: int = 0  # confirms and answered pushes
     transactions: int = 0
     acks: int = 0
     lost: int = 0
@@ -43,7 +43,7 @@ class DoorReport(msgspec.Struct, kw_only=True):
 
     @property
     def broken(self) -> int:
-        """How many promises were not kept."""
+        """How many promises were broken."""
         return (
             self.lost
             + self.undone_acks
@@ -55,14 +55,14 @@ class DoorReport(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What ``holt verify`` found out."""
+    """The result of ``holt verify``."""
 
     seed: int
     folder: str
     file_system: str
     rounds: int = 0
-    kills: int = 0  # rounds that ended in SIGKILL: the page cache survives
-    power_cuts: int = 0  # rounds after which everything not synced was taken back
+    kills: int = 0  # rounds that ended with SIGKILL: the page cache survives
+    power_cuts: int = 0  # rounds after which everything not synced was discarded
     deaths_in_recovery: int = 0
     bytes_cut: int = 0
     checkpoints: int = 0
@@ -70,12 +70,12 @@ class Report(msgspec.Struct, kw_only=True):
     removed_segments: int = 0
     refused_starts: int = 0
     syncs: int = 0  # reported by the broker's disk
-    unseen_syncs: int = 0  # of these, calls that the kernel never got
-    not_observed: str = ""  # why the calls could not be seen from outside; empty: they were
+    unseen_syncs: int = 0  # of these, calls that the kernel never received
+    not_observed: str = ""  # why the calls could not be traced; empty: they were
     amqp: DoorReport = msgspec.field(default_factory=DoorReport)
     http: DoorReport = msgspec.field(default_factory=DoorReport)
     intake: DoorReport = msgspec.field(default_factory=DoorReport)  # staging, spool, timers, replayed letters
-    stages: bool = True  # pyarrow is there, without which nothing is staged
+    stages: bool = True  # pyarrow is installed; without it nothing is staged
     examples: list[str] = msgspec.field(default_factory=list)  # of what went wrong
     fsyncs_per_second: float = 0.0
     confirms_per_fsync: float = 0.0
@@ -85,12 +85,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def confirmed(self) -> int:
-        """Through all doors."""
+        """Confirms through all doors."""
         return self.amqp.confirmed + self.http.confirmed + self.intake.confirmed
 
     @property
     def lost(self) -> int:
-        """Through all doors."""
+        """Losses through all doors."""
         return self.amqp.lost + self.http.lost + self.intake.lost
 
     @property
@@ -101,7 +101,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def proved(self) -> list[str]:
-        """What a reader may conclude, sentence by sentence."""
+        """What the run proves, as sentences."""
         seen = f"{self.rounds} deaths ({self.kills} kills, {self.power_cuts} simulated power cuts) and"
         sentences = [f"After {seen} {self.deaths_in_recovery} in recovery everything held was compared."]
         if self.unseen_syncs:
@@ -118,7 +118,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def not_seen(self) -> list[str]:
-        """What this run could not find out."""
+        """What this run could not check."""
         sentences = []
         if self.not_observed:
             sentences.append(
@@ -134,7 +134,7 @@ class Report(msgspec.Struct, kw_only=True):
         return sentences
 
     def as_json(self) -> bytes:
-        """Everything, and the verdict."""
+        """All figures and the verdict."""
         totals = {
             "passed": self.passed,
             "confirmed": self.confirmed,
@@ -146,7 +146,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def show(report: Report, console: Console) -> None:
-    """For people."""
+    """Print it as a table."""
     console.print(_rounds(report))
     console.print(_doors(report))
     for example in report.examples:

@@ -1,7 +1,7 @@
-"""The process under judgement: a broker whose disk tells the judge, through a pipe, what it syncs.
+"""The process under test: a broker whose disk reports to the judge, through a pipe, what it syncs.
 
-Owns: the pipe, and dying at a boundary when told to. Must not touch: how the broker works; it is the same
-``Node`` that ``holt serve`` runs, on a disk that is watched.
+Owns: the pipe, and dying at a boundary on command. Must not touch: how the broker works; it is the same
+``Node`` that ``holt serve`` runs, on a disk that reports its events.
 
 Run as ``python -m holtmq.verify.subject FOLDER NEWS_FD SEGMENT_BYTES SYNC [BOUNDARY COUNT ON]``; commands
 come in on standard input: ``die BOUNDARY COUNT ON``, where ON is part of a file's name, or ``*``.
@@ -25,26 +25,26 @@ from holtmq.node import Node
 from holtmq.verify.watched_disk import Event, WatchedDisk, What
 
 _CHECKPOINT_SECONDS: Final = 0.05
-_RETENTION_MS: Final = 200  # rounds are short here, too
+_RETENTION_MS: Final = 200  # short, because rounds are short
 _MOST: Final = 1_000_000  # the judge reads a queue in one pop
 
 
 class Fuse:
-    """Tells the judge what happens on the disk, and ends the process at a chosen moment of it."""
+    """Reports disk events to the judge, and kills the process at a chosen event."""
 
     def __init__(self, news: int) -> None:
         self._news = news
-        self._names: dict[int, str] = {}  # of open files
+        self._names: dict[int, str] = {}  # names of open files
         self._on = ""
         self._what: What | None = None
         self._left = 0
 
     def light(self, what: What, count: int, on: str) -> None:
-        """Die right after the judge was told of the ``count``-th such event, on such a file, from now."""
+        """Die right after the ``count``-th such event from now, on such a file, was reported."""
         self._left, self._on, self._what = count, on.replace("*", ""), what
 
     def note(self, event: Event) -> None:
-        """Called by the disk, in whatever thread is writing."""
+        """Called by the disk, in any thread that writes."""
         os.write(self._news, event.encode())
         if event.what in (What.CREATED, What.OPENED):
             self._names[event.file] = event.name
@@ -87,7 +87,7 @@ async def _serve(node: Node) -> int:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     while not stop.is_set():
-        # Rounds are shorter than the broker's own interval, and a crash in a checkpoint is worth seeing.
+        # Rounds are shorter than the broker's own interval, and a crash in a checkpoint must be tested.
         node.checkpoint_if_due()
         try:
             await asyncio.wait_for(stop.wait(), _CHECKPOINT_SECONDS)

@@ -1,8 +1,8 @@
-"""A disk that tells somebody else what has been written, and what has been synced.
+"""A disk that reports what has been written, and what has been synced.
 
-Owns: the order in which things are told, on which the judgement rests: a write is told before it happens, a
-sync after it has returned and before anyone above hears of it. So the listener may think too little durable,
-never too much. Must not touch: what becomes of the news; the bytes themselves.
+Owns: the order of the reports, on which the verdict rests: a write is reported before it happens, a sync
+after it has returned and before the caller learns of it. So the listener may take too little for durable,
+never too much. Must not touch: how the reports are used; the bytes themselves.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holtmq.journal.disk import Disk, File
 class What(Enum):
     """What happened on a disk."""
 
-    STARTED = "L"  # a new process has the folder; file numbers begin anew
+    STARTED = "L"  # a new process has opened the folder; file numbers start again
     CREATED = "C"
     OPENED = "O"
     RENAMED = "R"
-    REPLACED = "P"  # renamed over a file that was there
+    REPLACED = "P"  # renamed over an existing file
     REMOVED = "D"
     WRITING = "W"
-    ZEROING = "Z"  # zeros, to have them there when something is written
+    ZEROING = "Z"  # zeros, to be overwritten later
     WRITTEN = "w"
     SYNCED = "S"
     NAMES_SYNCED = "N"
@@ -33,7 +33,7 @@ class What(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of news; fields that do not apply are empty."""
+    """One event; fields that do not apply are empty."""
 
     what: What
     file: int = 0
@@ -43,19 +43,19 @@ class Event:
     new_name: str = ""
 
     def encode(self) -> bytes:
-        """One line: short enough for a pipe to take it whole or not at all."""
+        """One line, short enough to be written to a pipe atomically."""
         fields = self.what.value, self.file, self.start, self.stop, self.name, self.new_name
         return (" ".join(map(str, fields)) + "\n").encode()
 
 
 def decode_event(line: bytes) -> Event:
-    """What ``encode`` made."""
+    """Decode a line made by ``encode``."""
     what, file, start, stop, name, new_name = line.decode().rstrip("\n").split(" ")
     return Event(What(what), int(file), int(start), int(stop), name, new_name)
 
 
 class WatchedDisk:
-    """Passes everything on to ``inner`` and tells ``note``, which is called from every thread that writes."""
+    """Forwards everything to ``inner`` and reports to ``note``, which is called from every writing thread."""
 
     def __init__(self, inner: Disk, note: Callable[[Event], None]) -> None:
         self._inner = inner

@@ -1,8 +1,8 @@
-"""``holt pipeline archive``: queues into a lake, exactly once.
+"""``holt pipeline archive``: writes queues into a lake, exactly once.
 
-Owns: the job: plan a batch, let tasks write it, commit it, show the progress, keep the lake in order. Must
-not touch: how the lake works. The lake is its own checkpoint: each queue goes on where the lake ends for it,
-so one lake takes any queues, together or one after the other.
+Owns: the job: plan a batch, let tasks write it, commit it, report progress, maintain the lake. Must not
+touch: how the lake works. The lake is its own checkpoint: each queue continues where the lake ends for it,
+so one lake accepts any queues, together or one after the other.
 """
 
 import time
@@ -26,12 +26,12 @@ from holtmq.spark.offsets import Head
 from holtmq.spark.options import Connection, Selection, source_options
 
 ENGINES: Final = ("spark", "arrow")
-_CARE_SECONDS: Final = 60.0  # between two rounds of compaction while the job runs
+_CARE_SECONDS: Final = 60.0  # between two compactions while the job runs
 
 
 @dataclass(slots=True)
 class _Figures:
-    """What a run did so far."""
+    """The totals of a run so far."""
 
     rows: int = 0
     batches: int = 0
@@ -57,7 +57,7 @@ def archive(
 ) -> dict[str, object]:
     """Bring the lake up to date, once or until stopped.
 
-    ``group`` shows the job's progress in the broker: retention by completed messages waits for it.
+    ``group`` mirrors the job's progress to the broker: retention of completed messages waits for it.
     """
     if engine not in ENGINES:
         raise InvalidOption(f"there is no engine {engine!r}; there are {' and '.join(ENGINES)}")
@@ -169,7 +169,7 @@ class _Job:
         files = [file for made in self.engine.run(write, plan.slices) for file in made] if plan.slices else []
         note = {f"{part.queue}#{part.number}": f"{part.first}-{part.stop - 1}" for part in plan.slices[:20]}
         self.writer.add(files, plan.positions, **note)
-        # The lake is the truth; the mirror follows it.
+        # The lake has the authoritative position; the mirror follows it.
         if self.group:
             for queue, at in plan.ends.items():
                 self.broker.mirror(queue, self.group, at)

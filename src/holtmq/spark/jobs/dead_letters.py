@@ -1,7 +1,7 @@
-"""``holt pipeline dead-letters``: what fails and why, by family of errors, queue, group and hour.
+"""``holt pipeline dead-letters``: failures by error family, queue, group and hour.
 
-Owns: what makes two errors one family, and the figures. Must not touch: the letters themselves, the looks of
-the report (``report``).
+Owns: the rule that groups errors into families, and the figures. Must not touch: the dead letters
+themselves, the layout of the report (``report``).
 """
 
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SAMPLES: Final = 3
-# From the special to the general: an address must not become "<n>.<n>.<n>.<n>" first.
+# From specific to general: an address must not become "<n>.<n>.<n>.<n>" first.
 _FAMILIES: Final = (
     (r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b", "<uuid>"),
     (r"\b[\w.+-]+@[\w-]+(\.[\w-]+)+\b", "<email>"),
@@ -35,7 +35,7 @@ _FAMILIES: Final = (
 
 
 def family_of(column: str) -> "Column":
-    """Errors which differ only in their particulars get the same name."""
+    """Give errors that differ only in details (ids, numbers, addresses) the same name."""
     from pyspark.sql import functions as sql
 
     text = sql.substring(sql.coalesce(sql.col(column), sql.lit("")), 1, 500)
@@ -60,7 +60,7 @@ class Family:
 def dead_letters(
     setting: Setting, queues: str, *, lake: str = "", html: str = "", since: str = ""
 ) -> dict[str, object]:
-    """The families as a summary; also as Parquet below ``lake`` and as a page, when asked for."""
+    """The families as a summary; on request also as Parquet below ``lake`` and as a page."""
     spark = setting.session("dead-letters")
     began = time.monotonic()
     names = ",".join(f"{name.strip()}$dlq" for name in queues.split(","))

@@ -1,7 +1,7 @@
-"""``holt pipeline run FILE.toml``: what such a file may say, checked before Spark starts.
+"""``holt pipeline run FILE.toml``: the format of that file, checked before Spark starts.
 
 Owns: the file's grammar, and errors that point at a line. Must not touch: running it (``declared_run``), and
-what SQL means; Spark checks that.
+SQL; Spark checks that.
 
     [sources.orders]                     [steps.per_minute]
     queue = "orders"                     sql = "SELECT window, kind, count(*) AS n FROM orders GROUP BY 1, 2"
@@ -78,12 +78,12 @@ class Pipeline:
 
 
 def load_pipeline(path: Path) -> Pipeline:
-    """Read and check a file; nothing of Spark is needed for that."""
+    """Read and check a file; this does not need Spark."""
     return parse_pipeline(path.read_text(encoding="utf-8"), path.name)
 
 
 def parse_pipeline(text: str, name: str) -> Pipeline:
-    """The same for text."""
+    """Like ``load_pipeline``, for text."""
     file = TomlFile(text, name)
     file.only("", file.data, {"name", "sources", "steps", "sinks", "spark"})
     sources = [_source(file, key, table) for key, table in file.tables("sources").items()]

@@ -1,6 +1,6 @@
-"""Running a declared pipeline: its views, its sinks as queries, until they are done or stopped.
+"""Running a declared pipeline: its views, its sinks as queries, until they end or are stopped.
 
-Owns: from a checked file to running queries and their summary. Must not touch: the file's grammar.
+Owns: turning a checked file into running queries and a summary. Must not touch: the file's grammar.
 """
 
 import time
@@ -24,7 +24,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 def check_pipeline(setting: Setting, pipeline: Pipeline) -> dict[str, object]:
-    """Resolve every step and sink, run none; the columns each sink would get."""
+    """Resolve every step and sink without running any; return the columns each sink would get."""
     spark = setting.session(f"check {pipeline.name}")
     _views(spark, setting, pipeline)
     sinks = {sink.name: _origin(spark, pipeline, sink).columns for sink in pipeline.sinks}
@@ -40,7 +40,7 @@ def check_pipeline(setting: Setting, pipeline: Pipeline) -> dict[str, object]:
 def run_pipeline(
     setting: Setting, pipeline: Pipeline, checkpoint: str, stop: Stop | None = None
 ) -> dict[str, object]:
-    """Run every sink of the pipeline as a query of its own, once or until stopped."""
+    """Run every sink of the pipeline as its own query, once or until stopped."""
     spark = setting.session(f"run {pipeline.name}")
     for key, value in pipeline.conf.items():
         spark.conf.set(key, value)
@@ -92,7 +92,7 @@ def _figures(queries: Iterable[QueryFigures]) -> dict[str, float]:
 
 
 def _let_batches_end(running: "dict[str, StreamingQuery]") -> None:
-    """Wait, though not for ever, until no query is in the middle of a batch."""
+    """Wait, up to a limit, until no query is in the middle of a batch."""
     deadline = time.monotonic() + 30
     for query in running.values():
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
@@ -155,7 +155,7 @@ def _start(
     if sink.queue and sink.mode == "append":
         writer = writer.format("holtmq").options(**setting.source, queue=sink.queue)
     elif sink.queue:
-        # Spark takes a Python sink in append mode only; a numbered batch write is as exact.
+        # Spark accepts a Python sink in append mode only; a numbered batch write is exactly once as well.
         writer = writer.foreachBatch(
             _updates(setting, sink.queue, f"{pipeline.name}-{sink.name}:{checkpoint}")
         )

@@ -1,6 +1,6 @@
-"""Following streaming queries: what Spark tells about them, as figures a person needs.
+"""Following streaming queries: Spark's progress reports as a few figures.
 
-Owns: the fold of Spark's progress reports into rows in, rows out, watermark, lag, late rows. Must not touch:
+Owns: folding Spark's progress reports into rows in, rows out, watermark, lag, late rows. Must not touch:
 starting or stopping queries.
 """
 
@@ -18,7 +18,7 @@ _EPOCH: Final = "1970-01-01T00:00:00.000Z"
 
 @dataclass(slots=True)
 class QueryFigures:
-    """One query so far. Reports are folded by batch, because Spark remembers the last hundred only."""
+    """One query so far. Reports are folded batch by batch, because Spark keeps only the last hundred."""
 
     name: str
     rows_in: dict[int, int] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class QueryFigures:
     rate: float = 0.0
 
     def take(self, query: "StreamingQuery") -> None:
-        """Fold what Spark reports now."""
+        """Fold in Spark's current reports."""
         for one in query.recentProgress:
             number = one["batchId"]
             self.rows_in[number] = one["numInputRows"]
@@ -72,7 +72,7 @@ class QueryFigures:
 
 
 def lag_of(source: Mapping[str, object]) -> int | None:
-    """Messages a query has not read yet, by one source's part of a report; None when it does not say."""
+    """Messages a query has not read yet, from one source's part of a report; None if unknown."""
     ends, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
     if ends is None or latest is None:
         return None

@@ -1,7 +1,7 @@
-"""``holt pipeline replay`` and ``redrive``: messages back into queues, chosen by SQL.
+"""``holt pipeline replay`` and ``redrive``: push messages selected by SQL into queues again.
 
-Owns: both jobs. Must not touch: how writes are made exact (the sink) or how a dead letter goes home (the
-broker, in one step: pushed and removed).
+Owns: both jobs. Must not touch: how writes are exactly once (the sink) or how a dead letter is returned (the
+broker pushes and removes it in one step).
 """
 
 import time
@@ -34,7 +34,7 @@ def replay(
     dry_run: bool = False,
     limit: int = 0,
 ) -> dict[str, object]:
-    """Messages of a queue or a lake into a queue; with ``write_id`` once, however often it is run."""
+    """Push messages of a queue or a lake into a queue; with ``write_id`` once, however often it is run."""
     if bool(queue) == bool(lake):
         raise InvalidOption("replay from a queue or from a lake: give one of both")
     spark = setting.session("replay")
@@ -49,7 +49,7 @@ def replay(
     count = rows.count()
     summary: dict[str, object] = {"job": "replay", "matching": count, "to": to, "dry_run": dry_run}
     if not dry_run and count:
-        # The old transaction id would be a duplicate in the queue it came from; its origin says where from.
+        # The old transaction id would be a duplicate in the original queue; ``x-replayed-from`` names it.
         out = rows.orderBy("queue", "offset").selectExpr(
             "payload",
             "partition",
@@ -79,7 +79,7 @@ def redrive(
     dry_run: bool = False,
     limit: int = 0,
 ) -> dict[str, object]:
-    """Dead letters back where they came from, ``rate`` a second. Each goes once: a repeat finds it gone."""
+    """Return dead letters to their queues, ``rate`` a second. Each is pushed once, also in a repeated run."""
     spark = setting.session("redrive")
     names = ",".join(f"{name.strip()}$dlq" for name in queue.split(","))
     options = {**setting.source, "queue": names}
@@ -101,7 +101,7 @@ def redrive(
                 broker.call("POST", f"/api/v1/dlq/{letter}/replay", body={"queue": to} if to else {})
                 done += 1
             except BrokerRefused as refusal:
-                if refusal.status != 404:  # somebody else was faster
+                if refusal.status != 404:  # 404: already replayed or deleted
                     raise
                 gone += 1
             progress.say(f"redrive: {place + 1:,} of {len(ids):,}")

@@ -1,6 +1,6 @@
-"""A report as one HTML file: no script, no font, nothing fetched; charts are SVG.
+"""A report as one HTML file: no scripts, fonts or other downloads; charts are SVG.
 
-Owns: the looks. Must not touch: figures.
+Owns: the layout. Must not touch: figures.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ def _section(section: Section) -> str:
 
 
 def _lines(bars: Sequence[Bar]) -> str:
-    """Bars that lie: long names have room."""
+    """Horizontal bars: room for long names."""
     most = max(bar.value for bar in bars) or 1
     step, label = 26, 380
     parts = []
@@ -84,7 +84,7 @@ def _lines(bars: Sequence[Bar]) -> str:
 
 
 def _columns(bars: Sequence[Bar]) -> str:
-    """Bars that stand: time goes to the right."""
+    """Vertical bars: time goes to the right."""
     most = max(bar.value for bar in bars) or 1
     height, step = 160, (_WIDTH - 20) / len(bars)
     every, wide = max(1, len(bars) // 8), min(step * 0.8, 60)

@@ -1,8 +1,8 @@
-"""``holt pipeline rollup``: figures per minute, queue, partition and group, kept in the lake.
+"""``holt pipeline rollup``: figures per minute, queue, partition and group, stored in the lake.
 
-Owns: what is counted and the minutes it covers. Must not touch: the queues. Each queue has its own place in
-time, committed with its figures. A minute is written once it is over; writing it again replaces it, so a run
-that died is simply repeated.
+Owns: what is counted and which minutes are done. Must not touch: the queues. Each queue has its own position
+in time, committed with its figures. A minute is written when it is over; writing it again replaces it, so
+a failed run is simply repeated.
 """
 
 import posixpath
@@ -71,7 +71,7 @@ def rollup(
     format: str = "",
     stop: Stop | None = None,
 ) -> dict[str, object]:
-    """Roll up every minute that is over and not done yet; ``partial`` takes the present one too."""
+    """Roll up every finished minute that is not done yet; ``partial`` includes the current one."""
     spark = setting.session("rollup")
     storage = Storage(posixpath.join(lake, _DATA))
     names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
@@ -105,11 +105,11 @@ def _step(
     since = {name: _since(writer.table, name) for name in queues}
     folder = writer.staging()
     files: list[DataFile] = []
-    for start in sorted(set(since.values())):  # queues that stand at the same minute are read together
+    for start in sorted(set(since.values())):  # queues at the same minute are read together
         chosen = [name for name in queues if since[name] == start]
         files += stage_frame(_minutes(spark, setting, chosen, start, until), writer.layout, folder)
     sums = _sums(storage, folder, files)
-    # A partial run wrote the minute this one begins with: what it has of it goes.
+    # A partial run wrote the minute this one begins with: replace its figures.
     old = [file for file in writer.table.files() if _overlaps(file, since)]
     files += write_rows(_kept(storage, old, since), writer.layout, folder)
     positions = {_key(name): Position(until, until) for name in queues}
@@ -161,7 +161,7 @@ def _with_partition(batch: pa.RecordBatch, partition: Mapping[str, str]) -> pa.R
 
 
 def _sums(storage: Storage, folder: str, files: Sequence[DataFile]) -> dict[str, int]:
-    """Figures of this run, out of what was written."""
+    """Figures of this run, from the written files."""
     sums = dict.fromkeys(_COUNTS, 0)
     for file in files:
         with read_file(posixpath.join(folder, file.path)) as opened:

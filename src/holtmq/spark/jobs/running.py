@@ -1,7 +1,7 @@
-"""What every job has in common: its setting, a live line while it works, doing it again every so often.
+"""What every job shares: its settings, a progress line, repeating at an interval.
 
-Owns: what is told while a job runs. Must not touch: what jobs compute. pyspark is imported where a session is
-made: a job without Spark uses this too.
+Owns: the output of a running job. Must not touch: what jobs compute. pyspark is imported only where a session
+is created: jobs without Spark use this too.
 """
 
 import json
@@ -19,41 +19,41 @@ from holtmq.spark.spark_session import open_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_QUIET_SECONDS: Final = 10.0  # between two lines when nobody watches
+_QUIET_SECONDS: Final = 10.0  # between two lines when the output is not a terminal
 
 
 def _unwatched(figures: Mapping[str, float]) -> None:
-    """Nobody asked."""
+    """Ignore the figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all jobs have in common."""
+    """Settings that all jobs share."""
 
     url: str
     master: str = "local[*]"
     token: str = ""
-    every: float | None = None  # seconds between batches; None: once, to the end of what is there
+    every: float | None = None  # seconds between batches; None: run once, up to the current end
     conf: Mapping[str, str] = field(default_factory=dict)
-    tls_ca: str = ""  # file of the authority behind an https url; empty: the system's
+    tls_ca: str = ""  # CA file for an https url; empty: the system's
     out: TextIO = sys.stderr
-    retry_timeout: str = ""  # how long the broker may be away: option retryTimeout; empty: its default
-    threads: int = field(default_factory=lambda: os.cpu_count() or 2)  # of jobs that run without Spark
-    watch: Callable[[Mapping[str, float]], None] = _unwatched  # told rows, batches and lag while the job runs
-    shared: bool = False  # several jobs in one driver: each has views and settings of its own
+    retry_timeout: str = ""  # how long the broker may be unreachable: option retryTimeout; empty: its default
+    threads: int = field(default_factory=lambda: os.cpu_count() or 2)  # for jobs that run without Spark
+    watch: Callable[[Mapping[str, float]], None] = _unwatched  # gets rows, batches and lag while the job runs
+    shared: bool = False  # several jobs in one driver: each has its own views and settings
 
     def session(self, name: str) -> "SparkSession":
         spark = open_session(f"holt {name}", self.master, self.conf)
         if self.shared:
             spark = register(spark.newSession())
-            # Spark looks a Python sink up in the session that is active in this thread: now it is ours.
+            # Spark looks up a Python sink in the session that is active in this thread: this activates ours.
             spark.createDataFrame([], "none INT")
         report_to(spark, **self.source)
         return spark
 
     @property
     def source(self) -> dict[str, str]:
-        """Options every read and write starts from."""
+        """Options of every read and write."""
         given = {
             "url": self.url,
             "token": self.token,
@@ -64,7 +64,7 @@ class Setting:
 
 
 class Progress:
-    """One line that is written over on a terminal; elsewhere a new one now and then, with something new."""
+    """On a terminal one line that is overwritten; elsewhere a new line at intervals, if something changed."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -74,7 +74,7 @@ class Progress:
         self._open = False
 
     def say(self, text: str) -> None:
-        """How far the job is: shown when there is something to see."""
+        """Show the job's progress, unless it is unchanged or the last line is too recent."""
         if text == self._last:
             return
         now = time.monotonic()
@@ -90,7 +90,7 @@ class Progress:
         self._out.flush()
 
     def note(self, text: str) -> None:
-        """What must be seen in any case, on a line of its own."""
+        """Print a line in any case."""
         self._out.write(f"\r\x1b[K{text}\n" if self._open else f"{text}\n")
         self._open = False
         self._out.flush()
@@ -104,7 +104,7 @@ class Progress:
 def repeat(
     setting: Setting, step: Callable[[], dict[str, object]], stop: Stop | None = None
 ) -> dict[str, object]:
-    """Run a batch job once, or every so often until stopped; the last summary."""
+    """Run a batch job once, or at an interval until stopped; return the last summary."""
     with Stop() if stop is None else stop as stopping:
         while True:
             began = time.monotonic()
@@ -117,7 +117,7 @@ def repeat(
 
 
 def filtered(frame: "DataFrame", where: str) -> "DataFrame":
-    """Rows a user's SQL condition keeps; the payload is also there as text, under ``json``."""
+    """Rows that match a user's SQL condition; it can use the payload as text, in column ``json``."""
     if not where:
         return frame
     columns = frame.columns

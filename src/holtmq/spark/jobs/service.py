@@ -1,7 +1,7 @@
 """``holt pipeline serve``: several jobs in one driver, each restarted when it fails, all stopped gracefully.
 
-Owns: the life of each job: a thread, its state, the pause before the next try. Must not touch: what jobs do,
-the looks of health and metrics (``service_http``).
+Owns: the life cycle of each job: its thread, its state, the delay before a restart. Must not touch: what jobs
+do, the format of health and metrics (``service_http``).
 """
 
 import threading
@@ -20,12 +20,12 @@ from holtmq.spark.lake.model import UnfitTable
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 300.0
-_STEADY_SECONDS: Final = 300.0  # a job that ran so long starts over with the shortest pause
-_HOPELESS: Final = (InvalidOption, UnfitSchema, UnfitTable, PipelineFileError)  # as wrong the next time
+_STEADY_SECONDS: Final = 300.0  # after running this long, a job restarts with the shortest delay
+_HOPELESS: Final = (InvalidOption, UnfitSchema, UnfitTable, PipelineFileError)  # a restart would fail again
 
 
 class State(Enum):
-    """Where a job is."""
+    """The state of a job."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -36,24 +36,24 @@ class State(Enum):
 
 @dataclass(slots=True)
 class JobLife:
-    """One job as health and metrics show it. Written by the job's thread, read by others."""
+    """One job as shown in health and metrics. Written by the job's thread, read by others."""
 
     job: Job
     state: State = State.STARTING
     restarts: int = 0
     figures: dict[str, float] = field(default_factory=dict)
-    done: dict[str, float] = field(default_factory=dict)  # totals of tries before this one
+    done: dict[str, float] = field(default_factory=dict)  # totals of earlier runs
     last_error: str = ""
     last_error_at: float = 0.0
     last_progress_at: float = 0.0
 
     def total(self, name: str) -> float:
-        """A counter over all tries."""
+        """A counter over all runs."""
         return self.done.get(name, 0.0) + self.figures.get(name, 0.0)
 
 
 class Service:
-    """Runs jobs until it is asked to stop, or until none can go on."""
+    """Runs jobs until it is asked to stop, or until no job can continue."""
 
     def __init__(self, jobs: Sequence[Job], progress: Progress, pause: float = _FIRST_PAUSE) -> None:
         self.lives = [JobLife(job) for job in jobs]
@@ -61,16 +61,16 @@ class Service:
         self._pause = pause
         self._speaking = threading.Lock()
         self.stop = Stop()
-        self.broken = ""  # why the whole process must be started again
+        self.broken = ""  # why the whole process must be restarted
 
     @property
     def healthy(self) -> bool:
-        """Whether every job works or is about to."""
+        """Whether every job is running or about to run."""
         good = (State.STARTING, State.RUNNING, State.STOPPED)
         return not self.broken and all(life.state in good for life in self.lives)
 
     def run(self) -> dict[str, object]:
-        """Return when all jobs have ended; the summary."""
+        """Run until all jobs have ended; return the summary."""
         began = time.monotonic()
         with self.stop:
             threads = [
@@ -81,7 +81,7 @@ class Service:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(0.2)  # short: a signal is handled between two of them
+                    thread.join(0.2)  # short: signals are handled between two joins
         return {
             "job": "serve",
             "jobs": {life.job.name: _summary(life) for life in self.lives},
@@ -161,5 +161,5 @@ def _sentence(error: Exception) -> str:
 def _spark_lives(setting: Setting) -> bool:
     try:
         return bool(setting.session("probe").range(1).count() == 1)
-    except Exception:  # whatever py4j and Spark raise when there is nothing to talk to
+    except Exception:  # py4j and Spark raise various exceptions when the JVM is gone
         return False

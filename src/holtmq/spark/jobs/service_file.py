@@ -45,7 +45,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of the file. ``run`` does it, until it ends or the request to stop comes."""
+    """One job of the file. ``run`` executes it until it ends or is asked to stop."""
 
     name: str
     kind: str
@@ -55,7 +55,7 @@ class Job:
 
 
 def load_jobs(path: Path, common: Setting) -> list[Job]:
-    """Read and check a file. Its paths are relative to its folder; ``common`` has what a job does not say."""
+    """Read and check a file. Paths are relative to its folder; ``common`` has the defaults of all jobs."""
     file = TomlFile(path.read_text(encoding="utf-8"), path.name)
     file.only("", file.data, {"jobs"})
     tables = file.tables("jobs", sql=False)

@@ -1,4 +1,4 @@
-"""Health and metrics of a service of jobs, over HTTP.
+"""Health and metrics of a job service, over HTTP.
 
 Owns: two pages: ``/health`` (200 or 503, as JSON) and ``/metrics`` (Prometheus). Must not touch: the jobs.
 """
@@ -62,7 +62,7 @@ def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Probes come every few seconds: nothing to write down."""
+            """Log nothing: probes come every few seconds."""
 
     return Handler
 
@@ -82,7 +82,7 @@ def health(service: Service) -> str:
 
 
 def metrics(service: Service) -> str:
-    """The same as Prometheus reads it."""
+    """The state of each job as Prometheus metrics."""
     lines: list[str] = []
 
     def family(name: str, kind: str, about: str, values: list[tuple[JobLife, float]]) -> None:

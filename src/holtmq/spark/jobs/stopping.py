@@ -1,4 +1,4 @@
-"""Ending a job on request: after the batch it is at, not in the middle of it.
+"""Stopping a job on request: after its current batch, not in the middle of it.
 
 Owns: SIGTERM and SIGINT while a job runs. Must not touch: what jobs do. A second signal ends the job at once;
 exactly once holds either way.
@@ -13,7 +13,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """A request to stop, set by a signal or by the program. Use it as a context for the signals."""
+    """A request to stop, set by a signal or by the program. As a context manager it handles the signals."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -28,11 +28,11 @@ class Stop:
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but not past the request; whether there is one."""
+        """Sleep until the timeout or a stop request; return whether there is a request."""
         return self._event.wait(seconds)
 
     def __enter__(self) -> "Stop":
-        # Only the main thread may; a job in another one is stopped by its owner, with whom it shares this.
+        # Only the main thread may set handlers; a job in another thread shares the ``Stop`` of its owner.
         if threading.current_thread() is threading.main_thread() and not self._before:
             for number in _SIGNALS:
                 self._before[number] = signal.signal(number, self._arrived)

@@ -1,4 +1,4 @@
-"""A TOML file that declares jobs, and where things stand in it.
+"""A TOML file that declares jobs, with line numbers.
 
 Owns: errors that name the file and the line. Must not touch: what the tables mean.
 """
@@ -16,11 +16,11 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 class PipelineFileError(HoltSparkError):
-    """What is wrong with a pipeline file, with the line it stands on."""
+    """An error in a pipeline file, with its line."""
 
 
 class TomlFile:
-    """The parsed file, and where things stand in it."""
+    """The parsed file, and the lines of its tables and keys."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class TomlFile:
         return PipelineFileError(f"{self.name}{f', line {at}' if at else ''}: {where}: {why}")
 
     def tables(self, kind: str, *, sql: bool = True) -> dict[str, dict[str, object]]:
-        """The tables ``[kind.name]``; with ``sql`` their names must do in a query."""
+        """The tables ``[kind.name]``; with ``sql`` their names must be valid in a query."""
         found = self.data.get(kind, {})
         if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
             raise self.refuse(kind, f"write each one as its own table: [{kind}.name]")

@@ -1,9 +1,9 @@
-"""A lake of queues: Parquet files ``queue=…/date=…/`` in a table that says which of them count.
+"""A lake of queues: Parquet files ``queue=…/date=…/`` in a table that lists the live ones.
 
-Rooms: ``model`` (values and the interface of a table format), ``parquet_log``, ``delta``, ``iceberg`` with
+Modules: ``model`` (values and the interface of a table format), ``parquet_log``, ``delta``, ``iceberg`` with
 ``folder_catalog`` (the formats), ``storage`` and ``lock`` (files, one writer), ``ranges`` (what a batch takes
-from the broker), ``writing``, ``compaction`` and ``writer`` (files made, joined, committed once), ``engines``
-(Spark or threads), ``frames`` and ``relation`` (reading: lake and live queue as one).
+from the broker), ``writing``, ``compaction`` and ``writer`` (files written, merged, committed once),
+``engines`` (Spark or threads), ``frames`` and ``relation`` (reading: lake and live queue as one).
 """
 
 from holtmq.spark.lake.frames import Lake, table

@@ -1,6 +1,6 @@
-"""Which small files are joined, and joining them.
+"""Which small files to merge, and merging them.
 
-Owns: the choice of groups and the rewriting of one. Must not touch: which files count.
+Owns: the choice of groups and rewriting one group. Must not touch: which files are live.
 """
 
 import posixpath
@@ -15,7 +15,7 @@ from holtmq.spark.lake.writing import Layout, aligned, join_rows, read_file
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Files of one folder to be written as one. ``folder`` is where the result goes: an address."""
+    """Files of one folder to be merged into one. ``folder`` is the address where the result goes."""
 
     root: str
     folder: str
@@ -23,11 +23,11 @@ class Rewrite:
 
 
 def small_groups(files: Iterable[DataFile], target_bytes: int, at_least: int) -> list[list[DataFile]]:
-    """Groups worth joining: ``at_least`` small files of one folder, each group up to the target's size."""
+    """Groups worth merging: ``at_least`` small files of one folder, each group up to the target size."""
     folders: dict[tuple[str, int], list[DataFile]] = {}
     for file in files:
         if file.size < target_bytes // 2:
-            # A queue that was made again starts at offset 0: each of its lives stays in files of its own.
+            # A recreated queue starts at offset 0: files of its different incarnations are not merged.
             life = file.bounds.get("queue_id", (0, 0))[0]
             folders.setdefault((posixpath.dirname(file.path), life), []).append(file)
     groups: list[list[DataFile]] = []
@@ -47,7 +47,7 @@ def small_groups(files: Iterable[DataFile], target_bytes: int, at_least: int) ->
 
 
 def _order(file: DataFile) -> tuple[int, str]:
-    """Oldest offsets first, so that a joined file is as sorted as its parts were."""
+    """Oldest offsets first, so that a merged file is as sorted as its parts were."""
     return file.bounds.get("offset", (0, 0))[0], file.path
 
 

@@ -4,7 +4,7 @@ Owns: the Delta log of the table. Must not touch: the content of data files.
 
 A position is an application transaction of the Delta protocol: appId ``holtmq:orders#7``, version the first
 offset that is not in the table. It is in the same commit as the rows, it survives checkpoints, and any Delta
-reader can see it. A commit is tried once: when another writer was faster, it fails.
+reader can see it. A commit is attempted once: it fails when another writer has committed before it.
 """
 
 import json
@@ -37,14 +37,14 @@ except ImportError as missing:
 
 _SETTINGS: Final = {
     "delta.checkpointInterval": "50",
-    # The log alone: data files are kept by upkeep's own limit. Positions are in every checkpoint.
+    # For the log only: upkeep has its own limit for data files. Positions are in every checkpoint.
     "delta.logRetentionDuration": "interval 1 day",
 }
 _STRANGE: Final = {"deletionVectors", "columnMapping"}
 
 
 class DeltaLakeTable:
-    """See the module."""
+    """A lake's table in Delta format."""
 
     format = "delta"
     in_file: tuple[str, ...] = ()
@@ -181,7 +181,7 @@ def _stats(file: DataFile, schema: pa.Schema) -> str:
     for name, (least, most) in file.bounds.items():
         low[name], high[name] = least, most
         if pa.types.is_timestamp(schema.field(name).type):
-            # Delta's statistics have milliseconds: the upper bound is rounded up.
+            # Delta's statistics are in milliseconds: the upper bound is rounded up.
             low[name], high[name] = _iso(least // 1000), _iso(-(-most // 1000))
     return json.dumps({"numRecords": file.rows, "minValues": low, "maxValues": high, "nullCount": {}})
 

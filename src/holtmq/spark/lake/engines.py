@@ -1,7 +1,7 @@
 """Where the tasks of a batch run: on Spark's executors, or in threads of this process.
 
 Owns: the distribution of tasks. Must not touch: what a task does. A task is a function of one value and may
-run more than once; only the results that come back count.
+run more than once; only the returned results count.
 """
 
 import pickle
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """``width``: how many tasks run at the same time."""
+    """Runs tasks. ``width`` is how many run at the same time."""
 
     width: int
 
@@ -27,7 +27,7 @@ class Engine(Protocol):
 
 
 class ThreadEngine:
-    """Without a JVM. Fetching, encoding and compressing release the interpreter's lock."""
+    """Threads, without a JVM. Fetching, encoding and compressing release the GIL."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -38,7 +38,7 @@ class ThreadEngine:
 
 
 class SparkEngine:
-    """One Spark task for each item. Rows stay out of the JVM: a task fetches, encodes and writes."""
+    """One Spark task per item. Rows stay out of the JVM: a task fetches, encodes and writes."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._spark = spark
@@ -60,7 +60,7 @@ class SparkEngine:
 
 
 def spark_width(spark: "SparkSession") -> int:
-    """How many tasks the session runs at the same time, also where there is no SparkContext (Connect)."""
+    """How many tasks the session runs at the same time, also without a SparkContext (Connect)."""
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))
     except Exception:  # pyspark's own error for an attribute that Connect does not have

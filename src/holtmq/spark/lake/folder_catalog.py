@@ -1,7 +1,7 @@
 """An Iceberg catalog that is the table's own folder: ``metadata/v12.metadata.json`` and a version hint.
 
-Owns: the names of metadata files and the one atomic step of a commit, the creation of the next of them. Must
-not touch: what is in them; that is pyiceberg's. The layout is that of Iceberg's Hadoop tables, which Spark,
+Owns: the names of metadata files and the one atomic step of a commit, which creates the next of them. Must
+not touch: their content, which pyiceberg writes. The layout is that of Iceberg's Hadoop tables, which Spark,
 Trino, DuckDB and pyiceberg's StaticTable open by path.
 """
 
@@ -40,7 +40,7 @@ class FolderCatalog(NoopCatalog):
         return self._newest() > 0
 
     def create(self, schema: Schema, spec: PartitionSpec, properties: "Mapping[str, str]") -> Table:
-        """Make the table, or take the one another job made meanwhile."""
+        """Create the table, or open the one another job created meanwhile."""
         metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, self._storage.root, dict(properties))
         with suppress(FileExistsError):
             self._put(1, metadata)
@@ -80,13 +80,13 @@ class FolderCatalog(NoopCatalog):
 
     def _put(self, version: int, metadata: TableMetadata) -> None:
         self._storage.create(_path(version), metadata.model_dump_json().encode())
-        if self._newest() != version:  # this writer slept until others had cleaned its version away
+        if self._newest() != version:  # other writers removed its version while this one was suspended
             self._storage.delete(_path(version))
             raise FileExistsError(_path(version))
         self._storage.write(_HINT, str(version).encode())
 
     def _newest(self) -> int:
-        """By the files: the hint, which is for other programs, lags behind after a crash."""
+        """Found by listing the files: the hint, which is for other programs, may be old after a crash."""
         names = self._storage.names(METADATA)
         return max((_number(name) for name in names if name.endswith(".metadata.json")), default=0)
 

@@ -1,6 +1,6 @@
 """Reading a lake with Spark, alone or as one relation with the live queue.
 
-Owns: DataFrames over the files that count, and the seam between lake and broker. Must not touch: writing.
+Owns: DataFrames over the live files, and the boundary between lake and broker. Must not touch: writing.
 """
 
 import json
@@ -25,7 +25,7 @@ MESSAGE_COLUMNS: Final = ("queue", *FETCHED)
 
 
 class Lake:
-    """A lake as Spark reads it: the state of the moment it was opened, until ``refresh``."""
+    """A lake for Spark to read: its state when it was opened, until ``refresh``."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Lake:
         self.table.refresh()
 
     def frame(self, files: Iterable[DataFile] | None = None) -> "DataFrame":
-        """Every archived message, each once; or those of some files."""
+        """Every archived message once; or those of some files."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         chosen = self.table.files() if files is None else list(files)
-        # Timestamps with a zone become Spark's TIMESTAMP, all others would be TIMESTAMP_NTZ.
+        # Timestamps with a zone become Spark's TIMESTAMP; all others would be TIMESTAMP_NTZ.
         schema = from_arrow_schema(self.table.schema(), prefer_timestamp_ntz=False)
         if not chosen:
             return self._spark.createDataFrame([], schema)
         reader = self._spark.read.schema(schema)
-        if not self.table.in_file:  # partition columns are in the folders' names
+        if not self.table.in_file:  # partition columns are in the folder names
             reader = reader.option("basePath", self.root)
         return reader.parquet(*[posixpath.join(self.root, file.path) for file in chosen])
 
@@ -70,8 +70,8 @@ def table(
 ) -> "DataFrame":
     """One relation over the lake and what the broker has beyond it: no gap, no overlap.
 
-    The table is read first and says where the lake ends; the tail starts right there. What is archived after
-    that is not in the list of files, so it is not seen twice.
+    The table is read first and says where the lake ends; the live part starts right there. What is archived
+    later is not in the list of files, so it is not seen twice.
     """
     from holtmq.spark.client import BrokerClient
     from holtmq.spark.options import source_options
@@ -90,7 +90,7 @@ def table(
 
 
 def seam(kept: Table, head: "Head") -> int:
-    """The offset at which the live queue takes over; -2, its oldest one, when the lake has nothing of it."""
+    """The offset where the live queue takes over; -2, its oldest, when the lake has nothing of it."""
     position = kept.position(position_key(head.name, head.number))
     if position is None:
         return -2

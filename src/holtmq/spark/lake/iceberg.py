@@ -2,10 +2,10 @@
 
 Owns: snapshots and properties of the table. Must not touch: the content of data files.
 
-A commit adds files written already (as ``add_files`` does) in one snapshot. The batch is in the snapshot's
-summary; positions are table properties of the same commit, because snapshots expire. Without a catalog of the
-user's the table's own folder is one (``folder_catalog``). A commit is tried once: it fails when another
-writer was faster.
+A commit adds existing files (as ``add_files`` does) in one snapshot. The batch is in the snapshot's summary;
+positions are table properties of the same commit, because snapshots expire. Without a user's catalog the
+table's own folder is the catalog (``folder_catalog``). A commit is attempted once: it fails when another
+writer has committed before it.
 """
 
 import json
@@ -53,7 +53,7 @@ except ImportError as missing:
 _POSITION: Final = "holtmq.position."
 _PROPERTIES: Final = {
     "format-version": "2",
-    "commit.retry.num-retries": "0",  # a retry would add rows that another writer has added meanwhile
+    "commit.retry.num-retries": "0",  # a retry would add rows that another writer has already added
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "20",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -64,7 +64,7 @@ _NUMBERS: Final = (IntegerType, LongType, TimestampType, TimestamptzType)
 
 
 class IcebergTable:
-    """``catalog``: properties of pyiceberg's ``load_catalog``, and ``table``, the table's identifier."""
+    """A lake's table in Iceberg format. ``catalog``: properties for ``load_catalog``, and ``table``."""
 
     format = "iceberg"
 
@@ -96,7 +96,7 @@ class IcebergTable:
                     f"the Iceberg table {storage.root} belongs to a catalog: name it "
                     "(--catalog, or option lakeCatalog)"
                 )
-        # The columns are in the files too: Iceberg takes a file's partition from them.
+        # The partition columns are in the files too: Iceberg reads a file's partition from them.
         self.in_file = tuple(one.name for one in self._table.spec().fields)
         if create:
             check_partitions(storage.root, self.in_file, partitioned)
@@ -188,7 +188,7 @@ class IcebergTable:
             transaction.set_properties({"schema.name-mapping.default": mapping})
 
     def upkeep(self, keep_seconds: float) -> int:
-        """Expire old snapshots, then delete the metadata and data files that only they had."""
+        """Expire old snapshots, then delete the metadata and data files that only they used."""
         before = self._reachable()
         snapshots = sorted(self._table.metadata.snapshots, key=lambda one: one.timestamp_ms)
         oldest = int((time.time() - keep_seconds) * 1000)
@@ -251,7 +251,7 @@ def _text(value: object, name: str) -> str:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """pyiceberg speaks of large strings and binaries; the files have ordinary ones."""
+    """pyiceberg uses large strings and binaries; the files have ordinary ones."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):

@@ -1,12 +1,12 @@
-"""One writer per lake: a lock that outlives nobody, and a number that fences off the holder before.
+"""One writer per lake: a lock that ends with its holder, and an epoch that fences off the previous holder.
 
 Owns: the files below ``_holt/lock``. Must not touch: the table.
 
-The holder is the newest file, named by its epoch. One job only creates it, and rewrites it every few
-seconds as a sign of life. A job that finds a live holder is refused. A holder whose process we could see and
-do not is replaced at once; another one, when its file has not changed for ``LEASE_SECONDS`` of our own
-clock, so clocks need not agree. A holder that was only asleep learns of its successor before it reports a
-commit (``check``), and its successor moves the table's log on first, so that the commit itself fails.
+The holder is the newest file, named by its epoch. Only one job can create it; the holder rewrites it every
+few seconds as a heartbeat. A job that finds a live holder is refused. A holder whose process must be visible
+here and is not is replaced at once; any other, when its file has not changed for ``LEASE_SECONDS`` of our
+own clock, so clocks need not agree. A holder that was only suspended sees its successor before it reports a
+commit (``check``), and the successor advances the table's log first, so that the commit itself fails.
 """
 
 import json
@@ -35,11 +35,11 @@ class LakeLocked(HoltSparkError):
 
 
 class LockLost(HoltSparkError):
-    """Another job took the lake over while this one did not show a sign of life."""
+    """Another job took over the lake because this one's heartbeat stopped."""
 
 
 class WriterLock:
-    """Held from ``__enter__`` to ``__exit__``. ``inherited``: the holder before did not give it back."""
+    """Held from ``__enter__`` to ``__exit__``. ``inherited``: the previous holder did not release it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WriterLock:
         except FileExistsError:
             raise self._refusal(self._read(self.epoch) or {}) from None
         if not self._storage.local:
-            time.sleep(1.0)  # an object store lets the later of two writers win: see who it was
+            time.sleep(1.0)  # on an object store the later of two writers wins: check which one it was
             found = self._read(self.epoch)
             if found is None or found["id"] != self._me["id"]:
                 raise self._refusal(found or {})
@@ -99,12 +99,12 @@ class WriterLock:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        # A successor's file is another one: giving ours back cannot harm it.
+        # A successor has its own file: releasing ours cannot harm it.
         with suppress(OSError):
             self._storage.write(_path(self.epoch), self._card(released=True))
 
     def check(self) -> None:
-        """Refuse to go on when another job has taken the lake over."""
+        """Raise if another job has taken over the lake."""
         if self._storage.exists(_path(self.epoch + 1)):
             holder = self._read(self.epoch + 1) or {}
             raise LockLost(
@@ -117,7 +117,7 @@ class WriterLock:
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def _wait_for(self, epoch: int, holder: dict[str, object]) -> None:
-        """Return once the holder is known to be gone."""
+        """Wait until the holder is known to be gone."""
         if self._me["place"] and holder.get("place") == self._me["place"]:
             if _process_start(int(str(holder["pid"]))) == holder["process"]:
                 raise self._refusal(holder)
@@ -142,7 +142,7 @@ class WriterLock:
     def _renew(self) -> None:
         while not self._stop.wait(_RENEW_SECONDS):
             self._beats += 1
-            with suppress(OSError):  # the next beat may get through; check() decides
+            with suppress(OSError):  # the next heartbeat may succeed; check() decides
                 if not self._storage.exists(_path(self.epoch + 1)):
                     self._storage.write(_path(self.epoch), self._card())
 
@@ -161,7 +161,7 @@ def _path(epoch: int) -> str:
 
 
 def _process_start(pid: int) -> str:
-    """What tells a process from a later one with the same number; empty when there is none."""
+    """Distinguishes a process from a later one with the same pid; empty when there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -170,7 +170,7 @@ def _process_start(pid: int) -> str:
 
 
 def _place() -> str:
-    """Where process numbers mean the same: this start of this machine and this container; empty: nowhere."""
+    """Where pids are comparable: this boot of this machine and this container; empty: unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"

@@ -1,6 +1,6 @@
-"""What a lake is made of, whatever table format keeps it: files, positions, and changes of both.
+"""What a lake consists of in any table format: files, positions, and changes of both.
 
-Owns: the values that cross between jobs, writers and table formats, and the interface a format implements.
+Owns: the values passed between jobs, writers and table formats, and the interface a format implements.
 Must not touch: files, Spark, the broker.
 """
 
@@ -12,23 +12,23 @@ import pyarrow as pa
 
 from holtmq.spark.errors import HoltSparkError
 
-# Stands for a column's lowest and highest value in a file, as whole numbers (times in microseconds).
+# A column's lowest and highest value in a file, as integers (times in microseconds).
 Bounds: TypeAlias = "dict[str, tuple[int, int]]"
 
-QUEUE_IDS: Final = 1 << 14  # a message's id carries 14 bits of its queue's number
+QUEUE_IDS: Final = 1 << 14  # a message's id contains 14 bits of its queue's number
 
 
 class LakeMoved(HoltSparkError):
-    """Another writer changed the lake since this one looked; nothing was added."""
+    """Another writer changed the lake since this one read it; nothing was added."""
 
 
 class UnfitTable(HoltSparkError):
-    """The lake cannot be used like that; the text says why."""
+    """The lake cannot be used that way; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One Parquet file: its path in the lake, and enough about its rows to skip it."""
+    """One Parquet file: its path in the lake, and the bounds of its rows, to skip it by."""
 
     path: str
     size: int
@@ -37,7 +37,7 @@ class DataFile:
     bounds: Bounds = field(default_factory=dict)
 
     def may_hold(self, column: str, low: int, high: int) -> bool:
-        """Whether a row with ``low <= column <= high`` may be in here."""
+        """Whether the file may contain a row with ``low <= column <= high``."""
         known = self.bounds.get(column)
         return known is None or (known[0] <= high and low <= known[1])
 
@@ -46,8 +46,8 @@ class DataFile:
 class Position:
     """Where the lake ends for one key: the first offset that is not in it.
 
-    ``seen`` is the queue's end when that was written and ``waiting`` the messages between: retention leaves
-    holes, so fewer of them later on means that messages were lost.
+    ``seen`` is the queue's end when the position was written and ``waiting`` the messages in between:
+    retention leaves holes, so fewer of them later means that messages were lost.
     """
 
     next: int
@@ -55,7 +55,7 @@ class Position:
     waiting: int = 0
 
     def expected(self, head: int) -> int:
-        """How many messages must be stored between here and the queue's present end."""
+        """How many messages must be stored between here and the queue's current end."""
         seen = max(self.seen, self.next)
         return self.waiting + max(0, head - seen)
 
@@ -75,24 +75,24 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One commit: all of it counts, or none."""
+    """One commit, applied as a whole or not at all."""
 
     add: Sequence[DataFile] = ()
     remove: Sequence[DataFile] = ()
     positions: Mapping[str, Position] = field(default_factory=dict)
     note: Mapping[str, str] = field(default_factory=dict)
-    rearranged: bool = False  # the added files hold the same rows as the removed ones
+    rearranged: bool = False  # the added files contain the same rows as the removed ones
 
 
 class Table(Protocol):
     """A table format: Parquet with a log of its own, Delta Lake, Iceberg.
 
-    An object stands at one version. ``commit`` succeeds only from the newest version and then stands at its
-    own; ``refresh`` moves to the newest.
+    An object is at one version. ``commit`` succeeds only from the newest version and then moves to its own;
+    ``refresh`` moves to the newest.
     """
 
     format: str
-    in_file: tuple[str, ...]  # partition columns that the data files hold themselves too
+    in_file: tuple[str, ...]  # partition columns that are also stored in the data files
 
     @property
     def version(self) -> int: ...
@@ -114,16 +114,16 @@ class Table(Protocol):
         """Add columns at the end."""
 
     def upkeep(self, keep_seconds: float) -> int:
-        """Drop what no version of the last ``keep_seconds`` needs; return how many data files."""
+        """Delete what no version of the last ``keep_seconds`` needs; return how many data files."""
 
 
 def position_key(queue: str, number: int) -> str:
-    """A queue that was deleted and made again starts at offset 0 again: its number tells the two apart."""
+    """A queue that is deleted and recreated starts at offset 0 again: its number tells the two apart."""
     return f"{queue}#{number % QUEUE_IDS}"
 
 
 def check_partitions(root: str, has: Sequence[str], wanted: Sequence[str]) -> None:
-    """Refuse to write into a table that is partitioned by other columns: it is not ours."""
+    """Refuse to write into a table that is partitioned by other columns: this job did not create it."""
     if list(has) != list(wanted):
         raise UnfitTable(
             f"the table {root} is partitioned by {', '.join(has) or 'nothing'}, and this job writes one "

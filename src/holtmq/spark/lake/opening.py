@@ -1,6 +1,6 @@
 """Which table format a lake has, and opening it.
 
-Owns: the marks by which a format is known, and defaults per format. Must not touch: what formats do.
+Owns: how a format is detected, and the defaults of each. Must not touch: what formats do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from holtmq.spark.lake.ranges import MESSAGE, PARTITIONED
 from holtmq.spark.lake.storage import Storage
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
-# How long files that compaction replaced stay for queries that have begun. Tools that read a Parquet lake by
-# its folders would see their rows twice meanwhile; the other formats are not read by folders.
+# How long files that compaction replaced are kept for running queries. Tools that read a Parquet lake by its
+# folders would see their rows twice meanwhile; the other formats are not read by folders.
 KEEP_SECONDS: Final = {"parquet": 0.0, "delta": 86_400.0, "iceberg": 3600.0}
 
 
 def format_of(storage: Storage) -> str | None:
-    """The format of the lake that is there; None when there is none yet."""
+    """The format of the existing lake; None when there is none yet."""
     names = set(storage.names(""))
     if "_delta_log" in names:
         return "delta"
@@ -39,7 +39,7 @@ def open_table(
     partitioned: Sequence[str] = PARTITIONED,
     catalog: Mapping[str, str] | None = None,
 ) -> Table:
-    """The lake's table. ``wanted`` must be the format it has; a new one is Parquet unless told."""
+    """Open the lake's table. ``wanted`` must match an existing lake; a new one is Parquet by default."""
     if wanted and wanted not in FORMATS:
         raise InvalidOption(f"there is no table format {wanted!r}; there are {', '.join(FORMATS)}")
     if catalog and wanted not in ("", "iceberg"):

@@ -1,11 +1,11 @@
-"""A table of plain Parquet files with a log that says which of them count.
+"""A table of plain Parquet files with a log that says which of them are live.
 
 Owns: the log below ``_holt/log``, its checkpoints, and the state they fold into. Must not touch: the content
 of data files.
 
 An entry is one JSON file with a rising number, created by one writer only. Every 32 entries a checkpoint
-holds the fold of all before it, and older entries go: reading the log costs a checkpoint and at most a few
-dozen entries, however old the lake is. A writer that commits from memory reads nothing.
+stores the fold of all entries before it, and older entries are deleted: reading the log costs a checkpoint
+and at most a few dozen entries, however old the lake is. A writer that commits from memory reads nothing.
 """
 
 import base64
@@ -24,20 +24,20 @@ from holtmq.spark.lake.storage import Storage
 LOG: Final = "_holt/log"
 _CHECKPOINT: Final = ".checkpoint.json"
 _EVERY: Final = 32
-_KEPT: Final = 64  # entries that stay behind the newest checkpoint, for readers that listed them already
+_KEPT: Final = 64  # entries kept before the newest checkpoint, for readers that have already listed them
 _TRIES: Final = 20
 
 
 @dataclass(slots=True)
 class _State:
-    """The fold of the log."""
+    """The state that the log folds into."""
 
     entries: int = 0  # number of the next entry
     files: dict[str, DataFile] = field(default_factory=dict)
     positions: dict[str, Position] = field(default_factory=dict)
     rows: int = 0
     removed: dict[str, int] = field(default_factory=dict)  # path -> when, in epoch milliseconds
-    schema: str = ""  # base64 of an Arrow schema; empty while it is the one the table was opened with
+    schema: str = ""  # base64 of an Arrow schema; empty: the schema the table was opened with
 
     def fold(self, entry: dict[str, object]) -> None:
         for path in cast(list[str], entry.get("remove", [])):
@@ -66,7 +66,7 @@ class _State:
 
 
 class ParquetTable:
-    """See the module."""
+    """A lake's table as plain Parquet with its own log."""
 
     format = "parquet"
     in_file: tuple[str, ...] = ()
@@ -87,12 +87,12 @@ class ParquetTable:
         return self._state.rows
 
     def refresh(self) -> None:
-        """Fold the log anew."""
+        """Fold the log again."""
         for _ in range(_TRIES):
             try:
                 self._state, self._checkpoint = self._load()
                 return
-            except FileNotFoundError:  # cleaned away between listing and reading: there is a newer checkpoint
+            except FileNotFoundError:  # deleted between listing and reading: there is a newer checkpoint
                 continue
         raise UnfitTable(f"the log of the lake {self._storage.root} changes faster than it can be read")
 
@@ -113,7 +113,7 @@ class ParquetTable:
             if number <= at:
                 continue
             if number != state.entries:
-                # A listing that began before an entry appeared may miss it and show a later one.
+                # A listing that began before an entry was created may miss it and show a later one.
                 if self._storage.exists(_entry(state.entries)):
                     raise FileNotFoundError(name)
                 raise UnfitTable(
@@ -196,7 +196,7 @@ def _facts(file: DataFile) -> dict[str, object]:
 
 def _file(path: str, facts: object) -> DataFile:
     partition = dict(hive_values(path))
-    if isinstance(facts, int):  # version 0.1 knew the size only
+    if isinstance(facts, int):  # version 0.1 stored the size only
         return DataFile(path, facts, 0, partition)
     assert isinstance(facts, dict)
     bounds: Bounds = {name: (low, high) for name, (low, high) in facts["bounds"].items()}
@@ -204,7 +204,7 @@ def _file(path: str, facts: object) -> DataFile:
 
 
 def hive_values(path: str) -> Iterable[tuple[str, str]]:
-    """Partition values out of ``queue=orders/date=2026-05-01/…``."""
+    """Partition values from ``queue=orders/date=2026-05-01/…``."""
     for part in path.split("/")[:-1]:
         name, mark, value = part.partition("=")
         if mark:

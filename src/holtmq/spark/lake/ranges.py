@@ -1,7 +1,7 @@
-"""Which offsets a batch of the archive takes, from where the lake ends to what the broker has now.
+"""Which offsets an archive batch takes: from where the lake ends to what the broker has now.
 
 Owns: the plan of a batch, and the check that retention did not overtake the lake. Must not touch: files.
-Needs no Spark: the same plan feeds Spark's tasks and the threads of ``--engine arrow``.
+Needs no Spark: Spark tasks and the threads of ``--engine arrow`` use the same plan.
 """
 
 import math
@@ -19,7 +19,7 @@ from holtmq.spark.offsets import Head, describe_gap
 from holtmq.spark.options import Connection
 from holtmq.spark.planning import Span, plan_end, plan_slices
 
-_ROWS_PER_TASK: Final = 50_000  # fewer are not worth another task and another small file
+_ROWS_PER_TASK: Final = 50_000  # fewer do not justify another task and another small file
 MESSAGE: Final = pa.schema(
     [
         ("partition", pa.string()),
@@ -47,7 +47,7 @@ BOUNDED: Final = ("offset", "queue_id", "created_at")
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One task's share: offsets ``first`` to ``stop - 1``, ``gone`` of them missing when it was planned."""
+    """One task's part: offsets ``first`` to ``stop - 1``, ``gone`` of them missing when it was planned."""
 
     queue: str
     number: int
@@ -58,7 +58,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A batch: what to read, where the lake ends afterwards, and how much is left to do."""
+    """A batch: what to read, where the lake ends afterwards, and how much is left."""
 
     slices: list[Slice] = field(default_factory=list)
     positions: dict[str, Position] = field(default_factory=dict)
@@ -79,8 +79,9 @@ def plan_batch(
 ) -> Plan:
     """The next batch; one without slices when the lake is up to date.
 
-    ``known`` has the lake's positions by key. A queue that is not in it begins at its oldest message.
-    ``until`` says by the head's key how far this run goes; what is missing there is left for the next run.
+    ``known`` has the lake's positions by key. A queue that is not in it starts at its oldest message, or
+    with ``from_latest`` at its end.
+    ``until`` says, by the head's key, how far this run goes; a queue missing there is left to the next run.
     """
     starts: dict[str, int] = {}
     heads = [head for head in heads if head.key in until]
@@ -126,7 +127,7 @@ def _after(broker: BrokerClient, head: Head, end: int) -> Position:
 
 
 def check_loss(broker: BrokerClient, head: Head, position: Position) -> None:
-    """Retention or a purge overtook the lake: an error that names the gap."""
+    """Raise an error that names the gap if retention or a purge overtook the lake."""
     if position.next > head.next:
         raise DataLoss(
             f"queue {head.name} ends at {head.next}, and the lake stood at {position.next} of it: "
@@ -155,7 +156,7 @@ def read_slice(connection: Connection, part: Slice, *, strict: bool = True) -> I
 
 
 def as_message(rows: pa.RecordBatch, queue: str, number: int) -> pa.RecordBatch:
-    """Rows of the broker as rows of the lake: with queue, its number and the day."""
+    """Convert the broker's rows to rows of the lake: add the queue, its number and the day."""
     count = rows.num_rows
     arrays = [rows.column(name) for name in FETCHED]
     arrays = [

@@ -1,12 +1,12 @@
 """``format("holtmq").option("lake", …)``: lake and live queue as one relation of the connector.
 
-Owns: the readers of that relation, for batches and streams. Must not touch: writing. The planner opens the
-table; executors need pyarrow only.
+Owns: the readers of that relation, for batches and streams. Must not touch: writing. Only the planner opens
+the table; executors need only pyarrow.
 
-Offsets are those of the queues, so a range of them is the same rows whoever has them: what lies before the
-lake's end is read from its files, the rest from the broker. The lake may grow between planning and reading,
-and between two tries of a batch: the rows stay the same. A queue that was made again has its former lives in
-the lake; a stream reads them too, under keys such as ``orders#~7``.
+Offsets are those of the queues, so a range means the same rows on either side: rows before the lake's end are
+read from its files, the rest from the broker. The lake may grow between planning and reading, and between
+two attempts of a batch: the rows stay the same. Earlier incarnations of a recreated queue are in the lake;
+a stream reads them too, under keys such as ``orders#~7``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,13 +42,13 @@ _ALL = 1 << 62
 
 
 class LakePart(InputPartition):
-    """One task's share of the lake: rows of a file with offsets ``first`` to ``stop - 1`` of one queue."""
+    """One task's part of the lake: rows of a file with offsets ``first`` to ``stop - 1`` of one queue."""
 
     def __init__(self, address: str, queue: str, queue_id: int | None, first: int, stop: int) -> None:
         super().__init__(None)
         self.address = address
         self.queue = queue
-        self.queue_id = queue_id  # None: of every life of the queue
+        self.queue_id = queue_id  # None: every incarnation of the queue
         self.first = first
         self.stop = stop
         self.from_us: int | None = None
@@ -66,7 +66,7 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStr
 
 
 class _Both:
-    """What both readers share. Pickled to executors: it holds options only."""
+    """Shared by both readers. Pickled to executors: it holds options only."""
 
     def __init__(self, given: Mapping[str, str], options: SourceOptions, schema: StructType) -> None:
         named = {name.lower(): value for name, value in given.items()}
@@ -74,7 +74,7 @@ class _Both:
         self.catalog = _pairs(named.get("lakecatalog", ""))
         self.options = options
         self.schema = schema
-        # A stream over history begins at its beginning; without a lake the default is latest, as in Kafka's.
+        # With a lake a stream starts at the oldest message; without one the default is latest, as in Kafka.
         self.from_latest = "startingoffsets" in named and options.starting == Bound(word=LATEST)
         if options.relation is not Relation.MESSAGES:
             raise InvalidOption("option lake: a lake has the messages of a queue, not its dead letters")
@@ -87,7 +87,7 @@ class _Both:
         return storage, open_table(storage, catalog=self.catalog)
 
     def heads(self, broker: BrokerClient, kept: set[str]) -> list[Head]:
-        """The broker's side. A queue that only the lake still has is no error."""
+        """The broker's queues. A queue that only the lake still has is no error."""
         chosen = self.options.selection
         try:
             return broker.heads(chosen)
@@ -104,11 +104,11 @@ class _Both:
         return found
 
     def names(self, heads: Sequence[Head], kept: set[str]) -> set[str]:
-        """Queues of this read, on either side."""
+        """The queues of this read, on either side."""
         return {head.name for head in heads} | (kept & set(self.options.selection.queues))
 
     def live(self, broker: BrokerClient, spans: Mapping[str, tuple[Head, int, int]]) -> list[Slice]:
-        """Slices of the broker's side, by key."""
+        """Slices of the broker's part; ``spans`` is by key."""
         wanted = [Span(key, first, stop) for key, (_, first, stop) in spans.items() if stop > first]
         slices = []
         for span in plan_slices(wanted, self.options.min_partitions, self.options.max_records):
@@ -173,7 +173,7 @@ class _BatchReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Both sides at one moment. ``ends`` has every key, live ones and former lives."""
+    """Both sides at one moment. ``ends`` has every key, of live queues and earlier incarnations."""
 
     storage: Storage
     table: Table
@@ -183,7 +183,7 @@ class _Known:
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """All history up to now, then what comes. It starts at the oldest message unless told ``latest``."""
+    """All history, then new messages. It starts at the oldest message unless ``latest`` is given."""
 
     def __init__(self, both: _Both) -> None:
         self._both = both
@@ -281,7 +281,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _live_from(broker: BrokerClient, table: Table, head: Head, fail: bool) -> int:
-    """The offset at which the live queue takes over from the lake."""
+    """The offset where the live queue takes over from the lake."""
     position = table.position(position_key(head.name, head.number))
     if position is None:
         return head.first
@@ -352,7 +352,7 @@ def _mask(batch: pa.RecordBatch, part: LakePart) -> pa.Array:
 
 
 def _pairs(text: str) -> dict[str, str] | None:
-    """``uri=…,table=a.b`` as a table."""
+    """Parse ``uri=…,table=a.b`` into a dict."""
     if not text:
         return None
     if not all("=" in one for one in text.split(",")):

@@ -1,6 +1,6 @@
-"""A streaming query into a Delta Lake or Iceberg table of its own columns, each batch once.
+"""Writes a streaming query into a Delta Lake or Iceberg table with its own columns, each batch once.
 
-Owns: the ``foreachBatch`` function. Must not touch: how batches come about.
+Owns: the ``foreachBatch`` function. Must not touch: how batches are made.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TableSink:
-    """Use it as a context: the table is locked meanwhile. ``name`` tells this query from others."""
+    """A context manager that locks the table. ``name`` distinguishes this query from others."""
 
     def __init__(
         self, root: str, format: str, schema: "StructType", partition_by: Sequence[str], name: str
@@ -51,7 +51,7 @@ class TableSink:
         self._writer.__exit__(kind, error, trace)
 
     def add(self, batch: "DataFrame", number: int) -> None:
-        """Add a batch unless it is in the table already."""
+        """Add a batch unless the table already has it."""
         query = _query_id(batch) or self._name
         key = f"writer:{query}"
         position = self._writer.table.position(key)

@@ -1,7 +1,7 @@
-"""A DataFrame of any columns as data files of a table.
+"""Writes a DataFrame with any columns as data files of a table.
 
-Owns: from Spark's rows to staged files. Must not touch: which files count. The archive does not come this
-way: its tasks write what they fetch.
+Owns: turning Spark's rows into staged files. Must not touch: which files are live. The archive does not use
+this: its tasks write what they fetch.
 """
 
 import pickle
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def stage_frame(frame: "DataFrame", layout: Layout, folder: str) -> list[DataFile]:
-    """Write all rows below ``folder``; each Spark partition makes files of its own."""
+    """Write all rows below ``folder``; each Spark partition writes its own files."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (aligned(batch, layout.schema) for batch in batches if batch.num_rows)

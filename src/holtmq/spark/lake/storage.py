@@ -2,9 +2,9 @@
 
 Owns: the few operations a lake needs, with and without a JVM. Must not touch: what the files mean.
 
-A local folder gives two promises the log needs: ``create`` succeeds for one caller only, and what ``create``,
-``write`` and ``settled`` return from is on disk. Object stores keep the second by themselves; for the first
-``create`` looks before it writes, and the writer lock keeps two writers apart.
+A local folder gives two guarantees the log needs: ``create`` succeeds for one caller only, and data is on
+disk when ``create``, ``write`` and ``settled`` return. Object stores give the second by themselves; for the
+first ``create`` checks before it writes, and the writer lock keeps two writers apart.
 """
 
 import os
@@ -36,7 +36,7 @@ class Storage:
         return bool(self._fs.get_file_info(self._at(path)).type != pafs.FileType.NotFound)
 
     def names(self, folder: str) -> list[str]:
-        """What is directly in a folder; nothing when there is none."""
+        """The names in a folder; empty when it does not exist."""
         chosen = pafs.FileSelector(self._at(folder), allow_not_found=True)
         return sorted(entry.base_name for entry in self._fs.get_file_info(chosen))
 
@@ -56,7 +56,7 @@ class Storage:
             return bytes(stream.read())
 
     def write(self, path: str, data: bytes) -> None:
-        """Put a small file in place: whole, or not there."""
+        """Write a small file atomically."""
         if not self.local:
             self._put(path, data)
             return
@@ -65,7 +65,7 @@ class Storage:
         _sync_folder(posixpath.dirname(self._at(path)))
 
     def create(self, path: str, data: bytes) -> None:
-        """As ``write``, for a file that must be new. FileExistsError when there is one."""
+        """As ``write``, for a file that must be new. FileExistsError when it exists."""
         if not self.local:
             if self.exists(path):
                 raise FileExistsError(path)
@@ -84,14 +84,14 @@ class Storage:
         self._fs.move(self._at(old), target)
 
     def settled(self, paths: list[str]) -> None:
-        """Return when the names of these files are on disk; the files themselves were synced when written."""
+        """Wait until the names of these files are on disk; their content was synced when written."""
         if self.local:
             folders = {posixpath.dirname(self._at(path)) for path in paths}
             for folder in {*folders, *(posixpath.dirname(folder) for folder in folders)}:
                 _sync_folder(folder)
 
     def delete(self, path: str) -> None:
-        """A file or a whole folder; nothing when it is not there."""
+        """Delete a file or a whole folder; do nothing when it does not exist."""
         with suppress(FileNotFoundError):
             if self._fs.get_file_info(self._at(path)).type == pafs.FileType.Directory:
                 self._fs.delete_dir(self._at(path))
@@ -117,7 +117,7 @@ class Storage:
 
 
 def qualified(root: str) -> str:
-    """A folder or address as an address without a slash at its end."""
+    """A folder or address as an address without a trailing slash."""
     scheme, mark, rest = root.partition("://")
     if not mark:
         path = root.removeprefix("file:")
@@ -128,12 +128,12 @@ def qualified(root: str) -> str:
 
 
 def open_address(address: str) -> tuple[pafs.FileSystem, str]:
-    """The file system behind an address, and the path in it. A % in a name is just that."""
+    """The file system of an address, and the path in it. A % in a name is taken literally."""
     scheme, _, rest = address.partition("://")
     if scheme == "file":
         return pafs.LocalFileSystem(), rest
     try:
-        # Only the bucket goes through the URI: a queue's name in the path may hold anything.
+        # Only the bucket goes through the URI: a queue's name in the path may contain any character.
         bucket, _, path = rest.partition("/")
         system, base = pafs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{bucket}")
     except (ValueError, OSError) as error:
@@ -142,7 +142,7 @@ def open_address(address: str) -> tuple[pafs.FileSystem, str]:
 
 
 def sync_file(path: str) -> None:
-    """Return when a local file's content is on disk."""
+    """Sync a local file's content to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

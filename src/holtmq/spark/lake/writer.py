@@ -1,10 +1,10 @@
-"""The one writer of a lake: adds batches exactly once, joins small files, lets old days go.
+"""The one writer of a lake: adds batches exactly once, merges small files, deletes old days.
 
 Owns: the order of steps that makes a crash harmless. Must not touch: where rows come from, table formats.
 
-Tasks write files aside (``_holt/staging``). An intent names where they will be; they are moved there; one
-commit of the table makes them count, together with the position the next batch starts from. What a crash
-leaves is either not committed, then the next writer deletes it by the intent, or committed, then it counts.
+Tasks write files to a staging folder (``_holt/staging``). An intent lists their final paths; they are moved
+there; one table commit makes them live, together with the position of the next batch. After a crash, files
+that were not committed are deleted by the next writer, which finds them in the intent.
 """
 
 import json
@@ -29,17 +29,17 @@ _STAGING: Final = "_holt/staging"
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """How the lake is kept. ``keep_days``: days of messages, 0 for ever."""
+    """How the lake is maintained. ``keep_days``: days of messages to keep, 0 for all."""
 
     target_bytes: int = 128 << 20
     compact: bool = True
-    compact_from: int = 8  # small files of one folder that are worth joining
+    compact_from: int = 8  # small files of one folder that are worth merging
     keep_days: float = 0
-    keep_removed: float | None = None  # seconds; None: what fits the table's format
+    keep_removed: float | None = None  # seconds; None: the default of the table's format
 
 
 class LakeWriter:
-    """Use it as a context: the lake is locked meanwhile."""
+    """A context manager that locks the lake."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LakeWriter:
             self.table = self._open()
             self.layout = self._layout(self.table)
             if self._lock.inherited:
-                # The holder before may only be asleep, with a commit ready: make it fail.
+                # The previous holder may only be suspended with a commit ready: make that commit fail.
                 self._fence()
             self._settle()
         except BaseException as error:
@@ -79,21 +79,19 @@ class LakeWriter:
     ) -> None:
         self._lock.__exit__(kind, error, trace)
 
-    # -- batches ---------------------------------------------------------------------------------
-
     def staging(self) -> str:
-        """A fresh folder for the files of a batch: its address."""
+        """The address of a new folder for the files of a batch."""
         self._batches += 1
         return self._storage.full(self._token())
 
     def add(self, files: Sequence[DataFile], positions: Mapping[str, Position], **note: str) -> None:
-        """Make a batch of staged files count; the table's positions move with it."""
+        """Commit a batch of staged files together with the table's positions."""
         self._commit(files, (), positions, note)
 
     def replace(
         self, files: Sequence[DataFile], remove: Sequence[DataFile], positions: Mapping[str, Position]
     ) -> None:
-        """As ``add``, with other files going at the same moment."""
+        """As ``add``, and remove other files in the same commit."""
         self._commit(files, remove, positions, {})
 
     def _token(self) -> str:
@@ -123,11 +121,11 @@ class LakeWriter:
             self._take_back(paths)
             raise
         self._lock.check()
-        self._storage.delete(token)  # also what tasks wrote that ran twice
+        self._storage.delete(token)  # including files of tasks that ran twice
         self._storage.delete(f"{token}.intent")
 
     def _take_back(self, paths: Sequence[str]) -> None:
-        """Delete files of a batch that does not count: who reads by folders would see their rows twice."""
+        """Delete files of a batch that was not committed: readers by folder would see their rows twice."""
         self.table.refresh()
         counting = {file.path for file in self.table.files()}
         for path in paths:
@@ -139,7 +137,7 @@ class LakeWriter:
         self.table.commit(Change(note={"epoch": str(self._lock.epoch)}))
 
     def _settle(self) -> None:
-        """Undo what a crash left."""
+        """Clean up after a crash."""
         names = self._storage.names(_STAGING)
         intents = [name for name in names if name.endswith(".intent")]
         if intents:
@@ -151,10 +149,8 @@ class LakeWriter:
         for name in names:
             self._storage.delete(f"{_STAGING}/{name}")
 
-    # -- care ------------------------------------------------------------------------------------
-
     def care(self, engine: Engine) -> None:
-        """Join small files, let old days go, delete what nothing needs any more."""
+        """Merge small files, delete old days and files that are no longer needed."""
         if self._care.compact:
             self._compact(engine)
         if self._care.keep_days:
@@ -185,14 +181,14 @@ class LakeWriter:
 
 @dataclass(slots=True)
 class Evolution:
-    """What became of the table's columns."""
+    """How the table's columns changed."""
 
     added: list[str]
     missing: list[str]
 
 
 def evolve(table: Table, wanted: pa.Schema) -> Evolution:
-    """Bring a table's columns up to what will be written; refuse a column whose type is another now."""
+    """Add missing columns to a table before writing; refuse a column whose type has changed."""
     have = table.schema()
     added = [field for field in wanted if field.name not in have.names]
     for field in wanted:

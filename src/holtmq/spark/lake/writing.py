@@ -1,6 +1,6 @@
-"""Rows into Parquet files: one file per partition of the table and target size, with bounds of its columns.
+"""Writes rows into Parquet files: one per table partition and target size, with bounds of its columns.
 
-Owns: layout, names and encoding of data files. Must not touch: which files count (the table), the broker.
+Owns: layout, names and encoding of data files. Must not touch: which files are live (the table), the broker.
 Runs in Spark's tasks and in threads of a program without Spark; both write the same files.
 """
 
@@ -19,17 +19,17 @@ from holtmq.spark.lake.storage import open_address, sync_file
 
 _ROWS_PER_GROUP: Final = 131_072
 _BYTES_PER_GROUP: Final = 64 << 20
-# As Spark escapes them in directory names.
+# The characters Spark escapes in directory names.
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table's files look. ``partitioned``: its columns in order of the folders."""
+    """The layout of a table's files. ``partitioned``: its columns in order of the folders."""
 
     schema: pa.Schema
     partitioned: tuple[str, ...]
-    bounded: tuple[str, ...]  # columns whose lowest and highest value a file's entry tells
+    bounded: tuple[str, ...]  # columns whose lowest and highest value is recorded per file
     in_file: tuple[str, ...] = ()
     target_bytes: int = 128 << 20
 
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def dictionary(self) -> list[str]:
-        """Columns with few different values; trying a dictionary on the others costs a third of the time."""
+        """Columns with few distinct values; trying a dictionary on the others costs a third of the time."""
         unlike = {"offset", "message_id", "transaction_id", "trace_id", "created_at", "payload", "_corrupt"}
         return [field.name for field in self.stored if field.name not in unlike and _plain(field.type)]
 
@@ -51,7 +51,7 @@ def _plain(kind: pa.DataType) -> bool:
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], layout: Layout, folder: str) -> list[DataFile]:
-    """Write all rows below ``folder`` (an address); the files, with paths relative to it."""
+    """Write all rows below ``folder`` (an address); return the files, with paths relative to it."""
     writers: dict[tuple[str, ...], _FileWriter] = {}
     done: list[DataFile] = []
     for batch in batches:
@@ -66,7 +66,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], layout: Layout, folder: str) -
 
 
 def _split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Rows by their partition values, in order."""
+    """Split rows by their partition values, in order."""
     if not columns:
         yield (), batch
         return
@@ -95,7 +95,7 @@ def _escaped(value: str) -> str:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """One Parquet file under way."""
+    """One Parquet file being written."""
 
     layout: Layout
     folder: str
@@ -174,7 +174,7 @@ class _FileWriter:
 def join_rows(
     batches: Iterable[pa.RecordBatch], layout: Layout, folder: str, partition: Mapping[str, str]
 ) -> DataFile:
-    """Write rows of one partition as one file, whatever its size."""
+    """Write rows of one partition as one file of any size."""
     writer = _FileWriter(layout, folder, tuple(partition[name] for name in layout.partitioned))
     for batch in batches:
         writer.add(batch)
@@ -182,13 +182,13 @@ def join_rows(
 
 
 def read_file(address: str) -> pq.ParquetFile:
-    """A data file, opened."""
+    """Open a data file."""
     system, path = open_address(address)
     return pq.ParquetFile(system.open_input_file(path))
 
 
 def aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with exactly these columns; those it lacks are null."""
+    """A batch with exactly these columns; missing ones are null."""
     names = set(batch.schema.names)
     arrays = [
         batch.column(field.name).cast(field.type)
