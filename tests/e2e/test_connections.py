@@ -1,6 +1,7 @@
 """Connections: handshake, logins, vhosts, permissions, heartbeats, alarms, TLS, goodbyes."""
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import Callable

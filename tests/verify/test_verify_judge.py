@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,7 +90,11 @@ async def test_a_broker_that_forgets_acks_is_caught(tmp_path: Path) -> None:
 
 
 async def test_a_broker_that_tears_transactions_is_caught(tmp_path: Path) -> None:
-    await _torn(tmp_path, "torn", lambda report: report.amqp.torn_transactions)
+    report = await judge(tmp_path, rounds=60, fault="torn", stop_at_failure=True)
+
+    assert not report.passed
+    # A delayed message is placed by such a record, too: torn there, it is lost.
+    assert report.amqp.torn_transactions + report.amqp.lost > 0, report.examples
 
 
 async def test_a_broker_that_answers_http_before_it_syncs_is_caught(tmp_path: Path) -> None:
@@ -110,16 +113,11 @@ async def test_a_broker_that_forgets_how_far_a_group_came_is_caught(tmp_path: Pa
 
 
 async def test_a_broker_that_tears_http_transactions_is_caught(tmp_path: Path) -> None:
-    await _torn(tmp_path, "http-torn", lambda report: report.http.torn_transactions)
-
-
-async def _torn(folder: Path, fault: str, count: Callable[[Report], int]) -> None:
-    """The judge finds torn transactions, or first what a torn record left behind, and then them."""
     examples: list[str] = []
-    for seed in (11, 12, 13, 14):
-        report = await judge(folder, rounds=60, fault=fault, seed=seed, stop_at_failure=True)
+    for seed in (11, 12, 13):  # what is torn may be found first by what it left behind
+        report = await judge(tmp_path, rounds=60, fault="http-torn", seed=seed, stop_at_failure=True)
         assert not report.passed
-        if count(report):
+        if report.http.torn_transactions:
             return
         examples += report.examples
 
