@@ -146,6 +146,19 @@ def test_the_short_way_and_the_general_way_cannot_be_told_apart(
     assert short == general
 
 
+def test_a_publish_behind_a_run_goes_its_own_way_and_not_that_of_one_before_the_run() -> None:
+    def one(exchange: str, properties: Properties) -> bytes:
+        header = encode_header(0, encode_properties(properties))
+        return frame(BasicPublish(exchange, "plain", False), 1) + encode_frame(FRAME_HEADER, 1, header)
+
+    plain, named = Properties(), Properties(delivery_mode=2, message_id="m")
+    stream = one("", named) + one("", plain) * 3 + one("", named) + one("behind", plain)
+
+    for count in range(1, 6):
+        short, general = (play(stream * count, [1 << 20], way) for way in (True, False))
+        assert short == general
+
+
 @settings(max_examples=100)
 @given(st.lists(publishes(), min_size=1, max_size=4), st.data())
 def test_broken_bytes_are_refused_alike(messages: list[bytes], data: st.DataObject) -> None:

@@ -117,6 +117,7 @@ class Reading:
                         elsewhere = run.elsewhere
                         if after != at:
                             at = after
+                            self._found = None  # an earlier publish's, not that of the one that ended the run
                             continue
                     at = self._publish(channel, data, payload_at, stop, end)
                     continue
