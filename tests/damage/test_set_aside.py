@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from click.testing import CliRunner, Result
 
 from holtmq.cli.journal import journal as command
 from holtmq.testing import TestBroker
+from holtmq.verify.door import Ports
+from holtmq.verify.http_door import place_of
+from holtmq.verify.intake_door import DYING, IntakeDoor
+from holtmq.verify.record import make_body
 
 BODIES = [f"message {number} ".encode() * 3 for number in range(5)]
 
@@ -273,3 +278,21 @@ def test_a_delayed_message_that_cannot_be_read_keeps_nothing_else_waiting(node: 
     assert sorted(drained(node.channel, "work")) == [*BODIES[:2], *BODIES[3:]]
     (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
     assert row["where"] == "delayed"
+
+
+def test_the_durability_check_counts_such_a_dead_letter_as_lost(node: Node) -> None:
+    door, ports = IntakeDoor(), Ports(node.broker.amqp_port, node.broker.http_port)
+    asyncio.run(door.prepare(ports))
+    name = door.record.next_name(place_of(DYING, "north"), "mortal")
+    body = make_body(name, 50)
+    item = {"queue": DYING, "partition": "north", "payload": body.decode(), "transactionId": name}
+    node.call("POST", "/api/v1/push", {"items": [item]})
+    door.record.confirm(name)
+    (row,) = node.call("GET", f"/api/v1/pop/queue/{DYING}", batch=1)["messages"]
+    ack = {**{key: row[key] for key in ("transactionId", "partitionId", "leaseId")}, "status": "dlq"}
+    node.call("POST", "/api/v1/ack/batch", {"acknowledgments": [ack]})
+    node.hurt(body)
+
+    found = asyncio.run(door.read(Ports(node.broker.amqp_port, node.broker.http_port)))
+
+    assert door.record.compare(found).lost == [name]

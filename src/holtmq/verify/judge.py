@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import msgspec
+
 from holtmq.verify.amqp_door import AmqpDoor
 from holtmq.verify.door import Door, Gone
 from holtmq.verify.http_door import HttpDoor
@@ -203,7 +205,7 @@ class Judge:
             for case in self._cases:
                 case.findings.add(case.door.record.compare(await case.door.read(subject.ports)))
                 await case.door.finish_reading(subject.ports, most)
-        except Gone as error:
+        except (Gone, msgspec.DecodeError) as error:
             self._report.refused_starts += 1
             self._report.examples.append(f"the queues could not be read after a recovery: {error}")
 
