@@ -54,6 +54,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "DELETE /api/v1/messages/{partition}/{transaction}",
         "POST /api/v1/ephemeral/configure",
         "DELETE /api/v1/ephemeral/queue/{queue}",
+        "PUT /api/v1/operator/queues/{vhost}/{queue}/pause",
+        "DELETE /api/v1/operator/queues/{vhost}/{queue}/pause",
     ),
     ("configure", "admin"): (
         "DELETE /api/v1/resources/queues/{queue}",

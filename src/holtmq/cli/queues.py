@@ -31,7 +31,13 @@ class QueueRow(msgspec.Struct, frozen=True):
     messages_ready: int
     messages_unacknowledged: int
     consumers: int
+    state: str = "running"
     policy: str | None = None
+
+
+class PauseAnswer(msgspec.Struct, frozen=True):
+    by: str = ""
+    reason: str = ""
 
 
 class PeekAnswer(msgspec.Struct, frozen=True):
@@ -97,7 +103,7 @@ def clear_policy(target: Target, name: str, operator: bool, vhost: str) -> None:
 
 @click.group()
 def queue() -> None:
-    """List, empty and delete queues."""
+    """List, pause, empty and delete queues."""
 
 
 @queue.command("list")
@@ -131,6 +137,29 @@ def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, 
         click.echo(f"#{at}  {message['exchange'] or '(default)'} / {message['routing_key']}  {properties}")
         click.echo(f"    {message['payload']}")
     click.echo(f"{len(answer.messages)} of {answer.total} messages{', cut off' if answer.truncated else ''}.")
+
+
+@queue.command("pause")
+@click.argument("name")
+@click.option("--reason", default="", help="Why, for those who find it paused.")
+@in_vhost
+@with_broker
+def pause_queue(target: Target, name: str, reason: str, vhost: str) -> None:
+    """Pause queue NAME: it takes messages and hands out none, also after a restart of the broker."""
+    raw = target.api().send("PUT", "v1", "operator", "queues", vhost, name, "pause", body={"reason": reason})
+    answer = msgspec.json.decode(raw, type=PauseAnswer)
+    why = f" ({answer.reason})" if answer.reason else ""
+    click.echo(f"Queue '{name}' in vhost '{vhost}' is paused by {answer.by}{why}.")
+
+
+@queue.command("resume")
+@click.argument("name")
+@in_vhost
+@with_broker
+def resume_queue(target: Target, name: str, vhost: str) -> None:
+    """Resume the paused queue NAME."""
+    target.api().send("DELETE", "v1", "operator", "queues", vhost, name, "pause")
+    click.echo(f"Queue '{name}' in vhost '{vhost}' hands out messages.")
 
 
 @queue.command("purge")

@@ -85,6 +85,17 @@ class QueueDeleted(Change, tag="queue-", frozen=True):
     id: int
 
 
+class QueuePaused(Change, tag="queue-paused", frozen=True):
+    id: int
+    since_ms: int
+    by: str
+    reason: str
+
+
+class QueueResumed(Change, tag="queue-resumed", frozen=True):
+    id: int
+
+
 class BindingPut(Change, tag="binding+", frozen=True):
     vhost: str
     source: str
@@ -199,6 +210,8 @@ AnyChange: TypeAlias = (
     | ExchangeDeleted
     | QueuePut
     | QueueDeleted
+    | QueuePaused
+    | QueueResumed
     | BindingPut
     | BindingDeleted
     | PolicyPut

@@ -25,6 +25,7 @@ from holtmq.broker.records.changes import (
     ParameterPut,
     PermissionPut,
     PolicyPut,
+    QueuePaused,
     QueuePut,
     TopicPermissionPut,
     UserLimitsPut,
@@ -177,6 +178,9 @@ def _topology(broker: Broker) -> Iterable[AnyChange]:
             if queue.persisted:
                 packed = pack_table(dict(queue.arguments))  # type: ignore[arg-type]
                 yield QueuePut(vhost.name, queue.name, queue.id, queue.auto_delete, packed)
+                pause = queue.paused
+                if pause is not None and not queue.is_stream:
+                    yield QueuePaused(queue.id, pause.since_ms, pause.by, pause.reason)
         for exchange in vhost.exchanges.values():
             for binding in exchange.bindings():
                 where = binding.destination

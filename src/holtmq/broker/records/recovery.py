@@ -21,6 +21,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.message import placed
 from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.pausing import Pause
 from holtmq.broker.records.changes import (
     AnyChange,
     BindingDeleted,
@@ -37,7 +38,9 @@ from holtmq.broker.records.changes import (
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
+    QueuePaused,
     QueuePut,
+    QueueResumed,
     TopicPermissionDeleted,
     TopicPermissionPut,
     UserDeleted,
@@ -367,6 +370,10 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             queue = broker.queues_by_id.pop(queue_id)
             broker.long_changes.add(broker.vhosts[queue.vhost].remove_queue(queue).steps)
             holdings.pop(queue_id, None)
+        case QueuePaused(queue_id, since_ms, by, reason):
+            broker.queues_by_id[queue_id].pause(Pause(since_ms, by, reason))
+        case QueueResumed(queue_id):
+            broker.queues_by_id[queue_id].pause(None)
         case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
             vhost = broker.vhosts[vhost_name]
             where = vhost.destination(destination, to_exchange)
