@@ -12,6 +12,7 @@ from typing import Final
 
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.flow import Flow
+from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.pausing import Pause
@@ -62,6 +63,7 @@ class Broker(Administration):
         super().__init__(journal)
         self.flow = Flow(journal, self.vhosts, spill)
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
+        self.jobs = JobBoard(self)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
@@ -226,6 +228,7 @@ class Broker(Administration):
         """Connect the partitioned queues, which AMQP sees as streams. Call before recovery."""
         self.streams = self.flow.cross_kind = Streams(self, partitioned)
         self.flow.stream_publishes = self.streams.stream_publishes
+        self.jobs.partitioned = partitioned
         partitioned.store.damage = self.flow.damage  # one list for everything unreadable
         return self.streams
 

@@ -6,6 +6,7 @@ Owns: arguments and texts. Must not touch: the API paths of other verbs; rules.
 import click
 import msgspec
 
+from holtmq.cli.jobs import run_job, to_target, which_messages
 from holtmq.cli.target import Target, as_json, in_vhost, show, with_broker
 
 _operator = click.option("--operator", is_flag=True, help="Operator policies: limits that users cannot lift.")
@@ -103,7 +104,7 @@ def clear_policy(target: Target, name: str, operator: bool, vhost: str) -> None:
 
 @click.group()
 def queue() -> None:
-    """List, pause, empty and delete queues."""
+    """List, pause, empty and delete queues, look at their messages and move them."""
 
 
 @queue.command("list")
@@ -162,12 +163,41 @@ def resume_queue(target: Target, name: str, vhost: str) -> None:
     click.echo(f"Queue '{name}' in vhost '{vhost}' hands out messages.")
 
 
-@queue.command("purge")
+@queue.command("move")
 @click.argument("name")
+@to_target
+@which_messages
+@as_json
 @in_vhost
 @with_broker
-def purge_queue(target: Target, name: str, vhost: str) -> None:
-    """Delete all messages that wait in queue NAME."""
+def move_messages(target: Target, name: str, vhost: str, as_json: bool, **options: object) -> None:
+    """Move messages that wait in queue NAME to another queue or an exchange, unchanged."""
+    run_job(target.api(), ("queues", vhost, name, "move"), options, as_json)
+
+
+@queue.command("copy")
+@click.argument("name")
+@to_target
+@which_messages
+@as_json
+@in_vhost
+@with_broker
+def copy_messages(target: Target, name: str, vhost: str, as_json: bool, **options: object) -> None:
+    """Copy messages that wait in queue NAME to another queue or an exchange, unchanged."""
+    run_job(target.api(), ("queues", vhost, name, "copy"), options, as_json)
+
+
+@queue.command("purge")
+@click.argument("name")
+@which_messages
+@as_json
+@in_vhost
+@with_broker
+def purge_queue(target: Target, name: str, vhost: str, as_json: bool, **options: object) -> None:
+    """Delete messages that wait in queue NAME: all of them, or those that --filter and --count mean."""
+    if any(options.values()) or as_json:
+        run_job(target.api(), ("queues", vhost, name, "purge"), options, as_json)
+        return
     target.api().send("DELETE", "queues", vhost, name, "contents")
     click.echo(f"Queue '{name}' in vhost '{vhost}' purged.")
 

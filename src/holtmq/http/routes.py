@@ -15,6 +15,7 @@ from holtmq.http.operator import (
     api_docs,
     dead_letters,
     groups,
+    jobs,
     messages,
     metrics,
     pausing,
@@ -24,6 +25,7 @@ from holtmq.http.operator import (
     session,
     status,
     system,
+    transfers,
 )
 from holtmq.http.queues import configure, reads
 
@@ -33,6 +35,8 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *dead_letters.ENDPOINTS,
     *groups.ENDPOINTS,
     *pausing.ENDPOINTS,
+    *transfers.ENDPOINTS,
+    *jobs.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
     *session.ENDPOINTS,

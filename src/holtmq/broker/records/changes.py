@@ -203,6 +203,15 @@ class GlobalParameterDeleted(Change, tag="global-parameter-", frozen=True):
     name: str
 
 
+class JobPut(Change, tag="job+", frozen=True):
+    id: int
+    job: bytes  # msgpack: what was asked for, and how far it has come
+
+
+class JobDeleted(Change, tag="job-", frozen=True):
+    id: int
+
+
 AnyChange: TypeAlias = (
     VhostPut
     | VhostDeleted
@@ -228,6 +237,8 @@ AnyChange: TypeAlias = (
     | ParameterDeleted
     | GlobalParameterPut
     | GlobalParameterDeleted
+    | JobPut
+    | JobDeleted
 )
 
 _encoder = msgspec.msgpack.Encoder()

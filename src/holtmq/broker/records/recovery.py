@@ -19,6 +19,7 @@ from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import Grant, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError
+from holtmq.broker.jobs.job import decode_job
 from holtmq.broker.message import placed
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.pausing import Pause
@@ -30,6 +31,8 @@ from holtmq.broker.records.changes import (
     ExchangePut,
     GlobalParameterDeleted,
     GlobalParameterPut,
+    JobDeleted,
+    JobPut,
     Kind,
     ParameterDeleted,
     ParameterPut,
@@ -424,6 +427,10 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             broker.parameters.put_global(name, value)
         case GlobalParameterDeleted(name):
             broker.parameters.remove_global(name)
+        case JobPut(_, data):
+            broker.jobs.adopt(decode_job(data))
+        case JobDeleted(number):
+            broker.jobs.jobs.pop(number, None)
         case _:
             assert_never(change)
 
