@@ -11,6 +11,7 @@ from holtmq.http.dashboard import api, clients, events, pages
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
+    all_dead_letters,
     analytics,
     api_docs,
     dead_letters,
@@ -33,6 +34,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *hot_routes.ENDPOINTS,
     *configure.ENDPOINTS,
     *dead_letters.ENDPOINTS,
+    *all_dead_letters.ENDPOINTS,
     *groups.ENDPOINTS,
     *pausing.ENDPOINTS,
     *transfers.ENDPOINTS,
