@@ -209,6 +209,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "POST /api/v1/system/maintenance/pop",
         "PUT /api/v1/dashboard/thresholds",
         "DELETE /api/connections/{connection}",
+        "POST /api/v1/operator/consumers/cancel",
         "PUT /api/vhosts/{vhost}",
         "DELETE /api/vhosts/{vhost}",
         "GET /api/vhosts/{vhost}/permissions",
