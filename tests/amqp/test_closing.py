@@ -30,6 +30,10 @@ def client() -> Client:
     return client
 
 
+def phase(client: Client) -> Phase:
+    return client.connection.phase
+
+
 def kinds(said: list[Method]) -> list[type[Method]]:
     return [type(method) for method in said]
 
@@ -88,7 +92,7 @@ def test_a_client_that_closes_gets_close_ok_and_its_messages_go_back(client: Cli
     client.call(BasicConsume("q"))
 
     assert kinds(client.call(CLOSE, channel=0)) == [ConnectionCloseOk]
-    assert client.connection.phase is Phase.CLOSED
+    assert phase(client) is Phase.CLOSED
     assert client.bodies() == numbers(3)
 
 
@@ -112,9 +116,9 @@ def test_our_close_waits_for_close_ok_and_ignores_the_rest(client: Client) -> No
 
     assert kinds(client.told()) == [ConnectionClose]
     assert client.feed(publish(b"late") + frame(QueueDeclare("late"))) == []
-    assert client.connection.phase is Phase.CLOSING
+    assert phase(client) is Phase.CLOSING
     client.feed(publish(b"later") * 3 + frame(ConnectionCloseOk(), 0))
-    assert client.connection.phase is Phase.CLOSED
+    assert phase(client) is Phase.CLOSED
     assert client.bodies() == numbers(3)
 
 
