@@ -47,7 +47,7 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     _AUDIT: {"x-queue-type": "stream"},  # so that a mover's transaction concerns both kinds of queue
     _SHORT: {"x-message-ttl": _TTL_MS, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": _DEAD},
     _DEAD: {},
-    _LATE: {},
+    _LATE: {"x-max-length": 3, "x-overflow": "reject-publish"},  # what is due may have to wait for room
     _EVENTS: {"x-queue-type": "stream"},
     _SURE: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
 }
