@@ -72,7 +72,7 @@ class _Loan:
     queue: WorkQueue
     expires_ms: int
     leases: dict[str, list[Lease]] = field(default_factory=dict)  # a list: publishers may reuse an id
-    timer: Timer[Callable[[], None]] | None = None
+    timer: Timer[Callable[[], object]] | None = None
 
 
 class TimedLeases:
