@@ -32,7 +32,7 @@ from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.heap import keep_freed_memory
+from holtmq.heap import FreedMemory
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
@@ -78,9 +78,15 @@ class Node:
     """A running broker."""
 
     def __init__(
-        self, config: Config, *, clock: Callable[[], float] = time.time, disk: Disk | None = None
+        self,
+        config: Config,
+        *,
+        clock: Callable[[], float] = time.time,
+        disk: Disk | None = None,
+        freed: FreedMemory | None = None,
     ) -> None:
         self.config = config
+        self._freed = freed
         self.clock = clock
         self.listeners = Listeners(config)
         self.disk = disk  # where the journal is, if not in the configured folder
@@ -378,6 +384,8 @@ class Node:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             self.sample_figures()
+            if self._freed is not None:
+                self._freed.sample(self.broker.flow.memory.used)
             if self.replica is not None:
                 self._watch_replica(self.replica)
             self.check_alarms()
@@ -512,8 +520,12 @@ class Node:
 
     def _alarm(self) -> str:
         limits = self.config.limits
-        if resident_bytes() > limits.memory_bytes(total_memory()):
-            return "low on memory"
+        most = limits.memory_bytes(total_memory())
+        if resident_bytes() > most:
+            if self._freed is not None:
+                self._freed.give_back()
+            if self._freed is None or resident_bytes() > most:
+                return "low on memory"
         if self.journal.stalled:
             return _LOW_ON_DISK
         if not self.config.data.memory and self.disk is None and limits.disk_free_min_bytes:
@@ -575,7 +587,7 @@ def serve(config: Config) -> int:
     import uvloop
 
     raise_limit()
-    keep_freed_memory()
+    freed = FreedMemory(config.limits.queue_memory_bytes(total_memory()))
     # The writer thread needs the GIL briefly after each sync; with the default it would wait 5 ms under load.
     sys.setswitchinterval(0.0005)
     # What exists now lives as long as the process; messages and leases are not tracked at all (decision
@@ -585,11 +597,11 @@ def serve(config: Config) -> int:
     gc.set_threshold(50_000, 20, 50)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, freed))
 
 
-async def _serve(config: Config) -> int:
-    node = Node(config)
+async def _serve(config: Config, freed: FreedMemory) -> int:
+    node = Node(config, freed=freed)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -136,6 +136,8 @@ class Connection:
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
+                if self._reading.is_within_body:
+                    at = self._reading.rest_of_body(data)
                 self._reading.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.

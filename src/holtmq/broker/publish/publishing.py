@@ -145,6 +145,7 @@ class Publishing:
             and self.stream_publishes is not None
             and self.stream_publishes.take(route, traits, body)
         ):
+            self.seq += 1
             return _JOURNALLED
         return self.publish(route, traits, header, body)
 
