@@ -37,6 +37,8 @@ from holtmq.http.engine.context import Context
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
+from holtmq.http.management.call import NODE
+from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
 from holtmq.journal import (
@@ -55,6 +57,8 @@ from holtmq.journal.spill_file import SpillFile
 from holtmq.listeners import Listeners, tls_context
 from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
+from holtmq.shovel.destination import Inside
+from holtmq.shovel.shovels import ShovelService
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +100,7 @@ class Node:
         self.sampler: Sampler
         self.amqp: AmqpServer
         self.http: HttpServer
+        self.shovels: ShovelService
         self.amqp_port = 0
         self.amqp_tls_port = 0
         self.http_tls_port = 0
@@ -165,6 +170,7 @@ class Node:
             self._plan_cleanup(_CLEANUP_FIRST_MS)
         self.wake()
         await self.listeners.open_amqp(self.amqp)
+        self.shovels = self._shovel_service()
         self.http = HttpServer(self._http_context(), sockets - most)
         await self.listeners.open_http(self.http)
         ports = self.listeners.ports
@@ -176,6 +182,7 @@ class Node:
         if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
             # A process that keeps crashing before a checkpoint is due must not replay more each time.
             self.checkpoint()
+        self.shovels.start()
         start_checks.warn(self.config, self.broker)
         log.info(
             "ready",
@@ -268,6 +275,12 @@ class Node:
             self.config.http.anonymous,
         )
 
+    def _shovel_service(self) -> ShovelService:
+        inside = Inside(self.broker, lambda: self.amqp.alarm, self.refresh_clock, self.wake)
+        return ShovelService(
+            inside, self.amqp.connect_inside, self.clock, NODE, lambda: cluster_name(self.broker)
+        )
+
     def _http_context(self) -> Context:
         return Context(
             self.config,
@@ -284,6 +297,7 @@ class Node:
             lambda: self.amqp.alarm,
             self.listeners.all,
             self.sampler,
+            self.shovels,
         )
 
     def stop_waiting(self) -> None:
@@ -296,6 +310,7 @@ class Node:
         if self._stopping:
             return
         self._stopping = True
+        await self.shovels.stop()
         await asyncio.gather(self.amqp.stop(grace), self.http.stop(grace))
         tasks = [task for task in (self._housekeeper, self._scrubber, self._handover) if task is not None]
         for task in tasks:

@@ -87,6 +87,7 @@ class Broker(Administration):
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
+        self.on_parameters()
 
     def put_policy(
         self,

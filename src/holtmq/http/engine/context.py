@@ -18,6 +18,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.pipeline_reports import PipelineReports
+from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
 
 
@@ -47,6 +48,7 @@ class Context:
     alarm: Callable[[], str]  # why publishers are blocked; empty: they are not
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
+    shovels: Shovels
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
