@@ -156,6 +156,7 @@ class Node(Collector):
         for name, word in (("memory_used", "memory"), ("free_disk_space", "disk")):
             text = "1 while it blocks publishers"
             yield _gauge(f"rabbitmq_alarms_{name}_watermark", text, int(word in alarm))
+        yield _gauge("holtmq_standby", "1 while another node owns the log", 0)
         yield _gauge("holtmq_up", "1 when usable", int(context.health()[0]))
         yield _counter("holtmq_cpu_seconds", "CPU time", used.ru_utime + used.ru_stime)
         yield _histogram(
