@@ -55,6 +55,7 @@ from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
 from holtmq.journal.spill_file import SpillFile
 from holtmq.listeners import Listeners, tls_context
+from holtmq.loop_watch import LoopWatch
 from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 from holtmq.shovel.destination import Inside
@@ -106,6 +107,7 @@ class Node:
         self.http_tls_port = 0
         self.http_port = 0
         self.recovered_records = 0
+        self.loop_watch = LoopWatch()
         self.started_at = 0.0
         self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
@@ -176,6 +178,7 @@ class Node:
         ports = self.listeners.ports
         self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
         self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
+        self.loop_watch.start(self._loop)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
@@ -298,6 +301,7 @@ class Node:
             self.listeners.all,
             self.sampler,
             self.shovels,
+            self.loop_watch.delay,
         )
 
     def stop_waiting(self) -> None:
@@ -318,6 +322,7 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        self.loop_watch.stop()
         await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()

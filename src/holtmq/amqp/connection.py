@@ -93,6 +93,12 @@ class Connection:
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
         self._reading = Reading(self)
 
+    def note_published(self) -> None:
+        """This connection publishes: an alarm must stop it."""
+        if not self.has_published:
+            self.has_published = True
+            self.broker.counts.publishers += 1
+
     @property
     def is_running(self) -> bool:
         """Whether the handshake is done and neither side has closed."""
@@ -256,6 +262,7 @@ class Connection:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
         channel = self.channels[number] = Channel(self, number)
         self.broker.limits.channel_opened(self.user_name)
+        self.broker.counts.channels_opened += 1
         channel.send(ChannelOpenOk())
 
     def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
@@ -390,6 +397,7 @@ class Connection:
         self.may_impersonate = self.is_trusted or (user is not None and "impersonator" in user.tags)
         self.phase = Phase.RUNNING
         self.broker.limits.connected(vhost.name, user_name)
+        self.broker.counts.connections_opened += 1
         self.hooks.opened()
 
     def block(self, reason: str) -> None:
@@ -441,6 +449,8 @@ class Connection:
         """Close the channels, and release this connection's place in the limits, once."""
         if self.phase is Phase.RUNNING:
             self.broker.limits.disconnected(self.vhost.name, self.user_name)
+            self.broker.counts.connections_closed += 1
+            self.broker.counts.publishers -= self.has_published
         self._close_channels()
 
     def _close_channels(self) -> None:

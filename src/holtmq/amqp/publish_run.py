@@ -88,6 +88,7 @@ class PublishRun:
         gathered, streams = flow.gathered, flow.stream_publishes
         first_seq = seq = flow.seq
         journalled = False
+        dropped = 0
         last_address = b""
         queues: QueueSet | None = None
         found: QueueSet | None
@@ -205,12 +206,17 @@ class PublishRun:
                         flow.touch(queue)
                 else:
                     flow.place(message, found.queues)
+                    if not found.queues:
+                        dropped += 1
                 at = stop + 1
         except JournalFailed:
             seq -= 1  # the general path takes this message and reports the failure
         finally:
             flow.seq = seq
         taken = seq - first_seq
+        counts = channel.counts
+        counts.received += taken
+        counts.dropped += dropped
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.
         self._reach = 0 if missed * 2 > taken else reach
@@ -238,6 +244,6 @@ class PublishRun:
             self._connection.check(Action.WRITE, name)
         except BrokerError:
             return None
-        self._connection.has_published = True
+        self._connection.note_published()
         found = self._exchanges[exchange] = vhost.targets_of(known)
         return found

@@ -306,7 +306,7 @@ class Reading:
         except BrokerError as error:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
-        connection.has_published = True
+        connection.note_published()
         if not connection.restricts_topics(route.exchange):
             self._may_write.add(method.exchange)
         self._caches.offer_route(raw, route, method.mandatory)

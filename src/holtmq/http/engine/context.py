@@ -12,6 +12,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
+from holtmq.durations import Durations
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
@@ -49,6 +50,7 @@ class Context:
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
     shovels: Shovels
+    loop_delay: Durations  # how late the event loop ran its timers
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
