@@ -288,6 +288,7 @@ class FileJournal:
         stats.syncs += commit.syncs
         stats.bytes_written += commit.written
         stats.last_sync_seconds = commit.seconds
+        stats.commit_seconds.add(commit.seconds)
         # The next group starts with its SYNC record, so the caller's next record is not below this.
         self._durable = commit.durable + SYNC_SIZE
         tell(self._unwritten.written(commit.groups), None)
