@@ -27,6 +27,8 @@ _VERBS = {
     "consumer": "holtmq.cli.clients:consumer",
     "shovel": "holtmq.cli.shovels:shovel",
     "journal": "holtmq.cli.journal:journal",
+    "backup": "holtmq.cli.backup:backup",
+    "restore": "holtmq.cli.backup:restore",
     "cluster": "holtmq.cli.cluster:cluster",
     "bench": "holtmq.cli.bench:bench",
     "pipeline": "holtmq.cli.pipeline:pipeline",

@@ -5,8 +5,8 @@ Owns: one HTTP connection, the login, and error texts. Must not touch: what verb
 
 import base64
 import http.client
-from collections.abc import Mapping
-from typing import BinaryIO, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import click
@@ -76,19 +76,16 @@ class BrokerApi:
         encoded = b"" if body is None else msgspec.json.encode(body)
         return self._request(method, path, encoded, query, headers)
 
-    def download(self, output: BinaryIO, *path: str, query: str = "") -> int:
-        """GET this path and write the answer piece by piece; return its size."""
-        size = 0
+    def pieces(self, *path: str, query: str = "") -> Iterator[bytes]:
+        """GET this path; the answer piece by piece."""
         try:
             response = self._ask("GET", path, b"", query, NO_HEADERS)
             if response.status >= 300:
                 raise click.ClickException(self._refusal(response.status, response.read()))
             while piece := response.read(_PIECE):
-                output.write(piece)
-                size += len(piece)
+                yield piece
         except (OSError, http.client.HTTPException) as error:
             raise click.ClickException(f"{self._url} did not answer: {error}") from None
-        return size
 
     def _ask(
         self, method: str, path: tuple[str, ...], body: bytes, query: str, headers: Mapping[str, str]
