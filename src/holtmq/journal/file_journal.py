@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
@@ -27,6 +29,7 @@ from .interface import (
     Loose,
     ReadRuns,
     Run,
+    SegmentState,
 )
 from .reader import LogReader
 from .records import FILLER, FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
@@ -40,6 +43,7 @@ from .writing import Writing
 log = logging.getLogger(__name__)
 
 _pack_frame = FRAME.pack
+_SYNCS_KEPT: Final = 512  # durations of the last syncs, for their percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class FileJournal:
         self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
         self._checkpoint_position = 0
         self._stats = JournalStats()
+        self._sync_seconds: deque[float] = deque(maxlen=_SYNCS_KEPT)
         self._reader = LogReader(disk, [], options.read_handles, dropped)
         self._writing = Writing()
         self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done, self._reader.dropped)
@@ -122,8 +127,36 @@ class FileJournal:
     def bytes_since_checkpoint(self) -> int:
         return self._end - self._checkpoint_position
 
+    @property
+    def checkpoint_position(self) -> int:
+        return self._checkpoint_position
+
+    @property
+    def is_checkpointing(self) -> bool:
+        return self._checkpointer.busy
+
+    def segments(self) -> list[SegmentState]:
+        bases = self._segments.bases
+        stops = [*bases[1:], self._end]
+        live = self._checkpointer.live
+        return [
+            SegmentState(
+                base,
+                stop,
+                size,
+                base == bases[-1],
+                stop > self._checkpoint_position,
+                None if live is None else live.count_between(base, stop),
+            )
+            for base, stop, size in zip(bases, stops, self._segments.sizes, strict=True)
+        ]
+
     def stats(self) -> JournalStats:
         stats = replace(self._stats)
+        times = sorted(self._sync_seconds)
+        if times:
+            stats.sync_p50_seconds = times[len(times) // 2]
+            stats.sync_p99_seconds = times[len(times) * 99 // 100]
         stats.segments = len(self._segments)
         stats.bytes_on_disk = self._segments.bytes_on_disk
         return stats
@@ -288,6 +321,8 @@ class FileJournal:
         stats.syncs += commit.syncs
         stats.bytes_written += commit.written
         stats.last_sync_seconds = commit.seconds
+        if commit.syncs:
+            self._sync_seconds.append(commit.seconds)
         # The next group starts with its SYNC record, so the caller's next record is not below this.
         self._durable = commit.durable + SYNC_SIZE
         tell(self._unwritten.written(commit.groups), None)
