@@ -43,6 +43,11 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "GET /api/v1/ephemeral/pop",
         "POST /api/v1/ephemeral/ack",
         "POST /api/v1/ephemeral/reset",
+        "POST /api/v1/operator/queues/{vhost}/{queue}/move",
+        "POST /api/v1/operator/queues/{vhost}/{queue}/copy",
+        "POST /api/v1/operator/queues/{vhost}/{queue}/purge",
+        "DELETE /api/v1/operator/jobs/{id}",
+        "POST /api/v1/operator/jobs/{id}/resume",
     ),
     ("read or write", "read-write"): (
         "POST /api/v1/transaction",
@@ -56,6 +61,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "DELETE /api/v1/messages/{partition}/{transaction}",
         "POST /api/v1/ephemeral/configure",
         "DELETE /api/v1/ephemeral/queue/{queue}",
+        "PUT /api/v1/operator/queues/{vhost}/{queue}/pause",
+        "DELETE /api/v1/operator/queues/{vhost}/{queue}/pause",
     ),
     ("configure", "admin"): (
         "DELETE /api/v1/resources/queues/{queue}",
@@ -95,6 +102,8 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "GET /api/v1/dashboard/queues/{vhost}/{queue}/messages",
         "GET /api/v1/dashboard/groups",
         "GET /api/v1/dashboard/groups/{queue}/{group}",
+        "GET /api/v1/operator/jobs",
+        "GET /api/v1/operator/jobs/{id}",
     ),
     ("tag monitoring", "read-only"): (
         "GET /api/feature-flags",

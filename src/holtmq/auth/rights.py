@@ -167,6 +167,10 @@ class Identity:
             vhost, name = self._place_of(queue)
             raise refused(action, name, vhost, self.name)
 
+    def may_in(self, vhost: str, action: Action, name: str) -> bool:
+        """As ``may``, for a queue or exchange given by vhost and name."""
+        return self._access(vhost).may(action, name)
+
     def require_in(self, vhost: str, action: Action, name: str) -> None:
         """As ``require``, for a queue or exchange given by vhost and name, as in RabbitMQ's API."""
         if not self.may_in(vhost, action, name):

@@ -280,6 +280,28 @@ class Publishing:
                 self._batch.passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
         return bool(accepted)
 
+    def forward(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        """In a batch, place a message that an operator moves; False: one of the queues is full."""
+        batch, size = self._batch, len(message.body)
+        assert batch is not None
+        limited = [queue for queue in queues if queue.refuses_when_full]
+        if any(queue.is_full(size, *batch.on_the_way(queue)) for queue in limited):
+            return False
+        for queue in limited:
+            batch.send(queue, size)
+        if queues:
+            self._record_and_place(message, queues)
+        return True
+
+    def forward_later(self, message: Message, vhost: str, exchange: str, delay_ms: int) -> None:
+        """In a batch, hand a message to a delayed exchange."""
+        self._delay(message, vhost, exchange, self.now_ms + delay_ms)
+
+    def add_record(self, kind: int, payload: bytes) -> None:
+        """Add a record to the batch."""
+        assert self._batch is not None
+        self._batch.add(kind, payload)
+
     def _enforce_limits(self, queue: WorkQueue) -> None:
         options = queue.options
         if (options.max_length is not None and len(queue.store) > options.max_length) or (

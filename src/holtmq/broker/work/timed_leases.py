@@ -123,6 +123,8 @@ class TimedLeases:
         """Take ready messages, under one lease or acknowledged at once."""
         self._flow.turn()
         queue.used_ms = self._flow.now_ms
+        if queue.paused:
+            return []
         messages = queue.take(limit, self._flow.now_ms, self._flow.pager)
         self._flow.touch(queue)
         if not messages:
