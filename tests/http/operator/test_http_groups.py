@@ -92,7 +92,7 @@ def test_a_seek_needs_a_target_a_queue_and_a_real_time(api: Api) -> None:
     odd = api.post(f"{GROUPS}/g/queues/q/seek", {"timestamp": "soon"})
 
     assert nowhere.status_code == 400
-    assert nowhere.json()["error"] == "Must specify either 'toEnd': true or 'timestamp'"
+    assert nowhere.json()["error"] == "Must specify 'toEnd': true, 'toStart': true, 'timestamp' or 'offset'"
     assert unknown.status_code == 404
     assert odd.status_code == 400
 
