@@ -107,9 +107,6 @@ def test_one_partition_seeks_to_its_end_without_a_body(api: Api) -> None:
     assert ids(api.pop("q", consumerGroup="g", partitions=2)) == ["b"]
 
 
-# -- traces ------------------------------------------------------------------------------------------
-
-
 def test_traces_are_found_by_message_and_by_name(api: Api) -> None:
     api.push("q", "a")
     (message,) = api.pop("q")
@@ -142,9 +139,6 @@ def test_a_trace_that_cannot_be_left_says_why(api: Api, body: dict[str, Any], st
     answer = api.post("/api/v1/traces", body)
 
     assert (answer.status_code, answer.json()["error"]) == (status, text)
-
-
-# -- streams -----------------------------------------------------------------------------------------
 
 
 def _query(api: Api, name: str = "sums", config_hash: str = "h1", **more: object) -> Any:
