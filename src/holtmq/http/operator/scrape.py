@@ -221,7 +221,7 @@ async def _per_queue(call: Call) -> list[Metric]:
     consumers = GaugeMetricFamily("rabbitmq_detailed_queue_consumers", "Consumers", labels=_QUEUE)
     oldest = GaugeMetricFamily("holtmq_queue_oldest_message_age_seconds", "Oldest waiting", labels=_QUEUE)
     letters = GaugeMetricFamily("holtmq_queue_dead_letters", "Dead letters kept", labels=_QUEUE)
-    for row in await dashboard.facts.queues():
+    for row in (await dashboard.facts.queues()).rows:
         where = (row.vhost, row.name)
         ready.add_metric(where, row.ready)
         consumers.add_metric(where, row.consumers)
@@ -241,7 +241,7 @@ async def _per_queue(call: Call) -> list[Metric]:
         behind.add_metric((one.queue, one.group), one.seconds)
     held = GaugeMetricFamily("holtmq_consumer_oldest_unacked_age_seconds", "Longest held", labels=_QUEUE)
     now_ms = int(call.now * 1000)
-    for (vhost, queue), holders in dashboard.watch.holders().items():
+    for (vhost, queue), holders in (await dashboard.watch.holders()).items():
         held.add_metric((vhost, queue), max((now_ms - one.since) / 1000 for one in holders))
     return [ready, unacked, consumers, oldest, letters, lag, behind, held]
 
