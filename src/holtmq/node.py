@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from holtmq import start_checks
+from holtmq import address_file, start_checks
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
@@ -178,9 +178,12 @@ class Node:
         ports = self.listeners.ports
         self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
         self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
+        if self._has_folder:
+            found = self.listeners.all()
+            address_file.write(self.config.data.dir, [(one.protocol, one.host, one.port) for one in found])
         self.loop_watch.start(self._loop)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
-        if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
+        if self.config.journal.scrub_bytes_per_second and self._has_folder:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
         if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
             # A process that keeps crashing before a checkpoint is due must not replay more each time.
@@ -334,8 +337,14 @@ class Node:
         await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
+        if self._has_folder:
+            address_file.remove(self.config.data.dir)
         await asyncio.to_thread(self.journal.close)
         log.info("stopped", extra={})
+
+    @property
+    def _has_folder(self) -> bool:
+        return not self.config.data.memory and self.disk is None
 
     def refresh_clock(self) -> None:
         """Set the broker's time from the clock."""

@@ -16,6 +16,8 @@ from holtmq.auth.users import ADMINISTRATOR, DEFAULT_VHOST, User, UserStore
 MONITORING: Final = "monitoring"
 POLICYMAKER: Final = "policymaker"
 MANAGEMENT: Final = "management"
+IMPERSONATOR: Final = "impersonator"
+KNOWN_TAGS: Final = (ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT, IMPERSONATOR)
 _MOST_ANSWERS: Final = 4096
 
 PlaceOf = Callable[[str], tuple[str, str]]  # a partitioned queue's name -> its vhost, its name there

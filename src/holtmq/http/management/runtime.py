@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from holtmq.auth.rights import KNOWN_TAGS
 from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
@@ -311,6 +312,18 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
         }
         for name, _ in broker.parameters.globals()
         if name != CLUSTER_NAME
+    ]
+    rows += [
+        {
+            "vhost": None,
+            "what": "user",
+            "name": user.name,
+            "key": tag,
+            "reason": f"no right belongs to this tag; those that have one are {', '.join(KNOWN_TAGS)}",
+        }
+        for user in broker.users.users()
+        for tag in user.tags
+        if tag not in KNOWN_TAGS
     ]
     return rows
 
