@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from holtmq import start_checks
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.server import AmqpServer, Limits
@@ -22,6 +24,7 @@ from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.damage import Damaged
+from holtmq.broker.dialect import Dialect
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -220,6 +223,7 @@ class Node:
             journal,
             max_priority=amqp.max_priority,
             cancel_requeue=amqp.cancel_requeue,
+            dialect=Dialect(**msgspec.structs.asdict(config.compatibility)),
             spill=None if config.data.memory or self.disk is not None else SpillFile(config.data.dir),
         )
         self.broker.flow.memory.limit = config.limits.queue_memory_bytes(total_memory())

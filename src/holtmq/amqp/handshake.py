@@ -114,6 +114,11 @@ class Handshake:
         self._user = ""
         self._closes_politely = False
 
+    @property
+    def is_tuned(self) -> bool:
+        """Whether only connection.open is missing."""
+        return self._step is _Step.OPEN
+
     def start(self) -> None:
         """Send connection.start: the protocol header has arrived."""
         settings = self._connection.settings

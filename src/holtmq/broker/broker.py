@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.flow import Flow
 from holtmq.broker.message import Message
@@ -54,6 +55,7 @@ class Broker(Administration):
         *,
         max_priority: int = 10,
         cancel_requeue: bool = True,
+        dialect: Dialect = HOLT,
         spill: Spill | None = None,
     ) -> None:
         super().__init__(journal)
@@ -64,6 +66,7 @@ class Broker(Administration):
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
+        self.dialect = dialect
         self.last_queue_id = 0
         self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
@@ -148,6 +151,9 @@ class Broker(Administration):
         """
         arguments = dict(arguments or {})
         if not name:
+            kind = arguments.get("x-queue-type", QueueType.CLASSIC.value)
+            if self.dialect.refuse_server_names and kind != QueueType.CLASSIC.value:
+                raise Conflict(f"Cannot declare a server-named queue for type {kind}")
             name = "amq.gen-" + secrets.token_urlsafe(16)
         else:
             received = QueueDeclaration(durable, exclusive, auto_delete, arguments)
@@ -161,7 +167,13 @@ class Broker(Administration):
         if durable:
             self._refuse_if_failed()
         options = parse_queue_arguments(
-            name, vhost.name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+            name,
+            vhost.name,
+            arguments,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            dialect=self.dialect,
         )
         self.last_queue_id += 1
         queue: WorkQueue
@@ -179,6 +191,7 @@ class Broker(Administration):
                 arguments=arguments,
                 max_levels=self.max_priority,
                 now_ms=self.flow.now_ms,
+                dialect=self.dialect,
             )
         self.add_queue(vhost, queue)
         if queue.persisted:

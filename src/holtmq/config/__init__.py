@@ -7,6 +7,7 @@ from holtmq.config.load import ConfigError, Loaded, Problem, load
 from holtmq.config.settings import (
     Amqp,
     Auth,
+    Compatibility,
     Config,
     Data,
     Http,
@@ -16,6 +17,7 @@ from holtmq.config.settings import (
     Log,
     LogFormat,
     LogLevel,
+    Profile,
     Queue,
     SubscriptionDefault,
     Subscriptions,
@@ -28,6 +30,7 @@ from holtmq.config.values import Secret
 __all__ = [
     "Amqp",
     "Auth",
+    "Compatibility",
     "Config",
     "ConfigError",
     "Data",
@@ -40,6 +43,7 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "Problem",
+    "Profile",
     "Queue",
     "Secret",
     "SubscriptionDefault",

@@ -205,8 +205,6 @@ class Publishing:
             self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
-        if not message.persistent and any(queue.always_persists for queue in queues.values()):
-            message.persistent = True
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
@@ -240,6 +238,12 @@ class Publishing:
         return False
 
     def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        if not message.persistent and any(queue.always_persists for queue in queues):
+            losing = [queue for queue in queues if queue.forgets_transient]
+            if losing:
+                self._record_and_place(unplaced(message), losing)
+                queues = [queue for queue in queues if not queue.forgets_transient]
+            message.persistent = True
         ids = durable_ids(list(queues)) if message.persistent else b""
         batch = self._batch
         if batch is not None:
@@ -265,8 +269,6 @@ class Publishing:
     ) -> bool:
         """Enqueue a message that has no publisher to refuse to; a full queue may dead-letter it instead."""
         assert self._batch is not None
-        if not message.persistent and any(queue.always_persists for queue in queues):
-            message.persistent = True
         full: list[WorkQueue] = []
         accepted: list[WorkQueue] = []
         for queue in queues:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Protocol
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 
@@ -184,7 +185,7 @@ RULES: Final[Mapping[str, ArgumentRule]] = {
         "dead_letter_strategy", _read_choice("at-most-once", "at-least-once")
     ),
     "x-max-priority": ArgumentRule(
-        "max_priority", read_integer(1, MAX_PRIORITY, f"an integer from 1 to {MAX_PRIORITY}")
+        "max_priority", read_integer(0, MAX_PRIORITY, f"an integer from 1 to {MAX_PRIORITY}")
     ),
     "x-single-active-consumer": ArgumentRule("single_active_consumer", read_bool),
     "x-delivery-limit": ArgumentRule(
@@ -239,8 +240,12 @@ def parse_queue_arguments(
     durable: bool = True,
     exclusive: bool = False,
     auto_delete: bool = False,
+    dialect: Dialect | None = HOLT,
 ) -> QueueOptions:
-    """Parse a queue's options. Raises Conflict with the argument, its value, the queue and the vhost."""
+    """Parse a queue's options. Raises Conflict with the argument, its value, the queue and the vhost.
+
+    ``dialect`` None: the queue was declared earlier, perhaps under another dialect, and is accepted.
+    """
     thing = queue_text(name, vhost)
     options: dict[str, object] = {}
     for key, value in arguments.items():
@@ -258,6 +263,8 @@ def parse_queue_arguments(
         )
     parsed = with_values(QueueOptions(arguments=dict(arguments)), options)
     _check_type(parsed, thing, durable, exclusive, auto_delete)
+    if dialect is not None:
+        _check_dialect(parsed, thing, dialect)
     return parsed
 
 
@@ -281,6 +288,23 @@ def _check_type(options: QueueOptions, thing: str, durable: bool, exclusive: boo
     ):
         if broken:
             raise Conflict(f"invalid property '{property_name}' for {thing}: a {kind.value} queue is {right}")
+
+
+def _check_dialect(options: QueueOptions, thing: str, dialect: Dialect) -> None:
+    """Refuse what only one of HoltMQ and RabbitMQ accepts."""
+    if options.max_priority == 0 and not dialect.accept_zero_priority:
+        raise Conflict(
+            f"invalid arg 'x-max-priority' for {thing}: 0 is not an integer from 1 to {MAX_PRIORITY}"
+        )
+    kind = options.queue_type
+    refused: tuple[str, ...] = ()
+    if kind is QueueType.CLASSIC and dialect.refuse_classic_delivery_limit:
+        refused = ("x-delivery-limit",)
+    elif kind is not QueueType.CLASSIC and dialect.refuse_queue_mode:
+        refused = ("x-queue-mode",)
+    for key in refused:
+        if key in options.arguments:
+            raise Conflict(f"invalid arg '{key}' for {thing} of queue type {kind.value}")
 
 
 @dataclass(frozen=True, slots=True)

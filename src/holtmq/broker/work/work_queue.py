@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, Protocol
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
@@ -77,6 +78,7 @@ class WorkQueue:
         "fifo",
         "fifos",
         "figures",
+        "forgets_transient",
         "held_back",
         "id",
         "levels_clamped",
@@ -110,6 +112,7 @@ class WorkQueue:
         arguments: dict[str, object] | None = None,
         max_levels: int = 255,
         now_ms: int = 0,
+        dialect: Dialect = HOLT,
     ) -> None:
         self.name = name
         self.vhost = vhost
@@ -119,6 +122,10 @@ class WorkQueue:
         self.persisted = durable and owner is None
         # A quorum queue journals every message, whatever its delivery mode.
         self.always_persists = self.persisted and options.queue_type is QueueType.QUORUM
+        # True: a transient message is lost here at a restart even if a quorum queue keeps it.
+        self.forgets_transient = (
+            self.persisted and not self.always_persists and dialect.transient_stays_transient
+        )
         self.auto_delete = auto_delete
         self.owner = owner  # the connection that owns an exclusive queue
         self.arguments = arguments or {}
@@ -128,7 +135,9 @@ class WorkQueue:
         top = min(options.max_priority or 0, max_levels)
         self.levels_clamped = (options.max_priority or 0) > max_levels  # until this was logged
         self.fifo: SpillingFifo | None = None if top else SpillingFifo()
-        self.store: SpillingFifo | Levels = self.fifo if self.fifo is not None else Levels(top)
+        self.store: SpillingFifo | Levels = (
+            self.fifo if self.fifo is not None else Levels(top, sheds_highest=dialect.drop_highest_priority)
+        )
         self.fifos = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
         self.consumers: list[Consumer] = []  # by priority, then in order of arrival
         self.active: Consumer | None = None  # the single active consumer
