@@ -189,6 +189,8 @@ class Connection:
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
                 )
             return
+        if number and self.phase is Phase.CLOSING:
+            return  # sent before the client read our close
         if kind != 1:
             raise ConnectionFault(
                 ReplyCode.UNEXPECTED_FRAME if number == 0 else ReplyCode.CHANNEL_ERROR,
@@ -202,7 +204,7 @@ class Connection:
             self._connection_method(method)
         elif self.phase is Phase.RUNNING:
             self._open_channel(number, method)
-        elif self.phase is not Phase.CLOSING:
+        else:
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "the connection is not open yet")
 
     def _connection_method(self, method: Method) -> None:

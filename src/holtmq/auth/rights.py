@@ -108,10 +108,6 @@ class Identity:
         self.writes: set[str] = set()
         self.configures: set[str] = set()
 
-    @property
-    def is_administrator(self) -> bool:
-        return ADMINISTRATOR in self.tags
-
     def has_tag(self, *tags: str) -> bool:
         """Whether the sender has one of these tags; an administrator has all."""
         return ADMINISTRATOR in self.tags or any(tag in self.tags for tag in tags)

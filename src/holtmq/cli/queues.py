@@ -114,7 +114,7 @@ def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
 @queue.command("peek")
 @click.argument("name")
 @click.option("--count", default=10, show_default=True, help="How many messages.")
-@click.option("--skip", default=0, show_default=True, help="Start behind so many.")
+@click.option("--skip", default=0, show_default=True, help="Skip this many.")
 @as_json
 @in_vhost
 @with_broker
@@ -145,8 +145,8 @@ def purge_queue(target: Target, name: str, vhost: str) -> None:
 
 @queue.command("delete")
 @click.argument("name")
-@click.option("--if-empty", is_flag=True, help="Only when nothing waits in it.")
-@click.option("--if-unused", is_flag=True, help="Only when nobody consumes from it.")
+@click.option("--if-empty", is_flag=True, help="Only if it is empty.")
+@click.option("--if-unused", is_flag=True, help="Only if it has no consumers.")
 @in_vhost
 @with_broker
 def delete_queue(target: Target, name: str, if_empty: bool, if_unused: bool, vhost: str) -> None:

@@ -5,7 +5,6 @@ ones. Must not touch: state. The queue applies events; its state is their fold, 
 """
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError  # noqa: N812
@@ -16,7 +15,7 @@ import msgspec
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.extras.traces import Traced
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
-from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
+from holtmq.broker.partitioned.log.message_log import from_bytes
 from holtmq.broker.partitioned.queue_config import QueueConfig
 
 
@@ -249,16 +248,12 @@ def encode(queue: int, event: Event) -> bytes:
         names = _encode_rare(event.new_partitions) if event.new_partitions else b""
         head = _HEAD.pack(_PUSH.size + 12 * count + len(names), _PUSHED, queue)
         fields = _PUSH.pack(event.first_offset, event.created_us, count)
-        return b"".join((head, fields, to_bytes(event.partitions), to_bytes(event.fingerprints), names))
+        return b"".join((head, fields, event.partitions.tobytes(), event.fingerprints.tobytes(), names))
     if isinstance(event, Trimmed):
-        body = to_bytes(event.partitions) + to_bytes(event.firsts)
+        body = event.partitions.tobytes() + event.firsts.tobytes()
         return _HEAD.pack(len(body), _TRIMMED, queue) + body
     body = _encode_rare(event)
     return _HEAD.pack(len(body), _KINDS[type(event)], queue) + body
-
-
-def encode_all(queue: int, events: Iterable[QueueEvent]) -> bytes:
-    return b"".join([encode(queue, event) for event in events])
 
 
 def decode_all(data: bytes) -> list[tuple[int, Event]]:

@@ -225,12 +225,6 @@ class PartitionedQueue:
             case QueueDeleted():
                 pass  # the store drops the queue
 
-    def relocate(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
-        """Record the new positions of bodies that compaction moved."""
-        self.log.relocate(offsets, positions)
-        for offset, position in zip(offsets, positions, strict=True):
-            self.dead_letters.relocate(offset, position)
-
     def _pushed(self, event: Pushed, positions: Sequence[int]) -> None:
         indexes, first = event.partitions, event.first_offset
         assert first == self.log.next_offset, "a push was decided on another state"

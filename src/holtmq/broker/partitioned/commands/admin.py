@@ -115,7 +115,7 @@ def delete_group(
 
 
 def move_subscription(service: PartitionedService, group: str, timestamp_us: int) -> int:
-    """Move where a group starts in partitions without a cursor; return how many records it has."""
+    """Change a group's start position in partitions without a cursor; return how many records it has."""
     moved, starts, count = decide_move(
         service.store.subscriptions, service.store.queues.values(), group, timestamp_us
     )

@@ -21,7 +21,6 @@ from holtmq.broker.partitioned.log.message_log import (
     LogState,
     Partition,
     from_bytes,
-    to_bytes,
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue, TransactionIdReader
 
@@ -152,7 +151,7 @@ def _restore_partitions(queue: PartitionedQueue, state: _QueueState) -> None:
 
 
 def _column(values: Iterable[int]) -> bytes:
-    return to_bytes(array("Q", values))
+    return array("Q", values).tobytes()
 
 
 def _group_state(group: Group) -> _GroupState:
@@ -163,9 +162,9 @@ def _group_state(group: Group) -> _GroupState:
         group.start_us,
         group.partition_starts,
         group.conflates,
-        to_bytes(leases.cursors),
-        to_bytes(leases.consumed),
-        to_bytes(leases.settled_at),
+        leases.cursors.tobytes(),
+        leases.consumed.tobytes(),
+        leases.settled_at.tobytes(),
         leases.retries,
         leases.holds,
         leases.marks,
