@@ -159,6 +159,10 @@ class Identity:
             vhost, name = self._place_of(queue)
             raise refused(action, name, vhost, self.name)
 
+    def may_in(self, vhost: str, action: Action, name: str) -> bool:
+        """Whether the action is allowed on the queue or exchange of this name in this vhost."""
+        return self._access(vhost).may(action, name)
+
     def require_in(self, vhost: str, action: Action, name: str) -> None:
         """As ``require``, for a queue or exchange given by vhost and name, as in RabbitMQ's API."""
         if not self._access(vhost).may(action, name):

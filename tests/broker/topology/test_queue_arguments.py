@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def parse(arguments: Table) -> QueueOptions:
     return parse_queue_arguments("q", "/", arguments)
 
 
-def refusal(arguments: Table, **properties: bool) -> str:
+def refusal(arguments: Table, **properties: Any) -> str:
     with pytest.raises(Conflict) as refused:
         parse_queue_arguments("q", "/", arguments, **properties)
     return str(refused.value)
@@ -140,7 +142,7 @@ def test_unknown_arguments_are_accepted_and_kept() -> None:
     ],
 )
 def test_a_replicated_type_is_durable_shared_and_stays(
-    kind: str, properties: dict[str, bool], named: str
+    kind: str, properties: dict[str, Any], named: str
 ) -> None:
     text = refusal({"x-queue-type": kind}, **properties)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
@@ -23,7 +23,8 @@ from holtmq.broker.records.message_records import (
     decode_delayed,
     encode_delayed,
 )
-from holtmq.broker.timer_wheel import TimerWheel
+from holtmq.broker.timer_wheel import Timer, TimerWheel
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.queue_arguments import Overflow
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
@@ -33,6 +34,17 @@ from holtmq.broker.work.work_queue import Reason, WorkQueue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 from holtmq.wire.property_walker import PropertyWalkers
+
+
+class DelayedMessage(NamedTuple):
+    """A message that waits for its delay to end."""
+
+    position: int
+    due_ms: int
+    vhost: str
+    exchange: str
+    queues: list[str]
+    message: Message
 
 
 class PublishOutcome(IntEnum):
@@ -55,6 +67,7 @@ class Publishing:
 
     __slots__ = (
         "_batch",
+        "_delay_timers",
         "cross_kind",
         "damage",
         "delayed",
@@ -90,6 +103,7 @@ class Publishing:
         self.dirty: list[WorkQueue] = []  # queues with work in this turn
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
         self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due time
+        self._delay_timers: dict[int, Timer[Callable[[], None]]] = {}
         self._batch: Batch | None = None
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
@@ -351,9 +365,37 @@ class Publishing:
     def schedule_delayed(self, position: int, persistent: bool, due_ms: int) -> None:
         """Set a timer for a delayed message in the journal (also after a restart)."""
         self.delayed[position] = (persistent, due_ms)
-        self.at(due_ms, lambda: self._delay_ended(position))
+        self._delay_timers[position] = self.timers.schedule(
+            due_ms / 1000, lambda: self._delay_ended(position)
+        )
+
+    def deliver_delayed(self, position: int) -> list[str]:
+        """End a message's delay now; return its queues. The caller has checked that it is waiting."""
+        waiting = self.delayed.pop(position)
+        try:
+            queues = self._place_delayed(position, waiting[0])
+        except BaseException:
+            self.abort()
+            self.delayed[position] = waiting
+            raise
+        self._stop_delay(position)
+        return queues
+
+    def cancel_delayed(self, position: int) -> None:
+        """Drop a delayed message. The caller has checked that it is waiting."""
+        persistent, _ = self.delayed[position]
+        if persistent:
+            self.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+        del self.delayed[position]
+        self._stop_delay(position)
+
+    def _stop_delay(self, position: int) -> None:
+        timer = self._delay_timers.pop(position, None)
+        if timer is not None:
+            timer.cancel()
 
     def _delay_ended(self, position: int) -> None:
+        self._delay_timers.pop(position, None)
         waiting = self.delayed.pop(position, None)
         if waiting is None or self.journal.failed:
             return
@@ -370,10 +412,11 @@ class Publishing:
             self.delayed[position] = waiting  # so that a checkpoint keeps it, and a restart tries again
             raise
 
-    def _place_delayed(self, position: int, persistent: bool) -> None:
+    def _place_delayed(self, position: int, persistent: bool) -> list[str]:
         _, vhost_name, exchange_name, message = decode_delayed(self.journal.read(position)[1])
         vhost = self.vhosts.get(vhost_name)
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
+        queues: dict[str, WorkQueue] = {}
         self.begin()
         assert self._batch is not None
         if persistent:
@@ -385,16 +428,32 @@ class Publishing:
                 message.expires_ms += self.now_ms - message.arrived_ms
             message.arrived_ms = self.now_ms
             traits = self.traits.of(message.header)
-            queues: dict[str, WorkQueue] = {}
-            for key in (message.routing_key, *traits.extra_keys):
-                result = vhost.route(
-                    exchange, key, traits.headers, traits.hash_properties(), delay_served=True
-                )
-                queues.update((queue.name, queue) for queue in result.queues)
+            queues = self._queues_after_delay(vhost, exchange, message, traits)
             if traits.delay_ms:
                 message.header = _delay_served(message.header, traits)
             self._place_unconfirmed(vhost, queues.values(), message)
         self.commit()
+        return list(queues)
+
+    def _queues_after_delay(
+        self, vhost: VHost, exchange: Exchange[WorkQueue], message: Message, traits: Traits
+    ) -> dict[str, WorkQueue]:
+        queues: dict[str, WorkQueue] = {}
+        for key in (message.routing_key, *traits.extra_keys):
+            result = vhost.route(exchange, key, traits.headers, traits.hash_properties(), delay_served=True)
+            queues.update((queue.name, queue) for queue in result.queues)
+        return queues
+
+    def look_at_delayed(self, position: int) -> DelayedMessage:
+        """A delayed message and the queues it would enter now. Raises RecordUnreadable."""
+        due_ms, vhost_name, exchange_name, message = decode_delayed(self.journal.read(position)[1])
+        vhost = self.vhosts.get(vhost_name)
+        exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
+        queues: dict[str, WorkQueue] = {}
+        if vhost is not None and exchange is not None:
+            traits = self.traits.of(message.header)
+            queues = self._queues_after_delay(vhost, exchange, message, traits)
+        return DelayedMessage(position, due_ms, vhost_name, exchange_name, list(queues), message)
 
     def at(self, due_ms: int, action: Callable[[], None]) -> None:
         """Run an action at a time."""
