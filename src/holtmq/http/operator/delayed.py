@@ -67,10 +67,11 @@ async def list_delayed(call: Call) -> object:
 async def _soonest(call: Call, after: _Due, most: int) -> list[_Due]:
     """The earliest messages after a cursor, in order of their due times."""
     stepwise, found = Stepwise(), list[_Due]()
-    waiting = list(call.context.broker.flow.delayed.items())  # a copy: 1 ms for 100,000
-    for start in range(0, len(waiting), _AT_ONCE):
-        part = waiting[start : start + _AT_ONCE]
-        later = [(due_ms, position) for position, (_, due_ms) in part if (due_ms, position) > after]
+    delayed = call.context.broker.flow.delayed
+    positions = list(delayed)  # a copy, since the next step may change it
+    for start in range(0, len(positions), _AT_ONCE):
+        part = [(delayed[one][1], one) for one in positions[start : start + _AT_ONCE] if one in delayed]
+        later = [due for due in part if due > after]
         found = nsmallest(most, found + later)
         await stepwise.between()
     return found
