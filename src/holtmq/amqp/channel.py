@@ -391,7 +391,7 @@ class Channel:
         for consumer in consumers:
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
-        self.flow.release(released)
+        self.flow.release(released, failed=True)
         for consumer in consumers:
             self.broker.after_cancel(consumer.queue)
         self.broker.sessions.discard(self.ledger)

@@ -29,7 +29,6 @@ __all__ = ["Flow", "PublishOutcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
 _CAST_OUT_BYTES: Final = 16 << 20  # bodies per record: a record's size is limited, a queue's overflow is not
-_MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
 
 class Flow(Publishing):
@@ -96,8 +95,8 @@ class Flow(Publishing):
             queue.reject(lease.message)
             self.touch(queue)
 
-    def release(self, leases: Iterable[Lease]) -> None:
-        """Return messages to their old places in the queue."""
+    def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
+        """Return messages to their old places in the queue; ``failed``: their consumer was lost."""
         by_queue: dict[int, list[Lease]] = {}
         for lease in leases:
             by_queue.setdefault(id(lease.queue), []).append(lease)
@@ -105,7 +104,7 @@ class Flow(Publishing):
             queue = part[0].queue
             if queue.deleted:
                 continue
-            waiting = queue.release(part, self.pager)
+            waiting = queue.release(part, self.pager, failed)
             self._record_returned(queue, part)
             if waiting:
                 self._hold_back(queue, waiting)
@@ -125,14 +124,8 @@ class Flow(Publishing):
             elif payload:
                 self.journal.append(Kind.RETURNED, payload)
 
-    def _hold_back(self, queue: WorkQueue, messages: list[Message]) -> None:
-        delay = queue.options.retry_delay_ms or 0
-        factor = queue.options.retry_multiplier or 1.0
-        by_delay: dict[int, list[Message]] = {}
-        for message in messages:
-            rounds = queue.returned.get(message.seq, 1) - 1
-            by_delay.setdefault(int(min(delay * factor ** min(rounds, 64), _MAX_WAIT_MS)), []).append(message)
-        for wait_ms, part in by_delay.items():
+    def _hold_back(self, queue: WorkQueue, waiting: dict[int, list[Message]]) -> None:
+        for wait_ms, part in waiting.items():
             queue.held_back[id(part)] = part
             self.at(self.now_ms + wait_ms, lambda part=part: self._offer_again(queue, part))  # type: ignore[misc]
 

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.queue_arguments import (
     RULES,
+    WITHOUT_EFFECT,
     Overflow,
     QueueDeclaration,
     QueueMode,
@@ -154,7 +156,6 @@ def test_a_replicated_type_is_durable_shared_and_stays(
     ("kind", "argument", "value"),
     [
         ("classic", "x-max-age", "7D"),
-        ("quorum", "x-max-priority", 5),
         ("quorum", "x-max-age", "7D"),
         ("stream", "x-max-priority", 5),
         ("stream", "x-message-ttl", 5),
@@ -259,3 +260,10 @@ def test_any_table_is_read_or_refused_and_equal_to_itself(arguments: Table) -> N
         assert "for queue 'q' in vhost '/'" in refused
     else:
         assert difference(arguments, dict(arguments)) is None
+
+
+def test_arguments_without_effect_are_checked_like_others_and_listed_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "amqp.md").read_text(encoding="utf-8")
+    for name, reason in WITHOUT_EFFECT.items():
+        assert name in RULES
+        assert f"| `{name}` | {reason} |" in page

@@ -159,12 +159,14 @@ class StreamQueue(WorkQueue):
         self.unacked -= 1
         self._verdict(message, AckStatus.DEAD_LETTER)
 
-    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
+    def release(
+        self, leases: Iterable[Lease], pager: Pager, failed: bool = False
+    ) -> dict[int, list[Message]]:
         """Return messages to the group for redelivery. A plain reader has moved on."""
         for lease in leases:
             self.unacked -= 1
             self._verdict(lease.message, AckStatus.RETRY)
-        return []
+        return {}
 
     def take_out(self, message: Message) -> bool:
         """Nothing is stored here that could be removed."""

@@ -193,7 +193,7 @@ class TimedLeases:
             case AckStatus.DEAD_LETTER:
                 self._flow.reject((lease,))
             case AckStatus.FAILED | AckStatus.RETRY:
-                self._flow.release((lease,))
+                self._flow.release((lease,), failed=True)
         return None
 
     def write_down(self) -> None:
@@ -279,7 +279,7 @@ class TimedLeases:
         leases = [lease for same in loan.leases.values() for lease in same]
         for lease in leases:
             self._ledger.end(lease.number)
-        self._flow.release(leases)
+        self._flow.release(leases, failed=True)
 
     def _shown(self, queue: WorkQueue, message: Message) -> WorkMessage:
         try:

@@ -341,25 +341,36 @@ class WorkQueue:
         self.figures.dropped += 1
         self.outcasts.append((Reason.REJECTED, message))
 
-    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
-        """Take back unacknowledged messages. Returns those that must wait for ``x-retry-delay`` first."""
+    def release(
+        self, leases: Iterable[Lease], pager: Pager, failed: bool = False
+    ) -> dict[int, list[Message]]:
+        """Take back unacknowledged messages. Returns those that must wait first, by their wait in ms.
+
+        ``failed``: their consumer was lost, rather than that it gave them back.
+        """
         back: list[Message] = []
-        limit = self.options.deliveries_allowed
+        waiting: dict[int, list[Message]] = {}
+        options = self.options
+        limit = options.deliveries_allowed
+        step = 1 if failed or not options.counts_failures_only else 0
+        waits = bool(options.retry_delay_ms) or options.counts_failures_only
         for lease in leases:
             message = lease.message
             self.unacked -= 1
-            count = self.returned.get(message.seq, 0) + 1
+            count = self.returned.get(message.seq, 0) + step
             self.returned[message.seq] = count
             if limit is not None and count > limit:
                 self.outcasts.append((Reason.DELIVERY_LIMIT, message))
                 self.figures.dropped += 1
+                continue
+            self.figures.returned += 1
+            wait_ms = options.retry_wait_ms(count, failed) if waits else 0
+            if wait_ms:
+                waiting.setdefault(wait_ms, []).append(message)
             else:
                 back.append(message)
-        self.figures.returned += len(back)
-        if self.options.retry_delay_ms:
-            return back
         self.restore(back, pager)
-        return []
+        return waiting
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put messages back at their old places."""
