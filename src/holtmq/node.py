@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 import os
+import platform
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ import msgspec
 
 from holtmq import start_checks
 from holtmq.amqp.handshake import Settings
+from holtmq.amqp.interceptors import Intercept, Interceptors
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
@@ -149,6 +151,7 @@ class Node:
                 config.max_message_bytes,
                 config.channel_flow,
                 int(config.consumer_timeout * 1000),
+                self._interceptors(),
             ),
             Limits(most, config.handshake_timeout),
             self.wake,
@@ -252,6 +255,15 @@ class Node:
         self.refresh_clock()
         self.recovered_records = fold.finish()
         self._complete_broker()
+
+    def _interceptors(self) -> Interceptors:
+        asked = self.config.interceptors
+        return Interceptors(
+            Intercept(asked.timestamp.value),
+            Intercept(asked.routing_node.value),
+            Intercept(asked.client_id.value),
+            f"holt@{platform.node()}",
+        )
 
     def _doorkeeper(self) -> Doorkeeper:
         users, auth, streams = self.broker.users, self.config.auth, self.broker.streams

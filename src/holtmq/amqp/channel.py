@@ -88,6 +88,9 @@ class Channel:
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish a message of which all frames have arrived."""
+        interceptors = self.connection.settings.interceptors
+        if not interceptors.are_off:
+            header = interceptors.apply(header, self.connection)
         traits = self.flow.traits.of(header)
         if not traits.plain:
             header, traits = self._check_special(traits, header)

@@ -13,6 +13,7 @@ from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
+from holtmq.amqp.interceptors import NO_INTERCEPTORS, Interceptors
 from holtmq.amqp.methods import (
     ConnectionOpen,
     ConnectionOpenOk,
@@ -58,6 +59,7 @@ class Settings:
     max_message_bytes: int = 128 * 1024 * 1024
     channel_flow: bool = True
     consumer_timeout_ms: int = 1_800_000  # 0: no timeout
+    interceptors: Interceptors = NO_INTERCEPTORS
 
 
 class Hooks(Protocol):

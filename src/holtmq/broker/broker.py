@@ -133,6 +133,35 @@ class Broker(Administration):
         self._schedule_expiry(queue)
         return True
 
+    def bind(
+        self,
+        vhost: VHost,
+        source: str,
+        destination: str,
+        routing_key: str,
+        arguments: FieldTable | None = None,
+        *,
+        to_exchange: bool = False,
+        owner: object | None = None,
+    ) -> bool:
+        """Bind a queue or exchange. True if journalled. A queue receives the exchange's recent history."""
+        exchange = vhost.exchanges.get(source)
+        history = exchange.history if exchange is not None else None
+        is_new = history is not None and not vhost.is_bound(
+            source, destination, routing_key, arguments or {}, to_exchange
+        )
+        lasting = super().bind(
+            vhost, source, destination, routing_key, arguments, to_exchange=to_exchange, owner=owner
+        )
+        if history is not None and is_new:
+            queues = (
+                vhost.route(vhost.exchange(destination), routing_key).queues
+                if to_exchange
+                else (vhost.queue(destination, owner),)
+            )
+            self.flow.recall(vhost, history, queues)
+        return lasting
+
     def declare_queue(
         self,
         vhost: VHost,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from holtmq.broker.message import Message, make_address
+from holtmq.broker.message import Message, make_address, unplaced
 from holtmq.broker.publish.publishing import Publishing, PublishOutcome
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import (
@@ -18,6 +18,7 @@ from holtmq.broker.records.message_records import (
     encode_returned,
     encode_settled,
 )
+from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
 from holtmq.broker.work.leases import Lease
@@ -291,13 +292,15 @@ class Flow(Publishing):
         properties = self.traits.of(letter.header).hash_properties() if start.needs_properties else None
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
+        histories: list[RecentHistory] = []
         for key in keys:
             result = vhost.route(start, key, letter.headers, properties)
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+            histories += result.histories
             for found in result.queues:
                 if not letter.cycles_through(found.name):
                     queues[found.name] = found
-        if not queues and not delays:
+        if not queues and not delays and not histories:
             return
         self.seq += 1
         moved = Message(
@@ -310,6 +313,10 @@ class Flow(Publishing):
             message.priority,
             message.persistent,
         )
+        for history in dict.fromkeys(histories):
+            history.keep(unplaced(moved), letter.headers)
+        if not queues and not delays:
+            return
         placed = self._place_unconfirmed(vhost, queues.values(), moved, queue)
         self.dead_lettered += 1 if placed or delays else 0
         for waits_at, delay_ms in delays.items():

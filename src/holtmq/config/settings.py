@@ -48,6 +48,12 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class Intercept(StrEnum):
+    OFF = "off"
+    KEEP = "keep"
+    OVERWRITE = "overwrite"
+
+
 class JwtAlgorithm(StrEnum):
     HS256 = "HS256"
     RS256 = "RS256"
@@ -244,6 +250,24 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
     consumer_timeout_closes_channel: Annotated[
         bool, _as_rabbitmq("A delivery not acked in time closes its channel, on every type of queue.")
     ] = False
+
+
+class Interceptors(msgspec.Struct, frozen=True, kw_only=True):
+    """What is added to messages published over AMQP: keep leaves a value that the publisher has set."""
+
+    timestamp: Annotated[
+        Intercept, About("Time of arrival: timestamp and header timestamp_in_ms.", values.choice(Intercept))
+    ] = Intercept.OFF
+    routing_node: Annotated[
+        Intercept, About("Name of the node: header x-routed-by.", values.choice(Intercept))
+    ] = Intercept.OFF
+    client_id: Annotated[
+        Intercept,
+        About(
+            "Name of the connection, or of its user: header x-client-id.",
+            values.choice(Intercept),
+        ),
+    ] = Intercept.OFF
 
 
 class Http(Tls, frozen=True, kw_only=True):
@@ -466,6 +490,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     journal: Journal = Journal()
     amqp: Amqp = Amqp()
     compatibility: Compatibility = Compatibility()
+    interceptors: Interceptors = Interceptors()
     http: Http = Http()
     limits: Limits = Limits()
     log: Log = Log()

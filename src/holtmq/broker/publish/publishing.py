@@ -26,6 +26,7 @@ from holtmq.broker.records.message_records import (
 from holtmq.broker.timer_wheel import Timer, TimerWheel
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.memory_budget import MemoryBudget
@@ -201,6 +202,7 @@ class Publishing:
             self.write_gathered()  # they were published first
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
+        histories: dict[RecentHistory, None] = {}
         # A transaction's routes may be older than the topology at its commit.
         needs = not route.simple or self._batch is not None
         for key in (route.routing_key, *traits.extra_keys):
@@ -215,10 +217,13 @@ class Publishing:
             )
             queues.update((queue.name, queue) for queue in result.queues)
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+            histories.update(dict.fromkeys(result.histories))
         for exchange, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
             self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        for history in histories:
+            history.keep(unplaced(message), traits.headers)
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
@@ -443,6 +448,27 @@ class Publishing:
             result = vhost.route(exchange, key, traits.headers, traits.hash_properties(), delay_served=True)
             queues.update((queue.name, queue) for queue in result.queues)
         return queues
+
+    def recall(self, vhost: VHost, history: RecentHistory, queues: Collection[WorkQueue]) -> None:
+        """Put the recent messages of an exchange into queues that were just bound to it."""
+        inside = self._batch is not None
+        if not inside:
+            self.begin()
+        try:
+            for kept in history.messages():
+                self.seq += 1
+                again = unplaced(kept)
+                again.seq = self.seq
+                if again.expires_ms:
+                    again.expires_ms += self.now_ms - again.arrived_ms
+                again.arrived_ms = self.now_ms
+                self._place_unconfirmed(vhost, queues, again)
+        except BaseException:
+            if not inside:
+                self.abort()
+            raise
+        if not inside:
+            self.commit()
 
     def look_at_delayed(self, position: int) -> DelayedMessage:
         """A delayed message and the queues it would enter now. Raises RecordUnreadable."""
