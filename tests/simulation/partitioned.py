@@ -59,11 +59,6 @@ class PartitionedQueues:
         return self._promises.kept
 
     @property
-    def read_back(self) -> int:
-        """Messages read from the disk."""
-        return self._promises.read_back
-
-    @property
     def actions(self) -> Mapping[Action, int]:
         """What may happen next, and how often."""
         return {
@@ -76,8 +71,6 @@ class PartitionedQueues:
             self._retains: 3,
             **self._others.actions,
         }
-
-    # -- what workers do -------------------------------------------------------------------------
 
     def _pushes(self) -> None:
         queue, items = self._some_items(4)
@@ -259,8 +252,6 @@ class PartitionedQueues:
         if done is not None and changed:
             self._promises.becomes(after, answered=False)
 
-    # -- the schedule's hooks ----------------------------------------------------------------------
-
     def prepare(self) -> None:
         """The queues, with their options."""
         for name, options in _QUEUES.items():
@@ -295,8 +286,6 @@ class PartitionedQueues:
     def read_all_back(self) -> None:
         """Every message is on the disk as it was pushed."""
         self._promises.read_all_back()
-
-    # -- small things ----------------------------------------------------------------------------
 
     @property
     def _now_us(self) -> int:

@@ -1,6 +1,4 @@
-"""SQL filter expressions: what is true, what is unknown, what is refused, and that no expression is expensive."""
-
-import time
+"""SQL filter expressions: what is true, what is unknown, what is refused."""
 
 import pytest
 from hypothesis import given
@@ -127,9 +125,7 @@ def test_any_text_is_compiled_or_refused(text: str) -> None:
 
 
 def test_a_pattern_that_makes_backtracking_engines_hang_is_linear() -> None:
+    """With a backtracking engine this never ends."""
     compiled = compile_filter("text LIKE '" + "%a" * 100 + "%b'")
-    began = time.process_time()
+
     assert not compiled({"text": "a" * 20_000}.get)
-    assert (
-        time.process_time() - began < 10
-    )  # a backtracking engine would need longer than the universe is old

@@ -136,6 +136,26 @@ def test_delivered_now_and_not_again_when_due(
     assert listed(api) == []
 
 
+def test_a_full_queue_is_waited_for_and_the_caller_is_told(
+    broker: TestBroker, api: Api, channel: BlockingChannel
+) -> None:
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    channel.queue_declare("small", durable=True, arguments=full)
+    channel.queue_bind("small", "later", "small")
+    channel.basic_publish("", "small", b"first")
+    delay(channel, b"one", HOUR, key="small")
+    found = id_of(api, "one")
+
+    for _ in range(2):
+        assert "full queue" in refused(api.post(f"/api/v1/delayed/{found}/deliver"), 409)
+
+    assert channel.basic_get("small", auto_ack=True)[2] == b"first"
+    assert isinstance(broker.clock, VirtualClock)
+    broker.clock.advance(seconds=2)
+    assert channel.basic_get("small", auto_ack=True)[2] == b"one"
+    assert listed(api) == []
+
+
 def test_a_cancelled_message_never_comes_also_after_a_crash(
     broker: TestBroker, api: Api, channel: BlockingChannel
 ) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
+from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
@@ -64,13 +65,19 @@ def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
         "operator_policy": operator.name if operator else None,
         "effective_policy_definition": plain(effective),
         "arguments_without_effect": sorted(name for name in queue.arguments if name in WITHOUT_EFFECT),
-        "state": "running",
+        **_state(queue.paused),
         "consumers": len(queue.consumers),
         "messages": len(queue) + queue.unacked,
         "messages_ready": len(queue),
         "messages_unacknowledged": queue.unacked,
         "message_bytes_ready": queue.bytes,
     }
+
+
+def _state(pause: Pause | None) -> dict[str, object]:
+    if pause is None:
+        return {"state": "running"}
+    return {"state": "paused", "paused": {"since": pause.since_ms, "by": pause.by, "reason": pause.reason}}
 
 
 def _queue(call: ManagementCall) -> WorkQueue:

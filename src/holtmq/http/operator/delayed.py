@@ -12,7 +12,7 @@ from typing import Final
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
-from holtmq.broker.publish.publishing import DelayedMessage
+from holtmq.broker.publish.delays import DelayedMessage
 from holtmq.http.engine.endpoints import CONFIGURE, LOOK, WRITE, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -45,7 +45,7 @@ async def list_delayed(call: Call) -> object:
         last = place
         if position in flow.delayed:  # its delay may have ended since the last step
             try:
-                found = flow.look_at_delayed(position)
+                found = flow.delays.look_at(position)
             except RecordUnreadable as error:
                 if call.identity.reads_everything and not any(wanted):
                     rows.append(
@@ -116,14 +116,18 @@ def _row(found: DelayedMessage, persistent: bool) -> dict[str, object]:
 
 async def deliver(call: Call) -> object:
     found = _found(call, Action.WRITE)
-    queues = call.context.broker.flow.deliver_delayed(found.position)
+    if not call.context.broker.flow.delays.deliver(found.position):
+        raise Refusal(
+            409,
+            f"delayed message {found.position} waits for room in a full queue, and is delivered then",
+        )
     await call.durable()
-    return {"id": call.path["id"], "delivered": True, "queues": queues}
+    return {"id": call.path["id"], "delivered": True, "queues": found.queues}
 
 
 async def cancel(call: Call) -> object:
     found = _found(call, Action.CONFIGURE)
-    call.context.broker.flow.cancel_delayed(found.position)
+    call.context.broker.flow.delays.cancel(found.position)
     await call.durable()
     return {"id": call.path["id"], "cancelled": True}
 
@@ -137,7 +141,7 @@ def _found(call: Call, action: Action) -> DelayedMessage:
     if call.context.journal.failed is not None:
         raise call.context.journal.failed
     try:
-        found = flow.look_at_delayed(position)
+        found = flow.delays.look_at(position)
     except RecordUnreadable as error:
         raise Refusal(409, f"delayed message {name} cannot be read: {error}") from None
     if not _may(call, action, found):
