@@ -1,4 +1,5 @@
-"""Write the generated parts of the documentation: settings, routes with their rights, layouts of records.
+"""Write the generated parts of the documentation: settings, differences from RabbitMQ,
+routes with their rights, layouts of records.
 
 Owns: the texts between the two marks of a page. Run it after a change of any of them;
 tests tell when it was forgotten.
@@ -7,11 +8,12 @@ tests tell when it was forgotten.
 from pathlib import Path
 
 from holtmq.broker.records import layouts
-from holtmq.config import render
+from holtmq.config import differences, render
 from holtmq.http import rights_table
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {
+    "amqp.md": differences.markdown,
     "configuration.md": render.markdown,
     "journal-format.md": layouts.markdown,
     "rights.md": rights_table.markdown,

@@ -47,6 +47,7 @@ class PublishRun:
         "_exchange",
         "_exchanges",
         "_flow",
+        "_intercepts",
         "_limit",
         "_reach",
         "_rules_version",
@@ -66,13 +67,14 @@ class PublishRun:
         self._rules_version = 0
         self._reach = 0  # length of the prefixes to look up; 0: no lookup
         self._limit = connection.settings.max_message_bytes
+        self._intercepts = not connection.settings.interceptors.are_off  # which change every header
         self.elsewhere = b""  # the publish frame that ended the last run, if its key needs the general path
 
     def take(self, channel: Channel, data: bytes, at: int, end: int) -> int:
         """Publish messages from ``at`` on until one needs the general path; return the offset of that one."""
         flow = self._flow
         self.elsewhere = b""
-        if channel.transaction is not None:
+        if channel.transaction is not None or self._intercepts:
             return at
         exchange = self._exchange
         targets = self._targets(exchange)

@@ -20,6 +20,7 @@ _VERBS = {
     "permission": "holtmq.cli.users:permission",
     "policy": "holtmq.cli.queues:policy",
     "queue": "holtmq.cli.queues:queue",
+    "delayed": "holtmq.cli.delayed:delayed",
     "job": "holtmq.cli.jobs:job",
     "exchange": "holtmq.cli.clients:exchange",
     "connection": "holtmq.cli.clients:connection",

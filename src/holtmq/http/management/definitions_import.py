@@ -182,7 +182,7 @@ def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
 
 def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
     """An in-memory broker with copies of the objects that the document names."""
-    stage = Broker(MemoryJournal(), max_priority=broker.max_priority)
+    stage = Broker(MemoryJournal(), max_priority=broker.max_priority, dialect=broker.dialect)
     stage.attach(PartitionedService(stage.journal))
     for user in broker.users.users():
         stage.put_user(user)
