@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Final
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
 from holtmq.broker.publish.publish_properties import Traits
@@ -27,11 +28,21 @@ _TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 class Transaction:
     """The open transaction of a channel. Commit and rollback start a new one."""
 
-    __slots__ = ("_bytes", "_flow", "_is_plain", "_ledger", "_publishes", "_rewritten", "_settlements")
+    __slots__ = (
+        "_bytes",
+        "_counts",
+        "_flow",
+        "_is_plain",
+        "_ledger",
+        "_publishes",
+        "_rewritten",
+        "_settlements",
+    )
 
-    def __init__(self, flow: Flow, ledger: Ledger) -> None:
+    def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts) -> None:
         self._flow = flow
         self._ledger = ledger
+        self._counts = counts
         self._publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
@@ -62,16 +73,21 @@ class Transaction:
         flow.turn()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
+        dropped = 0
         try:
             for route, traits, header, body, mandatory in self._publishes:
                 outcome = flow.publish(route, traits, header, body)
-                if outcome is PublishOutcome.UNROUTED and mandatory:
-                    unrouted.append((route, header, body))
+                if outcome is PublishOutcome.UNROUTED:
+                    if mandatory:
+                        unrouted.append((route, header, body))
+                    else:
+                        dropped += 1
             # The size including all target queues, known only now; the last point to refuse.
             self._check(flow.batch_bytes)
         except BaseException:
             flow.abort()
             raise
+        self._counts.dropped += dropped
         return self._settle_and_write(), unrouted
 
     @property
@@ -95,11 +111,14 @@ class Transaction:
         flow.prepares = True
         try:
             for _ in range(_TRIES):
-                prepared, unrouted = PreparedPublishes(flow), []
+                prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
                 try:
                     for route, traits, header, body, mandatory in self._publishes:
-                        if not prepared.add(route, traits, header, body) and mandatory:
-                            unrouted.append((route, header, body))
+                        if not prepared.add(route, traits, header, body):
+                            if mandatory:
+                                unrouted.append((route, header, body))
+                            else:
+                                dropped += 1
                         yield
                         if is_over():
                             return None
@@ -108,6 +127,7 @@ class Transaction:
                     prepared.check()
                 except Outdated:
                     continue
+                self._counts.dropped += dropped
                 flow.begin(prepared)
                 return self._settle_and_write(), unrouted
             return self.commit()

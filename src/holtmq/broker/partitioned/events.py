@@ -17,6 +17,7 @@ from holtmq.broker.partitioned.extras.traces import Traced
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
 from holtmq.broker.partitioned.log.message_log import from_bytes
 from holtmq.broker.partitioned.queue_config import QueueConfig
+from holtmq.broker.pausing import Pause
 
 
 class UnreadableEvent(BrokerError):
@@ -37,6 +38,18 @@ class QueueConfigured:
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
     """The queue, its messages, groups and dead letters were deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePaused:
+    """Groups and readers get nothing until the queue is resumed."""
+
+    pause: Pause
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResumed:
+    """Groups and readers get messages again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +190,8 @@ class SubscriptionsForgotten:
 QueueEvent = (
     QueueConfigured
     | QueueDeleted
+    | QueuePaused
+    | QueueResumed
     | Pushed
     | Acked
     | Trimmed
@@ -210,6 +225,8 @@ _RARE: Final[dict[int, type[Event]]] = {
     27: PartitionsDeleted,
     28: IdsGiven,
     29: HandedOut,
+    30: QueuePaused,
+    31: QueueResumed,
 }
 _KINDS: Final = {kind: number for number, kind in _RARE.items()}
 _FIELDS: Final = {

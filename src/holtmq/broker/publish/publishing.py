@@ -148,6 +148,7 @@ class Publishing:
             and self.stream_publishes is not None
             and self.stream_publishes.take(route, traits, body)
         ):
+            self.seq += 1
             return _JOURNALLED
         return self.publish(route, traits, header, body)
 
@@ -284,6 +285,28 @@ class Publishing:
             if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and exchange is not None:
                 self.batch.passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
         return bool(accepted)
+
+    def forward(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        """In a batch, place a message that an operator moves; False: one of the queues is full."""
+        batch, size = self.batch, len(message.body)
+        assert batch is not None
+        limited = [queue for queue in queues if queue.refuses_when_full]
+        if any(queue.is_full(size, *batch.on_the_way(queue)) for queue in limited):
+            return False
+        for queue in limited:
+            batch.send(queue, size)
+        if queues:
+            self._record_and_place(message, queues)
+        return True
+
+    def forward_later(self, message: Message, vhost: str, exchange: str, delay_ms: int) -> None:
+        """In a batch, hand a message to a delayed exchange."""
+        self.delays.add(message, vhost, exchange, self.now_ms + delay_ms)
+
+    def add_record(self, kind: int, payload: bytes) -> None:
+        """Add a record to the batch."""
+        assert self.batch is not None
+        self.batch.add(kind, payload)
 
     def _enforce_limits(self, queue: WorkQueue) -> None:
         options = queue.options

@@ -23,6 +23,7 @@ from holtmq.broker.partitioned.log.message_log import (
     from_bytes,
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue, TransactionIdReader
+from holtmq.broker.pausing import Pause
 
 VERSION: Final = 1
 
@@ -62,6 +63,7 @@ class _QueueState:
     holes: dict[int, list[int]] = field(default_factory=dict)  # partition -> offsets of deleted messages
     deleted_partitions: list[int] = field(default_factory=list)
     partition_last: bytes = b""
+    paused: Pause | None = None
 
 
 def snapshot(queue: PartitionedQueue) -> bytes:
@@ -88,6 +90,7 @@ def snapshot(queue: PartitionedQueue) -> bytes:
         },
         [index for index, where in enumerate(queue.partitions) if where is NO_PARTITION],
         _column(partition.last_us for partition in queue.partitions),
+        queue.paused,
     )
     return msgspec.msgpack.encode(state)
 
@@ -113,6 +116,7 @@ def restore(
         fingerprint=fingerprint,
         max_dedup_entries=max_dedup_entries,
     )
+    queue.paused = state.paused
     queue.log.load(state.log)
     _restore_partitions(queue, state)
     queue.dedup.floor = state.dedup_floor
