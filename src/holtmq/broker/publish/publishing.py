@@ -306,10 +306,6 @@ class Publishing:
             self._record_and_place(message, queues)
         return True
 
-    def forward_later(self, message: Message, vhost: str, exchange: str, delay_ms: int) -> None:
-        """In a batch, hand a message to a delayed exchange."""
-        self.delays.add(message, vhost, exchange, self.now_ms + delay_ms)
-
     def add_record(self, kind: int, payload: bytes) -> None:
         """Add a record to the batch."""
         assert self.batch is not None

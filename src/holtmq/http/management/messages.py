@@ -206,6 +206,11 @@ def properties_row(message: Message) -> dict[str, object]:
     properties = Properties()
     with suppress(CodecError):  # headers that no rule had to decode may be malformed
         properties = decode_properties(message.header, PROPERTIES_AT)
+    return shown_properties(properties)
+
+
+def shown_properties(properties: Properties) -> dict[str, object]:
+    """The properties that a message has, as JSON."""
     return {name: plain(value) for name in _PROPERTIES if (value := getattr(properties, name)) is not None}
 
 
