@@ -12,12 +12,14 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
+from holtmq.durations import Durations
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.pipeline_reports import PipelineReports
+from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
 
 
@@ -27,6 +29,16 @@ class Listener(NamedTuple):
     protocol: str  # as RabbitMQ names them: amqp, amqp/ssl, http, https
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A node that shares its journal with others."""
+
+    name: str
+    owner: str
+    epoch: int
+    trouble: str  # why nothing can be confirmed; empty: it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,10 @@ class Context:
     alarm: Callable[[], str]  # why publishers are blocked; empty: they are not
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
+    shovels: Shovels
+    loop_delay: Durations  # how late the event loop ran its timers
+    checkpoint: Callable[[], None] = lambda: None
+    replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
