@@ -455,6 +455,9 @@ class Node:
             self._cut_off = bool(trouble)
             log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
             self.amqp.refuse(trouble)
+            self.http.refuse(trouble)
+        elif trouble:
+            self.http.refuse(trouble)  # also requests whose body came after the last time
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()
