@@ -7,7 +7,7 @@ trying again, what is shown.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -30,6 +30,7 @@ from holtmq.amqp.methods import (
 from holtmq.broker.topology.shovels import AckMode, ShovelDefinition
 from holtmq.shovel.destination import Destination, Moved, ensure_queue
 from holtmq.shovel.link import Content, Link, LinkLost
+from holtmq.shovel.progress import MARK_SIZE
 from holtmq.wire.tables import FieldTable
 
 _MESSAGE_ID: Final = 1 << 7  # in the flags of the properties
@@ -60,9 +61,9 @@ class Doubts:
     these byte for byte is not published again; without an id, equal messages may be different ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Iterable[bytes] = ()) -> None:
         self._before: set[bytes] = set()
-        self._now: dict[bytes, None] = {}
+        self._now: dict[bytes, None] = dict.fromkeys(marks)
 
     def reconnected(self) -> None:
         """A new run begins: what earlier ones have moved is doubtful."""
@@ -97,7 +98,7 @@ def mark_of(message: Content) -> bytes | None:
     if not flags & _MESSAGE_ID:
         return None
     method = message.method
-    digest = hashlib.blake2b(message.properties, digest_size=16)
+    digest = hashlib.blake2b(message.properties, digest_size=MARK_SIZE)
     for part in (method.exchange, method.routing_key):
         digest.update(b"\0" + part.encode("utf-8", "surrogateescape"))
     digest.update(b"\0" + message.body)
@@ -195,7 +196,7 @@ class Transfer:
         if self.remaining is not None:
             self.remaining -= 1
         self._number += 1
-        self.destination.publish(self.transform(message))
+        self.destination.publish(self.transform(message), method.redelivered, mark)
         if confirms:
             self.pending[self._number] = _Pending(method.delivery_tag, method.redelivered, mark)
         else:
@@ -236,6 +237,9 @@ class Transfer:
                 self.source.send(BasicAck(messages[-1].tag, multiple=True))
         except LinkLost:
             self._source_lost = True  # the reading side reports it
+        else:
+            for message in messages:
+                self.destination.acked(message.mark)
 
     def _refused(self, messages: list[_Pending], reason: str) -> None:
         """Return messages to their queue after a pause: at once, they would come back at once."""

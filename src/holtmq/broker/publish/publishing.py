@@ -304,6 +304,11 @@ class Publishing:
         self.write_gathered()  # earlier publishes are not part of the batch
         self._batch = Batch()
 
+    def add_record(self, kind: int, payload: bytes) -> None:
+        """Write this record with the open batch; the caller has applied what it says."""
+        assert self._batch is not None
+        self._batch.add(kind, payload)
+
     def abort(self) -> None:
         """Discard the batch."""
         self._batch = None

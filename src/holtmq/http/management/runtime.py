@@ -14,7 +14,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, NotFound
 from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
-from holtmq.broker.topology.shovels import CannotRun, parse_shovel, without_passwords
+from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
@@ -136,6 +136,8 @@ def parameter_rows(broker: Broker, vhosts: list[str]) -> Iterator[dict[str, obje
         if limits := broker.limits.of_vhosts.get(vhost):
             yield _row(vhost, VHOST_LIMITS_COMPONENT, LIMITS_NAME, dict(limits))
         for parameter in broker.parameters.all(vhost=vhost):
+            if parameter.component == PROGRESS_COMPONENT:
+                continue
             yield _row(vhost, parameter.component, parameter.name, msgspec.Raw(parameter.value))
 
 
@@ -317,6 +319,8 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
 
 def _parameter_reason(parameter: Parameter) -> str:
     """Why a parameter has no effect; empty if it has one."""
+    if parameter.component == PROGRESS_COMPONENT:
+        return ""
     if parameter.component != SHOVEL:
         return KEPT[parameter.component]
     try:
