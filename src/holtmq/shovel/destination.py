@@ -213,7 +213,7 @@ class LocalDestination:
 
     def acked(self, mark: bytes | None) -> None:
         """The source was told that a message was accepted."""
-        self._progress.acked(mark)
+        self._progress.acked(mark, asyncio.get_running_loop().time())
 
     def _write(self) -> None:
         """Publish what was collected, and what was moved so far, as one record."""
@@ -241,7 +241,7 @@ class LocalDestination:
                 moved += 1
                 self._progress.moved(redelivered, mark)
         if moved and self._definition.ack_mode is AckMode.ON_CONFIRM:
-            stored = self._progress.take()
+            stored = self._progress.take(asyncio.get_running_loop().time())
             self._broker.parameters.put(stored)
             change = ParameterPut(stored.vhost, stored.component, stored.name, stored.value)
             self._broker.flow.add_record(Kind.CHANGE, encode_change(change))

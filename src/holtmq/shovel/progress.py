@@ -7,13 +7,15 @@ written (``destination.py``).
 import base64
 import hashlib
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from holtmq.broker.topology.parameters import Parameter, Parameters
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT
 
-MARK_SIZE = 16
+MARK_SIZE: Final = 16
+_ARRIVES_SECONDS: Final = 5.0  # an acknowledgement has arrived after so long, while the connection lives
 
 
 class _Stored(msgspec.Struct):
@@ -26,14 +28,16 @@ class _Stored(msgspec.Struct):
 class Progress:
     """Counts, and the marks of messages that the source may deliver again."""
 
-    def __init__(self, vhost: str, name: str, definition: bytes, parameters: Parameters) -> None:
+    def __init__(
+        self, vhost: str, name: str, definition: bytes, parameters: Parameters, prefetch: int
+    ) -> None:
         self.vhost = vhost
+        self._prefetch = prefetch
         self.name = name
         self._digest = hashlib.blake2b(definition, digest_size=16).hexdigest()
         self.forwarded = 0
         self.redelivered = 0
-        self._marks: dict[bytes, None] = {}
-        self._acked: list[bytes] = []
+        self._marks: dict[bytes, float | None] = {}  # when the acknowledgement was sent; oldest first
         found = parameters.get(vhost, PROGRESS_COMPONENT, name)
         if found is not None:
             stored = msgspec.json.decode(found.value, type=_Stored)
@@ -52,20 +56,26 @@ class Progress:
         """Count a message of the batch that is about to be written."""
         self.forwarded += 1
         self.redelivered += redelivered
-        if mark is not None:
-            self._marks[mark] = None
+        if mark is None:
+            return
+        self._marks.pop(mark, None)
+        self._marks[mark] = None
+        if len(self._marks) > self._prefetch:
+            # The source has delivered so many since: it must have seen this one's acknowledgement.
+            del self._marks[next(iter(self._marks))]
 
-    def acked(self, mark: bytes | None) -> None:
-        """The acknowledgement of a message was sent to the source."""
-        if mark is not None:
-            self._acked.append(mark)
+    def acked(self, mark: bytes | None, now: float) -> None:
+        """The acknowledgement of a message was sent to the source; it may not have arrived."""
+        if mark in self._marks:
+            self._marks[mark] = now
 
-    def take(self) -> Parameter:
-        """What to write with the batch. Marks go one batch after the acknowledgement was sent: it may
-        not have arrived."""
+    def take(self, now: float) -> Parameter:
+        """What to write with the batch."""
+        while self._marks:
+            mark, acked = next(iter(self._marks.items()))
+            if acked is None or now - acked < _ARRIVES_SECONDS:
+                break
+            del self._marks[mark]
         marks = base64.b64encode(b"".join(self._marks)).decode()
         value = msgspec.json.encode(_Stored(self._digest, self.forwarded, self.redelivered, marks))
-        for mark in self._acked:
-            self._marks.pop(mark, None)
-        self._acked.clear()
         return Parameter(self.vhost, PROGRESS_COMPONENT, self.name, value)

@@ -145,7 +145,7 @@ class ShovelService:
             return
         self._broken.pop(key, None)
         if before is None:
-            progress = Progress(*key, value, self._inside.broker.parameters)
+            progress = Progress(*key, value, self._inside.broker.parameters, definition.prefetch)
             counts = Counts(forwarded=progress.forwarded, redelivered=progress.redelivered)
             doubts = Doubts(progress.marks)
         else:

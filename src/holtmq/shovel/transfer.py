@@ -31,9 +31,11 @@ from holtmq.broker.topology.shovels import AckMode, ShovelDefinition
 from holtmq.shovel.destination import Destination, Moved, ensure_queue
 from holtmq.shovel.link import Content, Link, LinkLost
 from holtmq.shovel.progress import MARK_SIZE
+from holtmq.wire.properties import with_headers
 from holtmq.wire.tables import FieldTable
 
 _MESSAGE_ID: Final = 1 << 7  # in the flags of the properties
+_HEADERS: Final = 1 << 13
 # A source that crashes forgets acknowledgements of its last moments, not only those of the prefetch.
 _DOUBTS: Final = 10_000  # about 1.5 MB of a shovel
 _REFUSED_SECONDS: Final = 1.0  # before a refused message is offered again
@@ -58,7 +60,7 @@ class Doubts:
     """Messages that the destination has, while the source may have lost their acknowledgement.
 
     After a lost connection the source may deliver them again. A message with a message id that equals one of
-    these byte for byte is not published again; without an id, equal messages may be different ones.
+    these (headers aside) is not published again; without an id, equal messages may be different ones.
     """
 
     def __init__(self, marks: Iterable[bytes] = ()) -> None:
@@ -93,12 +95,15 @@ class _Pending(NamedTuple):
 
 
 def mark_of(message: Content) -> bytes | None:
-    """A digest of a message that has a message id."""
-    flags = int.from_bytes(message.properties[:2], "big")
+    """A digest of a message that has a message id, without its headers: quorum queues add
+    ``x-delivery-count`` when they deliver again."""
+    properties, method = message.properties, message.method
+    flags = int.from_bytes(properties[:2], "big")
     if not flags & _MESSAGE_ID:
         return None
-    method = message.method
-    digest = hashlib.blake2b(message.properties, digest_size=MARK_SIZE)
+    if flags & _HEADERS:
+        properties = with_headers(properties, None, drop_expiration=False)
+    digest = hashlib.blake2b(properties, digest_size=MARK_SIZE)
     for part in (method.exchange, method.routing_key):
         digest.update(b"\0" + part.encode("utf-8", "surrogateescape"))
     digest.update(b"\0" + message.body)

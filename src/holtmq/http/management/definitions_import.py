@@ -82,7 +82,10 @@ async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
     call.refuse_if_failed()  # check again: hashing takes time
     broker = call.broker
     plan = _Plan(given, users)
-    plan.make(_rehearsal(broker, given))
+    stage = _rehearsal(broker, given)
+    plan.make(stage)
+    if call.query.flag("dry_run"):
+        return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
     with broker.one_record():
         plan.make(broker)
     report = [*without_meaning(broker), *_dropped(given)]

@@ -23,6 +23,8 @@ from holtmq.http.management.wire import PolicyIn, checked_name
 
 T = TypeVar("T")
 
+MIGRATION: Final = "migration"  # what ``holt migrate`` has begun
+
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its runtime parameters
 VHOST_LIMITS_COMPONENT: Final = "vhost-limits"
 LIMITS_NAME: Final = "limits"
@@ -312,7 +314,7 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
             "reason": "no part of this broker reads it",
         }
         for name, _ in broker.parameters.globals()
-        if name != CLUSTER_NAME
+        if name not in (CLUSTER_NAME, MIGRATION)
     ]
     return rows
 
