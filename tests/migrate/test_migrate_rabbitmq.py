@@ -18,7 +18,7 @@ WAITING = 1500
 
 
 @pytest.fixture(scope="module")
-def shop(old: RabbitMq) -> Operator:
+def shop(old: RabbitMq) -> Iterator[Operator]:
     """What a RabbitMQ user has after some years."""
     operator = Operator(old.http_url, old.amqp_url)
     put = operator.http.put
@@ -55,7 +55,8 @@ def shop(old: RabbitMq) -> Operator:
         sent = pika.BasicProperties(delivery_mode=2, priority=number % 5)
         channel.basic_publish("", "jobs", f"job-{number}".encode(), sent)
     channel.connection.close()
-    return operator
+    yield operator
+    operator.close()
 
 
 @pytest.fixture
