@@ -26,6 +26,7 @@ _VERBS = {
     "exchange": "holtmq.cli.clients:exchange",
     "connection": "holtmq.cli.clients:connection",
     "consumer": "holtmq.cli.clients:consumer",
+    "migrate": "holtmq.cli.migrate:migrate",
     "shovel": "holtmq.cli.shovels:shovel",
     "journal": "holtmq.cli.journal:journal",
     "backup": "holtmq.cli.backup:backup",

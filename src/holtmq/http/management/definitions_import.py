@@ -85,10 +85,12 @@ async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
     call.refuse_if_failed()  # check again: hashing takes time
     broker = call.broker
     plan = _Plan(given, users)
-    before = _stamp(broker)
-    for done, _ in enumerate(plan.make(_rehearsal(broker, given)), 1):
+    before, stage = _stamp(broker), _rehearsal(broker, given)
+    for done, _ in enumerate(plan.make(stage), 1):
         if done % _STEP == 0:
             await sleep(0)  # others may work meanwhile
+    if call.query.flag("dry_run"):
+        return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
     call.refuse_if_failed()
     if _stamp(broker) != before:  # they have changed what the rehearsal relied on: once more, in one go
         deque(plan.make(_rehearsal(broker, given)), maxlen=0)
