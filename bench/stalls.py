@@ -123,7 +123,7 @@ def commit(site: Site, count: int) -> Callable[[], object]:
     for _ in range(count):
         site.channel.basic_publish("", "q", b"x" * 16, pika.BasicProperties(delivery_mode=2))
     site.channel.queue_declare("q", passive=True)
-    return site.channel.tx_commit
+    return lambda: site.channel.tx_commit()
 
 
 def list_bindings(site: Site, count: int) -> Callable[[], object]:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
@@ -90,7 +90,7 @@ class Cluster:
                 **self._identity(),
             )
         deadline = time.monotonic() + _START_SECONDS
-        probe = [programs() / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        probe: list[str | Path] = [programs() / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(probe, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("PostgreSQL did not start: " + (self.folder / "log").read_text()[-2000:])
@@ -137,5 +137,5 @@ class Cluster:
         if done.returncode:
             raise RuntimeError(f"{program}: {done.stderr.decode()}")
 
-    def _identity(self) -> dict[str, int]:
+    def _identity(self) -> dict[str, Any]:
         return {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid}

@@ -464,7 +464,7 @@ def test_a_journal_that_fails_under_the_push_is_told_in_the_same_way(client: Cli
         fail("disk")
         return push(*arguments)  # type: ignore[arg-type]
 
-    client.service.push_with = failing  # type: ignore[method-assign]
+    client.service.push_with = failing  # type: ignore[assignment, method-assign]
     client.read(publish(b"1"), publish(b"2"))
 
     answers = client.answers()

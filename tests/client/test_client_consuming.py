@@ -285,7 +285,7 @@ async def test_a_handler_longer_than_its_lease_is_kept_by_renewals(timed: TestBr
         for _ in range(3):  # each step is most of a lease
             ends = timed.partition_leases()[0].expires_at
             timed.clock.advance(25)
-            await until(lambda before=ends: timed.partition_leases()[0].expires_at > before)
+            await until(lambda before=ends: timed.partition_leases()[0].expires_at > before)  # type: ignore[misc]
 
     async with Client(timed.http_url) as client:
         await client.queue("q").configure(lease_time=30)

@@ -133,8 +133,8 @@ class Record:
 
     @staticmethod
     def _judge(message: Message, is_left: bool, where: set[tuple[str, str]]) -> set[tuple[str, str]]:
-        for move in message.tried:
-            assert not move.copies & where, f"{message.id} was delivered again, and its copies are there"
+        for attempt in message.tried:
+            assert not attempt.copies & where, f"{message.id} was delivered again, and its copies are there"
         move = message.last
         if move is None:
             assert is_left or not message.promised, f"{message.id} was promised and is gone"

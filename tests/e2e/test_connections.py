@@ -164,7 +164,7 @@ def test_a_refused_login_says_so_to_clients_that_understand(
     peer.socket.sendall(PROTOCOL_HEADER)
     peer.expect(ConnectionStart)
 
-    peer.send(0, ConnectionStartOk(POLITE, mechanism, response))
+    peer.send(0, ConnectionStartOk(POLITE, mechanism, response))  # type: ignore[arg-type]
 
     close = peer.expect_close()
     assert (close.reply_code, close.reply_text) == (

@@ -87,7 +87,7 @@ async def buffered_pushes(queen: Queen, url: str, name: str) -> None:
 
     for n in range(10):
         await buffered(name, 10).push(items(n))  # the tenth sends them all
-    got = []
+    got: list[dict[str, Any]] = []
     while len(got) < 10:
         got += await queen.queue(name).batch(10).wait(True).timeout_millis(5000).pop()
     assert ns(got) == list(range(10))

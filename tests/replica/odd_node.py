@@ -43,8 +43,8 @@ def no_fencing() -> None:
         except Fenced:
             return ""
 
-    Appender.append = deaf_append  # type: ignore[method-assign]
-    LogStore.beat = deaf_beat  # type: ignore[method-assign]
+    Appender.append = deaf_append  # type: ignore[assignment, method-assign]
+    LogStore.beat = deaf_beat  # type: ignore[assignment, method-assign]
 
 
 def confirm_before_commit() -> None:
@@ -65,8 +65,8 @@ def confirm_before_commit() -> None:
         time.sleep(0.05)
         append(appender, stretches, meanwhile)
 
-    FileJournal._close_group = hasty  # type: ignore[method-assign]
-    Appender.append = late  # type: ignore[method-assign]
+    FileJournal._close_group = hasty  # type: ignore[assignment, method-assign]
+    Appender.append = late  # type: ignore[assignment, method-assign]
 
 
 ODDITIES = {oddity.__name__: oddity for oddity in (jumping_clock, no_fencing, confirm_before_commit)}

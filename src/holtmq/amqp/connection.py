@@ -54,7 +54,15 @@ class Phase(Enum):
 class Connection:
     """The protocol state of one client connection."""
 
-    def __init__(self, broker: Broker, settings: Settings, hooks: Hooks, *, from_loopback: bool) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        hooks: Hooks,
+        *,
+        from_loopback: bool,
+        is_trusted: bool = False,
+    ) -> None:
         self.broker = broker
         self.flow = broker.flow
         self.settings = settings
@@ -78,6 +86,7 @@ class Connection:
         self.closed_because = ""
         self.client_left = False  # it sent connection.close, and closes the socket itself
         self._access: Access
+        self.is_trusted = is_trusted  # a part of this process, which may do everything
         self.handshake = Handshake(self, from_loopback)
         self.unread = b""  # received but not processed
         self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
@@ -142,6 +151,8 @@ class Connection:
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
+                if self._reading.is_within_body:
+                    at = self._reading.rest_of_body(data)
                 self._reading.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
@@ -195,6 +206,8 @@ class Connection:
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
                 )
             return
+        if number and self.phase is Phase.CLOSING:
+            return  # sent before the client read our close
         if kind != 1:
             raise ConnectionFault(
                 ReplyCode.UNEXPECTED_FRAME if number == 0 else ReplyCode.CHANNEL_ERROR,
@@ -208,7 +221,7 @@ class Connection:
             self._connection_method(method)
         elif self.phase is Phase.RUNNING:
             self._open_channel(number, method)
-        elif self.phase is not Phase.CLOSING:
+        else:
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "the connection is not open yet")
 
     def _connection_method(self, method: Method) -> None:
@@ -381,7 +394,7 @@ class Connection:
         self._access = access
         self._reading.opened(vhost)
         user = self.broker.users.user(user_name)
-        self.may_impersonate = user is not None and "impersonator" in user.tags
+        self.may_impersonate = self.is_trusted or (user is not None and "impersonator" in user.tags)
         self.phase = Phase.RUNNING
         self.broker.limits.connected(vhost.name, user_name)
         self.broker.counts.connections_opened += 1

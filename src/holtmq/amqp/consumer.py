@@ -35,7 +35,6 @@ class Consumer(Holder):
         "_starts",
         "_timeout",
         "arguments",
-        "cancel_requeue",
         "channel",
         "exclusive",
         "no_ack",

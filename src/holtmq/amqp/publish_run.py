@@ -72,7 +72,7 @@ class PublishRun:
         """Publish messages from ``at`` on until one needs the general path; return the offset of that one."""
         flow = self._flow
         self.elsewhere = b""
-        if flow.gathered or channel.transaction is not None:
+        if channel.transaction is not None:
             return at
         exchange = self._exchange
         targets = self._targets(exchange)
@@ -85,6 +85,7 @@ class PublishRun:
         limit = min(self._limit, max_payload)
         now_ms = flow.now_ms
         append = flow.journal.append
+        gathered, streams = flow.gathered, flow.stream_publishes
         first_seq = seq = flow.seq
         journalled = False
         dropped = 0
@@ -178,8 +179,18 @@ class PublishRun:
                         stop = header_end
                 seq += 1
                 if properties >= PERSISTENT or found.persists:
+                    if found.is_streams:
+                        priority = properties & _PRIORITY
+                        if streams is None or not streams.take_plain(found, address, header, priority, body):
+                            seq -= 1
+                            break
+                        journalled = True
+                        at = stop + 1
+                        continue
                     message = Message(seq, address, header, body, now_ms, 0, properties & _PRIORITY, True)
                     if found.durable_ids:
+                        if gathered:
+                            flow.write_gathered()
                         message.position = append(_MESSAGE, encode_message(message, found.durable_ids))
                         journalled = True
                 else:

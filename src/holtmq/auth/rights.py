@@ -108,10 +108,6 @@ class Identity:
         self.writes: set[str] = set()
         self.configures: set[str] = set()
 
-    @property
-    def is_administrator(self) -> bool:
-        return ADMINISTRATOR in self.tags
-
     def has_tag(self, *tags: str) -> bool:
         """Whether the sender has one of these tags; an administrator has all."""
         return ADMINISTRATOR in self.tags or any(tag in self.tags for tag in tags)
@@ -162,6 +158,10 @@ class Identity:
         if not self.may(action, queue):
             vhost, name = self._place_of(queue)
             raise refused(action, name, vhost, self.name)
+
+    def may_in(self, vhost: str, action: Action, name: str) -> bool:
+        """As ``may``, for a queue or exchange given by vhost and name."""
+        return self._access(vhost).may(action, name)
 
     def require_in(self, vhost: str, action: Action, name: str) -> None:
         """As ``require``, for a queue or exchange given by vhost and name, as in RabbitMQ's API."""

@@ -13,15 +13,19 @@ from typing import Final
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow
+from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import (
     Kind,
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
+    QueuePaused,
     QueuePut,
+    QueueResumed,
     VhostDeleted,
     pack_table,
 )
@@ -60,6 +64,7 @@ class Broker(Administration):
         super().__init__(journal)
         self.flow = Flow(journal, self.vhosts, spill)
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
+        self.jobs = JobBoard(self)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
         self.counts = ClientCounts()
@@ -84,6 +89,7 @@ class Broker(Administration):
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
+        self.on_parameters()
 
     def put_policy(
         self,
@@ -228,6 +234,7 @@ class Broker(Administration):
         """Connect the partitioned queues, which AMQP sees as streams. Call before recovery."""
         self.streams = self.flow.cross_kind = Streams(self, partitioned)
         self.flow.stream_publishes = self.streams.stream_publishes
+        self.jobs.partitioned = partitioned
         partitioned.store.damage = self.flow.damage  # one list for everything unreadable
         return self.streams
 
@@ -286,6 +293,39 @@ class Broker(Administration):
         self.journal.append(Kind.PURGED, encode_settled(queue.id, size, positions))
         return count, True
 
+    def pause_queue(self, queue: WorkQueue, by: str, reason: str = "") -> Pause:
+        """Hand out nothing of this queue until ``resume_queue``; a queue that is paused stays as it is."""
+        known = queue.paused
+        if known is not None:
+            return known
+        if queue.persisted:
+            self._refuse_if_failed()
+        self.flow.turn()  # what was ready before the pause goes to consumers that have room
+        pause = Pause(self.flow.now_ms, by, reason)
+        if isinstance(queue, StreamQueue):
+            self._streams().pause(queue, pause)
+        else:
+            queue.pause(pause)
+            if queue.persisted:
+                self.record(QueuePaused(queue.id, pause.since_ms, by, reason))
+        return pause
+
+    def resume_queue(self, queue: WorkQueue) -> bool:
+        """Hand out messages again; False when the queue was not paused."""
+        if queue.paused is None:
+            return False
+        if queue.persisted:
+            self._refuse_if_failed()
+        queue.used_ms = self.flow.now_ms
+        if isinstance(queue, StreamQueue):
+            self._streams().resume(queue)
+        else:
+            queue.pause(None)
+            if queue.persisted:
+                self.record(QueueResumed(queue.id))
+        self.flow.touch(queue)
+        return True
+
     def outstanding(self, queue: WorkQueue) -> list[Message]:
         """Messages of a queue that are not in its store: leased, or held back for a retry."""
         leased = [
@@ -317,7 +357,7 @@ class Broker(Administration):
         expires_ms = queue.options.expires_ms
         if queue.deleted or expires_ms is None:
             return
-        if queue.consumers:
+        if queue.consumers or queue.paused:
             queue.used_ms = self.flow.now_ms
         if queue.used_ms + expires_ms <= self.flow.now_ms:
             self._remove_queue(self.vhosts[queue.vhost], queue)
@@ -366,7 +406,9 @@ class Broker(Administration):
             self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
-        while len(queue) or queue.is_stream:  # take() on a stream raises even if the stream is empty
+        while (
+            len(queue) and not queue.paused
+        ) or queue.is_stream:  # take() on a stream raises even if the stream is empty
             taken = queue.take(1, self.flow.now_ms, self.flow.pager)
             self.flow.touch(queue)
             if taken:

@@ -91,7 +91,9 @@ def list_connections(target: Target, text: str, as_json: bool) -> None:
 
 @connection.command("close")
 @click.argument("name")
-@click.option("--reason", default="closed by an operator", show_default=True, help="What the client is told.")
+@click.option(
+    "--reason", default="closed by an operator", show_default=True, help="Reason sent to the client."
+)
 @with_broker
 def close_connection(target: Target, name: str, reason: str) -> None:
     """Close the connection NAME, as listed; its unacknowledged messages go back to their queues."""

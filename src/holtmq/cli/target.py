@@ -80,7 +80,7 @@ def _refuse_if_unused(folder: Path, url: str) -> None:
         return
     disk.unlock()
     raise click.ClickException(
-        f"a broker answers at {url}, but it does not use {folder}, which nobody has open: "
+        f"a broker answers at {url}, but it does not use {folder}, which no broker has open: "
         "leave --data-dir out for that broker, or name its --url for another"
     )
 

@@ -15,14 +15,17 @@ from holtmq.http.operator import (
     api_docs,
     dead_letters,
     groups,
+    jobs,
     messages,
     metrics,
+    pausing,
     pipelines,
     resources,
     scrape,
     session,
     status,
     system,
+    transfers,
 )
 from holtmq.http.queues import configure, reads
 
@@ -31,6 +34,9 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *configure.ENDPOINTS,
     *dead_letters.ENDPOINTS,
     *groups.ENDPOINTS,
+    *pausing.ENDPOINTS,
+    *transfers.ENDPOINTS,
+    *jobs.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
     *session.ENDPOINTS,

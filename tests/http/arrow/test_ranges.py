@@ -676,7 +676,7 @@ def test_nested_headers_are_json() -> None:
         "table": {"who": "ann", "deep": {"at": datetime(2026, 5, 1, tzinfo=UTC), "raw": b"\x01"}},
     }
 
-    _, found, _ = decode_envelope(encode_properties(Properties(headers=headers)))
+    _, found, _ = decode_envelope(encode_properties(Properties(headers=headers)))  # type: ignore[arg-type]
 
     texts = dict(found or ())
     assert (texts["plain"], texts["number"], texts["flag"], texts["none"]) == ("text", "7", "true", "null")

@@ -30,7 +30,7 @@ def api(broker: TestBroker) -> Iterator[Api]:
             user: tuple[str, str] = ("guest", "guest"),
             **params: object,
         ) -> httpx.Response:
-            return client.request(method, path, json=body, auth=user, params=params or None)
+            return client.request(method, path, json=body, auth=user, params=params or None)  # type: ignore[arg-type]
 
         yield call
 

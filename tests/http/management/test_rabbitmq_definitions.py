@@ -122,7 +122,6 @@ def test_every_dropped_meaning_is_named(api: Api) -> None:
         ("policy", "ha-two", "ha-params"),
         ("policy", "ha-two", "ha-promote-on-shutdown"),
         ("policy", "upstream", "federation-upstream-set"),
-        ("shovel", "move-orders", None),
         ("federation-upstream", "west", None),
         ("global parameter", "mqtt_port_to_vhost_mapping", None),
         ("global parameter", "internal_cluster_id", None),
@@ -183,7 +182,7 @@ def test_topic_permissions_hold(loaded: Api, connect: Connect) -> None:
         lambda ch: ch.exchange_bind("shop.dead", "shop.events", "invoices.#"),
     ):
         with pytest.raises(ChannelClosedByBroker) as refusal:
-            refused(connection.channel())  # type: ignore[no-untyped-call]
+            refused(connection.channel())
         assert refusal.value.reply_code == 403
         assert "in exchange 'shop.events' in vhost 'shop' refused for user 'bob'" in refusal.value.reply_text
         assert refusal.value.reply_text.startswith("ACCESS_REFUSED - access to topic '")

@@ -211,14 +211,14 @@ def test_a_waiting_pop_is_woken_by_a_release_a_seek_and_the_end_of_a_lease(
     _until_parked(broker)
     broker.clock.advance(301)
     (third,) = waiting.result()  # type: ignore[misc]
-    api.ack(third)
+    api.ack(third)  # type: ignore[has-type]
     waiting = _in_background(lambda: other.pop("q", wait="true", timeout=60000))
     _until_parked(broker)
     body = {"timestamp": "2000-01-01T00:00:00Z"}
     api.post("/api/v1/consumer-groups/__QUEUE_MODE__/queues/q/seek", body)
 
     assert ids(waiting.result()) == ["a"]  # type: ignore[arg-type]
-    assert second["transactionId"] == third["transactionId"] == "a"
+    assert second["transactionId"] == third["transactionId"] == "a"  # type: ignore[has-type]
 
 
 class _BrokenConsumer:

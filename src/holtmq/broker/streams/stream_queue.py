@@ -21,6 +21,7 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import MessagesSetAside
+from holtmq.broker.pausing import Pause
 from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.leases import Lease
@@ -96,6 +97,12 @@ class StreamQueue(WorkQueue):
         """The partitioned queue behind this name; None before its first message."""
         return self._service.store.queues.get(self.stored_as)
 
+    @property
+    def paused(self) -> Pause | None:
+        """The pause of the log, which HTTP's consumer groups share."""
+        log = self.log
+        return None if log is None else log.paused
+
     def reconfigure(self, options: QueueOptions) -> None:
         """Apply changed options; retention enforces the limits from time to time."""
         super().reconfigure(options)
@@ -123,6 +130,8 @@ class StreamQueue(WorkQueue):
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Deliver to every reader from its offset, and to every group member what it can claim."""
+        if self._readers and self.paused is not None:
+            return
         for consumer, reader in list(self._readers.items()):
             while (room := min(consumer.room(), _READ_AT_ONCE)) > 0:
                 messages = reader.next(room)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
+from holtmq.broker.pausing import Pause
 from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
@@ -57,6 +58,7 @@ class WorkQueue:
 
     __slots__ = (
         "_next_turn",
+        "_pause",
         "active",
         "always_persists",
         "arguments",
@@ -152,10 +154,20 @@ class WorkQueue:
         self.expiry_scheduled_ms = 0
         self.used_ms = now_ms
         self._next_turn = 0
+        self._pause: Pause | None = None
         self.reconfigure(options)
 
     def __len__(self) -> int:
         return len(self.store)
+
+    @property
+    def paused(self) -> Pause | None:
+        """The pause, if the queue hands out nothing at the moment."""
+        return self._pause
+
+    def pause(self, pause: Pause | None) -> None:
+        """Hand out nothing from now on; None: resume. The broker journals it and dispatches again."""
+        self._pause = pause
 
     def __repr__(self) -> str:
         return f"WorkQueue({self.name!r}, {len(self)} waiting, {self.unacked} unacked)"
@@ -217,6 +229,8 @@ class WorkQueue:
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Deliver ready messages to consumers with room, round-robin, highest priority first."""
+        if self._pause is not None:
+            return
         while self.consumers and (waiting := len(self.store)):
             takers = self._takers(waiting)
             if not takers:

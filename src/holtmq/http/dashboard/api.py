@@ -259,7 +259,7 @@ ENDPOINTS: Final = (
         f"{_BASE}/thresholds",
         ADMINISTER,
         "dashboard",
-        "From when on something needs attention",
+        "Set the thresholds of what needs attention",
         put_thresholds,
         body=Thresholds,
         statuses=(200, 400),

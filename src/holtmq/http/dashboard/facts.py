@@ -88,6 +88,7 @@ class Facts:
             consumers=len(queue.consumers),
             bytes=queue.bytes,
             durable=queue.durable,
+            paused=queue.paused is not None,
         )
 
     def stream_row(self, queue: PartitionedQueue, now: float) -> QueueRow:
@@ -109,6 +110,7 @@ class Facts:
             consumers=len(amqp.consumers) if amqp is not None else 0,
             groups=len(queue.groups),
             dead_letters=len(queue.dead_letters),
+            paused=queue.paused is not None,
         )
 
 

@@ -19,6 +19,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.pipeline_reports import PipelineReports
+from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
 
 
@@ -48,6 +49,7 @@ class Context:
     alarm: Callable[[], str]  # why publishers are blocked; empty: they are not
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
+    shovels: Shovels
     loop_delay: Durations  # how late the event loop ran its timers
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)

@@ -45,10 +45,6 @@ def iso_ms(at_us: int) -> str:
     return iso_us(at_us)[:-4] + "Z"
 
 
-def iso_or_none(at_us: int | None) -> str | None:
-    return None if at_us is None else iso_ms(at_us)
-
-
 def iso_seconds(at: float | None) -> str | None:
     """A time in seconds, as the clock gives it."""
     return None if at is None else iso_ms(round(at * _US))

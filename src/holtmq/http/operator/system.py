@@ -201,8 +201,10 @@ async def buffers(call: Call) -> object:
 _MAINTENANCE: Final = "/api/v1/system/maintenance"
 ENDPOINTS: Final = (
     Endpoint("GET", "/health", PUBLIC, "system", "Whether the node is usable", health, statuses=(200, 503)),
-    Endpoint("GET", "/ready", PUBLIC, "system", "Whether clients shall come", ready, statuses=(200, 503)),
-    Endpoint("GET", _MAINTENANCE, ADMINISTER, "system", "The switches and the spool", show_maintenance),
+    Endpoint(
+        "GET", "/ready", PUBLIC, "system", "Whether the node accepts clients", ready, statuses=(200, 503)
+    ),
+    Endpoint("GET", _MAINTENANCE, ADMINISTER, "system", "Maintenance mode and the spool", show_maintenance),
     Endpoint(
         "POST",
         _MAINTENANCE,
