@@ -89,7 +89,9 @@ def metrics() -> str:
 
 def _metric(family: Metric) -> str:
     name = family.name + ("_total" if family.type == "counter" else "")
-    names = family._labelnames or sorted({label for sample in family.samples for label in sample.labels})
+    names = getattr(family, "_labelnames", ()) or sorted(
+        {label for sample in family.samples for label in sample.labels}
+    )
     labels = ", ".join(f"`{label}`" for label in names if label != "le")
     return f"| `{name}` | {family.type} | {labels} | {family.documentation} |"
 

@@ -43,8 +43,12 @@ class AmqpClients:
 
     def counts(self) -> tuple[int, int]:
         """How many connections and channels there are."""
-        running = self._running()
-        return len(running), sum(len(protocol.connection.channels) for protocol in running)
+        channels = [
+            len(protocol.connection.channels)
+            for protocol in self._server.connections
+            if protocol.connection.is_running
+        ]
+        return len(channels), sum(channels)
 
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""

@@ -33,7 +33,7 @@ from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
 from holtmq.heap import FreedMemory
-from holtmq.http.engine.context import Context
+from holtmq.http.engine.context import Context, ReplicaState
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
@@ -302,7 +302,15 @@ class Node:
             self.sampler,
             self.shovels,
             self.loop_watch.delay,
+            self.checkpoint,
+            self._replica_state,
         )
+
+    def _replica_state(self) -> ReplicaState | None:
+        replica = self.replica
+        if replica is None:
+            return None
+        return ReplicaState(replica.name, replica.view.owner, replica.view.epoch, replica.trouble())
 
     def stop_waiting(self) -> None:
         """Make ``start`` stop waiting for the log; it raises StoppedWaiting."""

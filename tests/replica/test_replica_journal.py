@@ -166,7 +166,7 @@ def test_a_standby_gives_space_back_with_the_owner(
     last = 0
     for round in range(5):
         last = owner.write(*[b"%d" % number * 50 for number in range(200)])[-1]
-        until(lambda so_far=200 * (round + 1): len(standby.payloads) == so_far, "the standby follows")
+        until(lambda so_far=200 * (round + 1): len(standby.payloads) == so_far, "the standby follows")  # type: ignore[misc]
         assert owner.journal.checkpoint([(40, b"state")], [array("Q", [last])])
 
     def is_small() -> bool:

@@ -112,6 +112,10 @@ class Identity:
         """Whether the sender has one of these tags; an administrator has all."""
         return ADMINISTRATOR in self.tags or any(tag in self.tags for tag in tags)
 
+    def could(self, action: Action) -> bool:
+        """Whether the action is allowed on at least some names in some vhost."""
+        return action in self._could
+
     def may_enter(self, vhost: str) -> bool:
         """Whether the sender has permissions in the vhost at all."""
         return self._access(vhost).is_granted
@@ -165,7 +169,7 @@ class Identity:
 
     def require_in(self, vhost: str, action: Action, name: str) -> None:
         """As ``require``, for a queue or exchange given by vhost and name, as in RabbitMQ's API."""
-        if not self._access(vhost).may(action, name):
+        if not self.may_in(vhost, action, name):
             raise refused(action, name, vhost, self.name)
 
     def _known(self, action: Action) -> set[str]:

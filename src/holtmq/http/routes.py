@@ -7,7 +7,9 @@ from typing import Final
 
 from holtmq.http import hot_routes
 from holtmq.http.arrow import exchange_rows, ranges, staging
-from holtmq.http.dashboard import api, clients, events, pages
+from holtmq.http.dashboard import api, changes, clients, events, exchanges, journal, pages, partitions
+from holtmq.http.dashboard import groups as dashboard_groups
+from holtmq.http.dashboard import queues as dashboard_queues
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
@@ -57,6 +59,12 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *timers.ENDPOINTS,
     *ephemeral.ENDPOINTS,
     *api.ENDPOINTS,
+    *dashboard_queues.ENDPOINTS,
+    *partitions.ENDPOINTS,
+    *dashboard_groups.ENDPOINTS,
+    *exchanges.ENDPOINTS,
+    *changes.ENDPOINTS,
+    *journal.ENDPOINTS,
     *clients.ENDPOINTS,
     *events.ENDPOINTS,
     *pages.ENDPOINTS,

@@ -79,6 +79,11 @@ class Checkpointer:
         """The position of the last published checkpoint."""
         return None if self._newest is None else self._newest.position
 
+    @property
+    def live(self) -> LivePositions | None:
+        """The positions that the last published checkpoint refers to; None before the first of this run."""
+        return None if self._newest is None else self._newest.live
+
     def recovered(self, position: int, segments: Sequence[int]) -> None:
         """Set the checkpoint that this journal was opened from."""
         self._newest = Standing(position, None, frozenset(segments))

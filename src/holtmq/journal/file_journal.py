@@ -27,6 +27,7 @@ from .interface import (
     Loose,
     ReadRuns,
     Run,
+    SegmentState,
 )
 from .reader import LogReader
 from .records import FILLER, FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
@@ -121,6 +122,30 @@ class FileJournal:
     @property
     def bytes_since_checkpoint(self) -> int:
         return self._end - self._checkpoint_position
+
+    @property
+    def checkpoint_position(self) -> int:
+        return self._checkpoint_position
+
+    @property
+    def is_checkpointing(self) -> bool:
+        return self._checkpointer.busy
+
+    def segments(self) -> list[SegmentState]:
+        bases = self._segments.bases
+        stops = [*bases[1:], self._end]
+        live = self._checkpointer.live
+        return [
+            SegmentState(
+                base,
+                stop,
+                size,
+                base == bases[-1],
+                stop > self._checkpoint_position,
+                None if live is None else live.count_between(base, stop),
+            )
+            for base, stop, size in zip(bases, stops, self._segments.sizes, strict=True)
+        ]
 
     def stats(self) -> JournalStats:
         stats = replace(self._stats)

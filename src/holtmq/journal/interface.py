@@ -114,6 +114,17 @@ class JournalStats:
     reclaimed_bytes: int = 0
 
 
+class SegmentState(NamedTuple):
+    """One segment of the log on disk, and what keeps it there."""
+
+    base: int  # the first position in it
+    stop: int  # the base of the next one, or the end of the log
+    size: int  # bytes on disk
+    is_open: bool  # it is being written
+    is_replayed: bool  # a restart reads it: it has records after the newest checkpoint
+    live: int | None  # records that the newest checkpoint's state refers to; None: not known yet
+
+
 class Framed(NamedTuple):
     """A stretch of log that starts at position ``base``, with the requested records at ``positions``."""
 
@@ -212,6 +223,20 @@ class Journal(Protocol):
 
     def stats(self) -> JournalStats:
         """A copy of the counters."""
+        ...
+
+    def segments(self) -> list[SegmentState]:
+        """The segments on disk, oldest first; empty when there are no files."""
+        ...
+
+    @property
+    def checkpoint_position(self) -> int:
+        """Where the newest published checkpoint is; 0 when there is none."""
+        ...
+
+    @property
+    def is_checkpointing(self) -> bool:
+        """Whether a checkpoint is being written or published."""
         ...
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from .interface import (
     Loose,
     ReadRuns,
     Recovery,
+    SegmentState,
 )
 from .live import LivePositions, WrongPosition
 from .unwritten import tell
@@ -139,6 +140,17 @@ class MemoryJournal:
         stats = replace(self._stats)
         stats.bytes_on_disk = sum(_FRAME + len(payload) for _, payload in self._records.values())
         return stats
+
+    def segments(self) -> list[SegmentState]:
+        return []
+
+    @property
+    def checkpoint_position(self) -> int:
+        return self._state_position
+
+    @property
+    def is_checkpointing(self) -> bool:
+        return False
 
     def close(self) -> None:
         if not self._closed:

@@ -285,7 +285,7 @@ class Publishing:
 
     def forward(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
         """In a batch, place a message that an operator moves; False: one of the queues is full."""
-        batch, size = self._batch, len(message.body)
+        batch, size = self.batch, len(message.body)
         assert batch is not None
         limited = [queue for queue in queues if queue.refuses_when_full]
         if any(queue.is_full(size, *batch.on_the_way(queue)) for queue in limited):
@@ -298,12 +298,12 @@ class Publishing:
 
     def forward_later(self, message: Message, vhost: str, exchange: str, delay_ms: int) -> None:
         """In a batch, hand a message to a delayed exchange."""
-        self._delay(message, vhost, exchange, self.now_ms + delay_ms)
+        self.delays.add(message, vhost, exchange, self.now_ms + delay_ms)
 
     def add_record(self, kind: int, payload: bytes) -> None:
         """Add a record to the batch."""
-        assert self._batch is not None
-        self._batch.add(kind, payload)
+        assert self.batch is not None
+        self.batch.add(kind, payload)
 
     def _enforce_limits(self, queue: WorkQueue) -> None:
         options = queue.options

@@ -145,6 +145,11 @@ class Exchange(Generic[Q]):
         return f"Exchange({self.name!r}, {self.kind.value})"
 
     @property
+    def binding_count(self) -> int:
+        """How many bindings it is the source of."""
+        return len(self._bindings) - self._detached_count
+
+    @property
     def is_default(self) -> bool:
         return self.name == ""
 
@@ -156,7 +161,7 @@ class Exchange(Generic[Q]):
     @property
     def is_unused(self) -> bool:
         """It is the source of no binding; an auto-delete exchange is deleted when this becomes true."""
-        return len(self._bindings) == self._detached_count
+        return not self.binding_count
 
     @property
     def alternate_name(self) -> str | None:

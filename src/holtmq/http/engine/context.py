@@ -32,6 +32,16 @@ class Listener(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A node that shares its journal with others."""
+
+    name: str
+    owner: str
+    epoch: int
+    trouble: str  # why nothing can be confirmed; empty: it can
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """One node, as the HTTP side sees it."""
 
@@ -51,6 +61,8 @@ class Context:
     sampler: Sampler
     shovels: Shovels
     loop_delay: Durations  # how late the event loop ran its timers
+    checkpoint: Callable[[], None] = lambda: None
+    replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)

@@ -247,7 +247,7 @@ async def _per_queue(call: Call) -> list[Metric]:
     from holtmq.http.dashboard.api import dashboard_of
 
     dashboard, families = dashboard_of(call.context), RowFamilies()
-    for row in await dashboard.facts.queues():
+    for row in (await dashboard.facts.queues()).rows:
         where = (row.vhost, row.name)
         families.ready.add_metric(where, row.ready)
         families.consumers.add_metric(where, row.consumers)
@@ -262,7 +262,7 @@ async def _per_queue(call: Call) -> list[Metric]:
         families.lag.add_metric((one.queue, one.group), one.messages)
         families.behind.add_metric((one.queue, one.group), one.seconds)
     now_ms = int(call.now * 1000)
-    for where, holders in dashboard.watch.holders().items():
+    for where, holders in (await dashboard.watch.holders()).items():
         families.held.add_metric(where, max((now_ms - one.since) / 1000 for one in holders))
     return families.all()
 

@@ -148,11 +148,17 @@ def move_subscription(service: PartitionedService, group: str, timestamp_us: int
 
 
 def seek(
-    service: PartitionedService, group: str, queue_name: str, timestamp_us: int | None, partition: str | None
+    service: PartitionedService,
+    group: str,
+    queue_name: str,
+    timestamp_us: int | None,
+    partition: str | None,
+    *,
+    offset: int | None = None,
 ) -> SeekDecision:
-    """Move a group's cursors to a time, or with None after the newest message."""
+    """Move a group's cursors to an offset, to a time, or without either after the newest message."""
     queue = queue_named(service, queue_name)
-    decision = decide_seek(queue, group, timestamp_us, partition)
+    decision = decide_seek(queue, group, timestamp_us, partition, offset=offset)
     service.store.commit([(queue.number, event) for event in decision.events])
     return decision
 
