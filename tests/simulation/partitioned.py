@@ -72,8 +72,6 @@ class PartitionedQueues:
             **self._others.actions,
         }
 
-    # -- what workers do -------------------------------------------------------------------------
-
     def _pushes(self) -> None:
         queue, items = self._some_items(4)
         with_bodies = [_item(queue, *item) for item in items]
@@ -254,8 +252,6 @@ class PartitionedQueues:
         if done is not None and changed:
             self._promises.becomes(after, answered=False)
 
-    # -- the schedule's hooks ----------------------------------------------------------------------
-
     def prepare(self) -> None:
         """The queues, with their options."""
         for name, options in _QUEUES.items():
@@ -290,8 +286,6 @@ class PartitionedQueues:
     def read_all_back(self) -> None:
         """Every message is on the disk as it was pushed."""
         self._promises.read_all_back()
-
-    # -- small things ----------------------------------------------------------------------------
 
     @property
     def _now_us(self) -> int:

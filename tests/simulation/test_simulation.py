@@ -180,9 +180,6 @@ def test_a_multiple_ack_that_misses_one_is_found(monkeypatch: pytest.MonkeyPatch
     assert "unacked, holders have" in first_broken_promise()
 
 
-# -- planted in partitioned queues ---------------------------------------------------------------
-
-
 def test_a_command_applied_before_its_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = PartitionedStore.commit
 
@@ -262,9 +259,6 @@ def test_a_waiting_pop_that_a_deadline_does_not_wake_is_found(monkeypatch: pytes
     assert "waits while there is" in first_broken_promise()
 
 
-# -- planted in what a checkpoint keeps -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("refuses", [True, False])
 def test_live_positions_searched_in_the_order_they_came_are_found(
     monkeypatch: pytest.MonkeyPatch, refuses: bool
@@ -331,9 +325,6 @@ def test_positions_that_a_checkpoint_does_not_name_are_found(
     monkeypatch.setattr(World, "checkpoint", forgetful)
 
     assert tells_of_a_loss(first_broken_promise())
-
-
-# -- the soak ------------------------------------------------------------------------------------
 
 
 def test_histories_leave_no_broker_behind() -> None:

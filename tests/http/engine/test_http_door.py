@@ -41,9 +41,6 @@ def status_of(peer: socket.socket) -> int:
     return int(found[1]) if found else 0
 
 
-# -- web pages -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "path", ["/api/v1/pop/queue/q", "/api/v1/resources/queues", "/api/overview", "/metrics"]
 )
@@ -131,9 +128,6 @@ def test_a_name_that_is_not_the_broker_s_is_refused_without_credentials(
     assert api.http.get("/api/v1/pop/queue/q", headers=headers).status_code == status
     assert api.http.get("/api/v1/pop/queue/q", headers=headers, auth=("guest", "guest")).status_code == 204
     assert api.http.get("/health", headers={"host": host}).status_code == 200
-
-
-# -- before the body -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [b"/api/v1/push", b"/api/v1/configure", b"/api/definitions", b"/nowhere"])
@@ -272,9 +266,6 @@ def test_a_header_that_must_be_single_is_refused_twice(broker: TestBroker) -> No
             assert status_of(peer) == 400
 
 
-# -- logins ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def with_user(broker: TestBroker) -> TestBroker:
     hashed = hash_password("right")
@@ -303,9 +294,6 @@ def test_hundreds_of_bad_logins_do_not_lock_a_good_user_out(with_user: TestBroke
 
     assert answer.status_code == 200
     assert waiting > 0  # it did not have to wait until all others had their turn
-
-
-# -- sessions --------------------------------------------------------------------------------------------
 
 
 def test_a_browser_logs_in_and_out_with_a_cookie(with_user: TestBroker) -> None:

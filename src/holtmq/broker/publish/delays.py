@@ -30,7 +30,7 @@ _AT_ONCE: Final = 250  # messages tried for one queue before other work has its 
 
 
 class Delays:
-    """See the module."""
+    """The delayed messages of a node."""
 
     def __init__(self, publishing: Publishing) -> None:
         self._publishing = publishing
@@ -122,8 +122,6 @@ class Delays:
         message.arrived_ms = publishing.now_ms
         if traits.delay_ms:
             message.header = _delay_served(message.header, traits)
-
-    # -- full queues -----------------------------------------------------------------------------
 
     def _must_wait(self, queue: WorkQueue, message: Message) -> bool:
         if not queue.refuses_when_full:

@@ -148,8 +148,6 @@ class ReplicaJudge:
             self._on_round(self.report)
         await self._compare(await self._owner())
 
-    # -- one round -------------------------------------------------------------------------------
-
     async def _round(self, owner: NodeProcess, fault: Fault) -> None:
         """Work, suffer, and end with another node in charge."""
         other = next(node for node in self._nodes if node is not owner)
@@ -271,8 +269,6 @@ class ReplicaJudge:
             self._restarts.add(task)
             task.add_done_callback(self._restarts.discard)
 
-    # -- who is it -------------------------------------------------------------------------------
-
     async def _owner(self) -> NodeProcess:
         return await self._ready(None)
 
@@ -318,8 +314,6 @@ class ReplicaJudge:
             except Gone:
                 continue
         await step((await self._owner()).ports)
-
-    # -- the report ------------------------------------------------------------------------------
 
     def _fail(self, text: str) -> None:
         self.report.troubles += 1
