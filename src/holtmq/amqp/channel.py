@@ -5,7 +5,7 @@ Must not touch: sockets, the connection's handshake, parsing of frames.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
@@ -88,6 +88,8 @@ class Channel:
         self.partial_header: bytes | None = None
         self.partial_body: list[bytes] = []
         self.partial_missing = 0
+
+    make_consumer: ClassVar[type[Consumer]] = Consumer  # a traced channel makes others
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish a message of which all frames have arrived."""

@@ -21,6 +21,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.topology import refuse_on_stream
 from holtmq.auth.permissions import Action
+from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.equivalence import type_name
 from holtmq.broker.topology.queue_arguments import MAX_MS, QueueType, queue_text
@@ -71,7 +72,7 @@ class Consuming:
                 f"invalid arg 'x-consumer-timeout' for {queue_text(queue.name, queue.vhost)}: {timeout!r} is "
                 "not a positive integer of at most ten years in milliseconds",
             )
-        consumer = Consumer(
+        consumer = self._channel.make_consumer(
             channel,
             tag,
             queue,
@@ -111,7 +112,7 @@ class Consuming:
         queue = self._broker.add_reply_queue(
             self._connection.vhost, f"{DIRECT_REPLY_TO}.{secrets.token_urlsafe(24)}"
         )
-        consumer = Consumer(
+        consumer = self._channel.make_consumer(
             self._channel, tag, queue, no_ack=True, exclusive=True, prefetch=0, priority=_LOW_PRIORITY
         )
         self._broker.consume(queue, consumer)
@@ -209,6 +210,11 @@ class Consuming:
             channel.send(BasicGetEmpty())
             channel.counts.get_empty += 1
             return
+        self.hand_over(queue, message, no_ack)
+
+    def hand_over(self, queue: WorkQueue, message: Message, no_ack: bool) -> None:
+        """Answer a basic.get with a message; lease it unless it counts as acked."""
+        channel = self._channel
         counts = channel.counts
         redelivered = queue.is_redelivered(message)
         counts.redelivered += redelivered

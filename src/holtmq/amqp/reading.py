@@ -74,7 +74,7 @@ class Reading:
     def opened(self, vhost: VHost) -> None:
         """The handshake is done: the client may publish now."""
         self._caches = publish_caches(vhost)
-        self._run = PublishRun(self._connection, vhost, self._caches)
+        self._run = self._connection.make_publish_run(vhost, self._caches)
 
     def frames(self, data: bytes, at: int) -> None:
         """Process every complete frame in ``data`` from ``at`` on; keep the rest for the next read."""
