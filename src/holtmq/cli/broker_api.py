@@ -27,6 +27,10 @@ class NobodyAnswers(Exception):
     """There is no broker at this address."""
 
 
+class NoAnswer(click.ClickException):
+    """The broker is down, or went away in the middle of a request."""
+
+
 class ErrorIn(msgspec.Struct):
     """The body of an error response."""
 
@@ -136,7 +140,8 @@ class BrokerApi:
             response = self._ask(method, path, body, query, headers)
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise click.ClickException(f"{self._url} did not answer: {error}") from None
+            self._connection.close()
+            raise NoAnswer(f"{self._url} did not answer: {error}") from None
         if response.status >= 300:
             raise click.ClickException(self._refusal(response.status, answer))
         return answer

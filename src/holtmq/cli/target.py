@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holtmq.cli.broker_api import BrokerApi, NobodyAnswers
+from holtmq.cli.broker_api import BrokerApi, NoAnswer, NobodyAnswers
 from holtmq.cli.finding import local_url
 from holtmq.cli.registry import Registry
 
@@ -39,7 +39,7 @@ class Target:
         try:
             api = self._connect()
         except NobodyAnswers as silence:
-            raise click.ClickException(f"{silence}; `holt serve` starts one, --url names another") from None
+            raise NoAnswer(f"{silence}; `holt serve` starts one, --url names another") from None
         return api
 
     def stopped_folder(self) -> Path | None:

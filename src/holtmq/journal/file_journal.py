@@ -16,6 +16,7 @@ from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
 from .disk import Disk
 from .dropped import Dropped
+from .encoded_batch import EncodedBatch
 from .file_set import FileSet, keep_files
 from .interface import (
     FIRST_FREE_KIND,
@@ -181,6 +182,14 @@ class FileJournal:
         self._chunks += parts
         self._end = position + size
         return [position + offset for offset in offsets]
+
+    def append_encoded(self, batch: EncodedBatch) -> int:
+        position = self._end
+        if position + batch.size > self._limit:
+            position = self._make_room(FIRST_FREE_KIND, batch.size)
+        self._chunks += batch.finish()
+        self._end = position + batch.size
+        return position
 
     def on_durable(self, callback: DurableCallback) -> None:
         if self._failed is None and self._end > self._start + SYNC_SIZE:
