@@ -13,7 +13,7 @@ from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, NotFound
-from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
+from holtmq.broker.topology.parameters import CLUSTER_NAME, THRESHOLDS, Parameter
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.errors import Refusal
@@ -315,7 +315,7 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
             "reason": "no part of this broker reads it",
         }
         for name, _ in broker.parameters.globals()
-        if name not in (CLUSTER_NAME, MIGRATION)
+        if name not in (CLUSTER_NAME, MIGRATION, THRESHOLDS)
     ]
     rows += [
         {
