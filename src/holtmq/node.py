@@ -468,6 +468,8 @@ class Node:
         """Count what happened in this second."""
         used, self.broker.flow.used = self.broker.flow.used, set()
         self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
+        exchanges, self.broker.flow.used_exchanges = self.broker.flow.used_exchanges, set()
+        self.sampler.sample_exchanges(int(self.clock()), exchanges)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""

@@ -34,6 +34,7 @@ from holtmq.amqp.reading import Reading
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
+from holtmq.broker.figures.client_counts import ConnectionTally
 from holtmq.broker.topology.exchanges import Kind
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
@@ -72,6 +73,7 @@ class Connection:
         self.outbox = Outbox(hooks.has_output)
         self.phase = Phase.PROTOCOL
         self.channels: dict[int, Channel] = {}
+        self.tally = ConnectionTally()  # of channels that were closed
         self.confirming: list[Channel] = []  # channels that published with confirms in this read
         self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost
