@@ -100,6 +100,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "GET /api/v1/ephemeral/queues",
         "GET /api/v1/ephemeral/queues/{queue}/depth",
         "GET /api/v1/dashboard/queues/{vhost}/{queue}/messages",
+        "POST /api/v1/dashboard/messages",
         "GET /api/v1/dashboard/groups",
         "GET /api/v1/dashboard/groups/{queue}/{group}",
         "GET /api/v1/operator/jobs",

@@ -116,10 +116,6 @@ class Identity:
         """Whether the action is allowed on at least some names in some vhost."""
         return action in self._could
 
-    def may_in(self, vhost: str, action: Action, name: str) -> bool:
-        """Whether the action is allowed on the queue or exchange with this name in the vhost."""
-        return self._access(vhost).may(action, name)
-
     def may_enter(self, vhost: str) -> bool:
         """Whether the sender has permissions in the vhost at all."""
         return self._access(vhost).is_granted
