@@ -137,6 +137,8 @@ def _consumer_rows(protocol: AmqpProtocol, channel: Channel) -> Iterator[Consume
 
 def _name(protocol: AmqpProtocol) -> str:
     peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
+    if not peer[0]:  # a part of this process
+        return _given_name(protocol.connection)
     return f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
 
 

@@ -32,11 +32,13 @@ from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.heap import keep_freed_memory
+from holtmq.heap import FreedMemory
 from holtmq.http.engine.context import Context, ReplicaState
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
+from holtmq.http.management.call import NODE
+from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import resident_bytes, total_memory
 from holtmq.http.server import HttpServer
 from holtmq.journal import (
@@ -53,8 +55,11 @@ from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
 from holtmq.journal.spill_file import SpillFile
 from holtmq.listeners import Listeners, tls_context
+from holtmq.loop_watch import LoopWatch
 from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
+from holtmq.shovel.destination import Inside
+from holtmq.shovel.shovels import ShovelService
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +83,15 @@ class Node:
     """A running broker."""
 
     def __init__(
-        self, config: Config, *, clock: Callable[[], float] = time.time, disk: Disk | None = None
+        self,
+        config: Config,
+        *,
+        clock: Callable[[], float] = time.time,
+        disk: Disk | None = None,
+        freed: FreedMemory | None = None,
     ) -> None:
         self.config = config
+        self._freed = freed
         self.clock = clock
         self.listeners = Listeners(config)
         self.disk = disk  # where the journal is, if not in the configured folder
@@ -90,11 +101,13 @@ class Node:
         self.sampler: Sampler
         self.amqp: AmqpServer
         self.http: HttpServer
+        self.shovels: ShovelService
         self.amqp_port = 0
         self.amqp_tls_port = 0
         self.http_tls_port = 0
         self.http_port = 0
         self.recovered_records = 0
+        self.loop_watch = LoopWatch()
         self.started_at = 0.0
         self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
@@ -159,17 +172,20 @@ class Node:
             self._plan_cleanup(_CLEANUP_FIRST_MS)
         self.wake()
         await self.listeners.open_amqp(self.amqp)
+        self.shovels = self._shovel_service()
         self.http = HttpServer(self._http_context(), sockets - most)
         await self.listeners.open_http(self.http)
         ports = self.listeners.ports
         self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
         self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
+        self.loop_watch.start(self._loop)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
         if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
             # A process that keeps crashing before a checkpoint is due must not replay more each time.
             self.checkpoint()
+        self.shovels.start()
         start_checks.warn(self.config, self.broker)
         log.info(
             "ready",
@@ -262,6 +278,12 @@ class Node:
             self.config.http.anonymous,
         )
 
+    def _shovel_service(self) -> ShovelService:
+        inside = Inside(self.broker, lambda: self.amqp.alarm, self.refresh_clock, self.wake)
+        return ShovelService(
+            inside, self.amqp.connect_inside, self.clock, NODE, lambda: cluster_name(self.broker)
+        )
+
     def _http_context(self) -> Context:
         return Context(
             self.config,
@@ -278,6 +300,8 @@ class Node:
             lambda: self.amqp.alarm,
             self.listeners.all,
             self.sampler,
+            self.shovels,
+            self.loop_watch.delay,
             self.checkpoint,
             self._replica_state,
         )
@@ -298,6 +322,7 @@ class Node:
         if self._stopping:
             return
         self._stopping = True
+        await self.shovels.stop()
         await asyncio.gather(self.amqp.stop(grace), self.http.stop(grace))
         tasks = [task for task in (self._housekeeper, self._scrubber, self._handover) if task is not None]
         for task in tasks:
@@ -305,6 +330,7 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        self.loop_watch.stop()
         await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
@@ -386,6 +412,8 @@ class Node:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             self.sample_figures()
+            if self._freed is not None:
+                self._freed.sample(self.broker.flow.memory.used)
             if self.replica is not None:
                 self._watch_replica(self.replica)
             self.check_alarms()
@@ -520,8 +548,12 @@ class Node:
 
     def _alarm(self) -> str:
         limits = self.config.limits
-        if resident_bytes() > limits.memory_bytes(total_memory()):
-            return "low on memory"
+        most = limits.memory_bytes(total_memory())
+        if resident_bytes() > most:
+            if self._freed is not None:
+                self._freed.give_back()
+            if self._freed is None or resident_bytes() > most:
+                return "low on memory"
         if self.journal.stalled:
             return _LOW_ON_DISK
         if not self.config.data.memory and self.disk is None and limits.disk_free_min_bytes:
@@ -583,7 +615,7 @@ def serve(config: Config) -> int:
     import uvloop
 
     raise_limit()
-    keep_freed_memory()
+    freed = FreedMemory(config.limits.queue_memory_bytes(total_memory()))
     # The writer thread needs the GIL briefly after each sync; with the default it would wait 5 ms under load.
     sys.setswitchinterval(0.0005)
     # What exists now lives as long as the process; messages and leases are not tracked at all (decision
@@ -593,11 +625,11 @@ def serve(config: Config) -> int:
     gc.set_threshold(50_000, 20, 50)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, freed))
 
 
-async def _serve(config: Config) -> int:
-    node = Node(config)
+async def _serve(config: Config, freed: FreedMemory) -> int:
+    node = Node(config, freed=freed)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,6 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_property_walker import property_sets
 
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.connection import Phase
+from holtmq.amqp.errors import ChannelFault
 from holtmq.amqp.frames import FRAME_BODY, FRAME_HEADER, encode_frame
 from holtmq.amqp.methods import (
     BasicAck,
@@ -16,6 +19,7 @@ from holtmq.amqp.methods import (
     ChannelOpen,
     ConfirmSelect,
     ConnectionClose,
+    ConnectionCloseOk,
     ExchangeDeclare,
     QueueBind,
     QueueDeclare,
@@ -81,6 +85,8 @@ def play(
 ) -> list[object]:
     """Everything that can be seen from outside after these bytes."""
     with pytest.MonkeyPatch.context() as patch:
+        # A body frame that a read has cut is kept in pieces, or completed first.
+        patch.setattr("holtmq.amqp.reading._PIECE", 1 if short else 1 << 30)
         if not short:
             patch.setattr(PublishRun, "take", lambda self, channel, data, at, end: at)
         journal = MemoryJournal()
@@ -214,6 +220,48 @@ def test_a_fault_in_the_frame_that_was_cut_ends_the_connection_once(monkeypatch:
         closes = [method for method in client.told() if isinstance(method, ConnectionClose)]
         assert [close.reply_code for close in closes] == [540]
         assert client.bodies() == [b"001"]
+
+
+def test_a_body_frame_in_pieces_with_a_wrong_end_is_a_frame_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holtmq.amqp.reading._PIECE", 1)
+    client = Client(new_broker())
+    client.call(QueueDeclare("q"))
+
+    client.feed(publish(b"0123456789", "q")[:-1] + b"\x00", 4)
+
+    assert client.failure is not None
+    assert "invalid_frame_end_marker" in client.failure.reply_text
+    assert client.bodies() == []
+
+
+def test_the_rest_of_a_body_frame_is_skipped_when_its_channel_was_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holtmq.amqp.reading._PIECE", 1)
+    client = Client(new_broker())
+    client.call(QueueDeclare("q"))
+    client.call(ChannelOpen(), channel=2)
+    stream = publish(b"0123456789", "q")
+    client.feed(stream[:-6])
+    client.connection.fail_channel(
+        client.connection.channels[1], ChannelFault(ReplyCode.PRECONDITION_FAILED, "timed out"), 0
+    )
+
+    client.feed(stream[-6:] + publish(b"next", "q", channel=2), 3)
+
+    assert client.bodies() == [b"next"]
+
+
+def test_what_follows_a_fault_in_the_same_read_is_processed() -> None:
+    bad = frame(BasicPublish("", "q", False, True))  # immediate
+
+    for cut in range(1, len(bad)):
+        client = Client(new_broker())
+        client.connection.receive(bad[:cut])
+        client.connection.receive(bad[cut:] + frame(ConnectionCloseOk(), 0)[:5])
+        client.connection.receive(frame(ConnectionCloseOk(), 0)[5:])
+
+        assert client.connection.phase is Phase.CLOSED
 
 
 @pytest.mark.parametrize("body", [b"", b"b"])

@@ -310,3 +310,18 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
     assert "not a data folder" in offline(tmp_path, "user", "list").output
     assert [entry.name for entry in tmp_path.iterdir()] == ["passwd"]
+
+
+def test_shovels_are_set_listed_restarted_and_deleted(holt: Holt, broker: TestBroker) -> None:
+    ends = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://", "dest-queue": "to"}
+
+    done(holt("shovel", "set", "mover", "-", stdin=json.dumps(ends)))
+
+    (row,) = rows(holt("shovel", "list", "--json"))
+    assert (row["name"], row["src_queue"], row["dest_queue"]) == ("mover", "from", "to")
+    assert "mover" in done(holt("shovel", "list"))
+    done(holt("shovel", "restart", "mover"))
+    done(holt("shovel", "delete", "mover"))
+    assert rows(holt("shovel", "list", "--json")) == []
+    assert "not a JSON object" in holt("shovel", "set", "mover", "[").output
+    assert "src-queue" in holt("shovel", "set", "mover", json.dumps({**ends, "src-exchange": "x"})).output

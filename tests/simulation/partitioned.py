@@ -59,11 +59,6 @@ class PartitionedQueues:
         return self._promises.kept
 
     @property
-    def read_back(self) -> int:
-        """Messages read from the disk."""
-        return self._promises.read_back
-
-    @property
     def actions(self) -> Mapping[Action, int]:
         """What may happen next, and how often."""
         return {

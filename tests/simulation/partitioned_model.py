@@ -64,7 +64,7 @@ class Queue:
 
     def copy(self) -> "Queue":
         groups = {name: Group(group.start_us, dict(group.places)) for name, group in self.groups.items()}
-        return replace(self, partitions=dict(self.partitions), groups=groups)
+        return Queue(self.options, dict(self.partitions), groups, self.letters, self.last_us)
 
     def place(self, group: str, partition: str) -> Place:
         """Where the group stands, by its own progress or by its start."""
@@ -72,7 +72,9 @@ class Queue:
         place = reader.places.get(partition)
         if place is None:
             place = Place(sum(us < reader.start_us for us in part.created_us))
-        return replace(place, cursor=max(place.cursor, part.first))
+        if place.cursor >= part.first:
+            return place
+        return Place(part.first, place.retries, place.hold_us)
 
 
 @dataclass(slots=True)
@@ -113,13 +115,14 @@ class State:
     spooling: bool = False
 
     def copy(self) -> "State":
-        return replace(
-            self,
-            queues={name: q.copy() for name, q in self.queues.items()},
-            subscriptions=dict(self.subscriptions),
-            staged=dict(self.staged),
-            committed=dict(self.committed),
-            timers=dict(self.timers),
+        return State(
+            {name: q.copy() for name, q in self.queues.items()},
+            dict(self.subscriptions),
+            dict(self.staged),
+            dict(self.committed),
+            dict(self.timers),
+            self.spool,
+            self.spooling,
         )
 
     # -- push ------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ class Channel:
         self.number = number
         self.broker = connection.broker
         self.flow = connection.broker.flow
+        self.counts = connection.broker.counts
         self.outbox = connection.outbox
         self.max_payload = connection.max_payload
         self.ledger = Ledger()
@@ -85,9 +86,11 @@ class Channel:
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish a message of which all frames have arrived."""
+        counts = self.counts
         traits = self.flow.traits.of(header)
         if not traits.plain:
             header, traits = self._check_special(traits, header)
+        counts.received += 1
         if self.transaction is not None:
             self.transaction.publish(route, traits, header, body, mandatory)
             return
@@ -100,6 +103,8 @@ class Channel:
             if self.confirms is None:
                 raise
             outcome = PublishOutcome.REFUSED
+        if outcome is PublishOutcome.UNROUTED and not mandatory:
+            counts.dropped += 1
         if self.confirms is not None or mandatory:
             self._published(outcome, route, mandatory, header, body)
 
@@ -108,6 +113,7 @@ class Channel:
         confirms = self.confirms
         assert confirms is not None
         confirms.last += count
+        self.counts.received_confirm += count
         if journalled:
             confirms.journalled = True
         self._owe_confirms()
@@ -120,6 +126,7 @@ class Channel:
         confirms = self.confirms
         if confirms is not None:
             confirms.last += 1
+            self.counts.received_confirm += 1
             if outcome:
                 confirms.note(outcome is PublishOutcome.JOURNALLED, outcome is PublishOutcome.REFUSED)
             self._owe_confirms()
@@ -138,6 +145,7 @@ class Channel:
         batch = confirms.end_batch()
         if not batch.journalled and not confirms.waiting:
             self.outbox.append(batch.frames(failed=False))
+            self.counts.confirmed += batch.accepted
             return
         confirms.waiting += 1
 
@@ -149,6 +157,8 @@ class Channel:
                 and not self.closing
             ):
                 self.outbox.append(batch.frames(failed=failure is not None))
+                if failure is None:
+                    self.counts.confirmed += batch.accepted
 
         self.broker.journal.on_durable(durable)
 
@@ -169,6 +179,7 @@ class Channel:
         return header, traits
 
     def _return(self, route: Route, header: bytes, body: bytes) -> None:
+        self.counts.returned += 1
         self.send(BasicReturn(ReplyCode.NO_ROUTE, "NO_ROUTE", route.exchange.name, route.routing_key))
         for frame in content_frames(self.number, header, body, self.max_payload):
             self.outbox.append(frame)
@@ -298,7 +309,7 @@ class Channel:
             case TxSelect():
                 if self.confirms is not None:
                     raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-                self.transaction = self.transaction or Transaction(self.flow, self.ledger)
+                self.transaction = self.transaction or Transaction(self.flow, self.ledger, self.counts)
                 self.send(TxSelectOk())
             case TxCommit():
                 self._tx_commit()
@@ -359,9 +370,11 @@ class Channel:
         """Remove the channel's consumers and requeue its unacked messages."""
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
+        self.counts.channels_closed += 1
         if self.transaction is not None:
             self.transaction.rollback()
         consumers, self.consumers = list(self.consumers.values()), {}
+        self.counts.consumers -= len(consumers)
         released = self.ledger.end_all()
         for consumer in consumers:
             if not consumer.queue.deleted:

@@ -54,7 +54,15 @@ class Phase(Enum):
 class Connection:
     """The protocol state of one client connection."""
 
-    def __init__(self, broker: Broker, settings: Settings, hooks: Hooks, *, from_loopback: bool) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        hooks: Hooks,
+        *,
+        from_loopback: bool,
+        is_trusted: bool = False,
+    ) -> None:
         self.broker = broker
         self.flow = broker.flow
         self.settings = settings
@@ -78,11 +86,18 @@ class Connection:
         self.closed_because = ""
         self.client_left = False  # it sent connection.close, and closes the socket itself
         self._access: Access
+        self.is_trusted = is_trusted  # a part of this process, which may do everything
         self.handshake = Handshake(self, from_loopback)
         self.unread = b""  # received but not processed
         self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
         self._reading = Reading(self)
+
+    def note_published(self) -> None:
+        """This connection publishes: an alarm must stop it."""
+        if not self.has_published:
+            self.has_published = True
+            self.broker.counts.publishers += 1
 
     @property
     def is_running(self) -> bool:
@@ -136,6 +151,8 @@ class Connection:
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
+                if self._reading.is_within_body:
+                    at = self._reading.rest_of_body(data)
                 self._reading.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
@@ -245,6 +262,7 @@ class Connection:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
         channel = self.channels[number] = Channel(self, number)
         self.broker.limits.channel_opened(self.user_name)
+        self.broker.counts.channels_opened += 1
         channel.send(ChannelOpenOk())
 
     def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
@@ -376,9 +394,10 @@ class Connection:
         self._access = access
         self._reading.opened(vhost)
         user = self.broker.users.user(user_name)
-        self.may_impersonate = user is not None and "impersonator" in user.tags
+        self.may_impersonate = self.is_trusted or (user is not None and "impersonator" in user.tags)
         self.phase = Phase.RUNNING
         self.broker.limits.connected(vhost.name, user_name)
+        self.broker.counts.connections_opened += 1
         self.hooks.opened()
 
     def block(self, reason: str) -> None:
@@ -430,6 +449,8 @@ class Connection:
         """Close the channels, and release this connection's place in the limits, once."""
         if self.phase is Phase.RUNNING:
             self.broker.limits.disconnected(self.vhost.name, self.user_name)
+            self.broker.counts.connections_closed += 1
+            self.broker.counts.publishers -= self.has_published
         self._close_channels()
 
     def _close_channels(self) -> None:

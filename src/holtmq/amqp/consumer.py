@@ -134,6 +134,7 @@ class Consumer(Holder):
             address, header, middle = message.address, message.header, b""
             if not fresh:
                 redelivered = int(queue.is_redelivered(message))
+                channel.counts.redelivered += redelivered
                 if redelivered and queue.counts_deliveries:
                     header = with_delivery_count(header, queue.returned.get(message.seq, 1))
             length = len(address)
@@ -150,8 +151,11 @@ class Consumer(Holder):
         size += len(messages) * (_OVERHEAD + len(messages[0].header))
         outbox.grew(size)
         if self.no_ack:
+            channel.counts.delivered_auto_ack += len(messages)
             queue.settle_all(messages)
-        elif not self._timeout.armed:
+            return
+        channel.counts.delivered_manual_ack += len(messages)
+        if not self._timeout.armed:
             self._timeout.delivered()
 
     def cancelled(self, queue: WorkQueue) -> None:

@@ -97,6 +97,7 @@ class Consuming:
 
     def _begin(self, consumer: Consumer, method: BasicConsume) -> None:
         self._channel.consumers[consumer.tag] = consumer
+        self._channel.counts.consumers += 1
         if not method.no_wait:
             self._channel.send(BasicConsumeOk(consumer.tag))
 
@@ -106,6 +107,7 @@ class Consuming:
         consumer = channel.consumers.pop(tag, None)
         if consumer is None:
             return
+        channel.counts.consumers -= 1
         queue = consumer.queue
         setting = queue.options.cancel_requeue
         if self._broker.cancel_requeue if setting is None else setting:
@@ -117,7 +119,8 @@ class Consuming:
     def lost(self, consumer: Consumer) -> None:
         """Remove a consumer whose queue was deleted, and notify the client."""
         channel = self._channel
-        channel.consumers.pop(consumer.tag, None)
+        if channel.consumers.pop(consumer.tag, None) is not None:
+            channel.counts.consumers -= 1
         if not self._connection.wants_cancel_notify or channel.closing:
             return
         if self.notices is not None:
@@ -133,17 +136,22 @@ class Consuming:
         message = self._broker.get(queue)
         if message is None:
             channel.send(BasicGetEmpty())
+            channel.counts.get_empty += 1
             return
+        counts = channel.counts
         redelivered = queue.is_redelivered(message)
+        counts.redelivered += redelivered
         header = message.header
         if redelivered and queue.counts_deliveries:
             header = with_delivery_count(header, queue.returned.get(message.seq, 1))
         ledger = channel.ledger
         if no_ack:
             ledger.last += 1
+            counts.get_auto_ack += 1
             queue.settle(message)
         else:
             ledger.grant(queue, message, self.gets)
+            counts.get_manual_ack += 1
             if queue not in self.get_timeouts:
                 self.get_timeouts[queue] = AckTimeout(channel, self.gets, queue)
             self.get_timeouts[queue].delivered()

@@ -22,6 +22,7 @@ from holtmq.amqp.methods import (
     ConnectionTuneOk,
     Method,
 )
+from holtmq.auth.permissions import FULL_ACCESS, Access
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import FieldTable, decode_pairs
 
@@ -32,6 +33,7 @@ PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 # 0-9, which older clients (Perl's Net::AMQP) send although they speak 0-9-1; RabbitMQ accepts it, too.
 OLD_PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x09"
 _FRAME_MIN: Final = 4096
+INSIDE_USER: Final = "none"  # RabbitMQ's name for the user of a connection from the broker itself
 _OPEN_ID: Final = 10 << 16 | 40
 _CAPABILITIES: Final[FieldTable] = {
     "publisher_confirms": True,
@@ -235,12 +237,13 @@ class Handshake:
         vhost = broker.vhosts.get(name)
         if vhost is None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"vhost {name} not found", _OPEN_ID)
-        access = broker.users.access(self._user, name)
+        trusted = self._connection.is_trusted
+        access = Access(FULL_ACCESS) if trusted else broker.users.access(self._user, name)
         if not access.is_granted:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{self._user}'", _OPEN_ID
             )
-        full = broker.limits.check_connection(name, self._user)
+        full = None if trusted else broker.limits.check_connection(name, self._user)
         if full is not None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full, _OPEN_ID)
         self._connection.opened(vhost, self._user, access)

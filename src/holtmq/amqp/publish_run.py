@@ -72,7 +72,7 @@ class PublishRun:
         """Publish messages from ``at`` on until one needs the general path; return the offset of that one."""
         flow = self._flow
         self.elsewhere = b""
-        if flow.gathered or channel.transaction is not None:
+        if channel.transaction is not None:
             return at
         exchange = self._exchange
         targets = self._targets(exchange)
@@ -85,8 +85,10 @@ class PublishRun:
         limit = min(self._limit, max_payload)
         now_ms = flow.now_ms
         append = flow.journal.append
+        gathered, streams = flow.gathered, flow.stream_publishes
         first_seq = seq = flow.seq
         journalled = False
+        dropped = 0
         last_address = b""
         queues: QueueSet | None = None
         found: QueueSet | None
@@ -177,8 +179,18 @@ class PublishRun:
                         stop = header_end
                 seq += 1
                 if properties >= PERSISTENT or found.persists:
+                    if found.is_streams:
+                        priority = properties & _PRIORITY
+                        if streams is None or not streams.take_plain(found, address, header, priority, body):
+                            seq -= 1
+                            break
+                        journalled = True
+                        at = stop + 1
+                        continue
                     message = Message(seq, address, header, body, now_ms, 0, properties & _PRIORITY, True)
                     if found.durable_ids:
+                        if gathered:
+                            flow.write_gathered()
                         message.position = append(_MESSAGE, encode_message(message, found.durable_ids))
                         journalled = True
                 else:
@@ -194,12 +206,17 @@ class PublishRun:
                         flow.touch(queue)
                 else:
                     flow.place(message, found.queues)
+                    if not found.queues:
+                        dropped += 1
                 at = stop + 1
         except JournalFailed:
             seq -= 1  # the general path takes this message and reports the failure
         finally:
             flow.seq = seq
         taken = seq - first_seq
+        counts = channel.counts
+        counts.received += taken
+        counts.dropped += dropped
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.
         self._reach = 0 if missed * 2 > taken else reach
@@ -227,6 +244,6 @@ class PublishRun:
             self._connection.check(Action.WRITE, name)
         except BrokerError:
             return None
-        self._connection.has_published = True
+        self._connection.note_published()
         found = self._exchanges[exchange] = vhost.targets_of(known)
         return found

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Route
@@ -24,11 +25,12 @@ _BYTES_MAX: Final = 512 << 20
 class Transaction:
     """The open transaction of a channel. Commit and rollback start a new one."""
 
-    __slots__ = ("_bytes", "_flow", "_ledger", "_publishes", "_rewritten", "_settlements")
+    __slots__ = ("_bytes", "_counts", "_flow", "_ledger", "_publishes", "_rewritten", "_settlements")
 
-    def __init__(self, flow: Flow, ledger: Ledger) -> None:
+    def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts) -> None:
         self._flow = flow
         self._ledger = ledger
+        self._counts = counts
         self._publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
@@ -54,16 +56,21 @@ class Transaction:
         flow.turn()  # earlier changes are not part of this record
         flow.begin()
         unrouted: list[tuple[Route, bytes, bytes]] = []
+        dropped = 0
         try:
             for route, traits, header, body, mandatory in self._publishes:
                 outcome = flow.publish(route, traits, header, body)
-                if outcome is PublishOutcome.UNROUTED and mandatory:
-                    unrouted.append((route, header, body))
+                if outcome is PublishOutcome.UNROUTED:
+                    if mandatory:
+                        unrouted.append((route, header, body))
+                    else:
+                        dropped += 1
             # The size including all target queues, known only now; the last point to refuse.
             self._check(flow.batch_bytes)
         except BaseException:
             flow.abort()
             raise
+        self._counts.dropped += dropped
         settlements = self._settlements
         self._start_anew()
         settled: dict[int, WorkQueue] = {}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from holtmq.broker.errors import AccessRefused, Conflict
+from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow
 from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
@@ -66,6 +67,7 @@ class Broker(Administration):
         self.jobs = JobBoard(self)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
+        self.counts = ClientCounts()
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
@@ -87,6 +89,7 @@ class Broker(Administration):
         self.policies.remove_vhost(name)
         self.operator_policies.remove_vhost(name)
         self.record(VhostDeleted(name))
+        self.on_parameters()
 
     def put_policy(
         self,
@@ -159,6 +162,7 @@ class Broker(Administration):
             existing = vhost.check_redeclared(name, received, owner)
             if existing is not None:
                 existing.used_ms = self.flow.now_ms
+                self.counts.queues_declared += 1
                 return existing, False
             if not any_name:
                 refuse_reserved("queue", name)
@@ -186,6 +190,8 @@ class Broker(Administration):
                 now_ms=self.flow.now_ms,
             )
         self.add_queue(vhost, queue)
+        self.counts.queues_declared += 1
+        self.counts.queues_created += 1
         if queue.persisted:
             packed = pack_table(arguments)  # type: ignore[arg-type]
             self.record(QueuePut(vhost.name, name, queue.id, auto_delete, packed))
@@ -248,6 +254,7 @@ class Broker(Administration):
         removal = vhost.remove_queue(queue)
         self.long_changes.add(removal.steps)
         del self.queues_by_id[queue.id]
+        self.counts.queues_deleted += 1
         if queue.owner is not None:
             owned = self._owned[queue.owner]
             owned.discard(queue)

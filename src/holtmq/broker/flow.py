@@ -28,6 +28,7 @@ from holtmq.journal.interface import Journal, JournalFailed
 __all__ = ["Flow", "PublishOutcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
+_TIMERS_AT_ONCE: Final = 500  # about 20 ms, if each of them places a delayed message
 _CAST_OUT_BYTES: Final = 16 << 20  # bodies per record: a record's size is limited, a queue's overflow is not
 _MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
@@ -50,15 +51,15 @@ class Flow(Publishing):
         return self._write_batch()
 
     def _record_leaving(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
-        assert self._batch is not None
+        assert self.batch is not None
         if outcasts:
             self._bury(queue, outcasts)
         if queue.settled:
-            self._batch.add(Kind.SETTLED, _take_settled(queue))
+            self.batch.add(Kind.SETTLED, _take_settled(queue))
 
     def _write_batch(self) -> bool:
-        assert self._batch is not None
-        for letter in self._batch.passed_on:  # grows in the loop; ends, since no letter passes a queue twice
+        assert self.batch is not None
+        for letter in self.batch.passed_on:  # grows in the loop; ends, since no letter passes a queue twice
             if letter[2] in letter[0].exchanges:
                 self._dead_letter(*letter)
         return super().commit()
@@ -120,8 +121,8 @@ class Flow(Publishing):
                 for lease in leases
                 if lease.message.persistent
             )
-            if payload and self._batch is not None:
-                self._batch.add(Kind.RETURNED, payload)
+            if payload and self.batch is not None:
+                self.batch.add(Kind.RETURNED, payload)
             elif payload:
                 self.journal.append(Kind.RETURNED, payload)
 
@@ -222,8 +223,8 @@ class Flow(Publishing):
         self.touch(queue)
 
     def tick(self) -> None:
-        """Run the timers that are due at ``now_ms``."""
-        due = self.timers.advance(self.now_ms / 1000)
+        """Run timers that are due at ``now_ms``; of very many only some, since other work waits."""
+        due = self.timers.advance(self.now_ms / 1000, _TIMERS_AT_ONCE)
         done = 0
         try:
             for timer in due:
@@ -317,10 +318,10 @@ class Flow(Publishing):
             message.priority,
             message.persistent,
         )
-        placed = self._place_unconfirmed(vhost, queues.values(), moved, queue)
+        placed = self.place_unconfirmed(vhost, queues.values(), moved, queue)
         self.dead_lettered += 1 if placed or delays else 0
         for waits_at, delay_ms in delays.items():
-            self._delay(moved, vhost.name, waits_at, self.now_ms + delay_ms)
+            self.delays.add(moved, vhost.name, waits_at, self.now_ms + delay_ms)
 
 
 def _fit_a_record(outcasts: list[tuple[Reason, Message]], start: int) -> int:

@@ -24,6 +24,7 @@ _VERBS = {
     "exchange": "holtmq.cli.clients:exchange",
     "connection": "holtmq.cli.clients:connection",
     "consumer": "holtmq.cli.clients:consumer",
+    "shovel": "holtmq.cli.shovels:shovel",
     "journal": "holtmq.cli.journal:journal",
     "cluster": "holtmq.cli.cluster:cluster",
     "bench": "holtmq.cli.bench:bench",

@@ -212,7 +212,7 @@ def _publish(
             outcome.reclaimed = reclaim(disk, sealed, keeping, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
         if mirror is not None:
-            mirror.reclaimed()
+            mirror.reclaimed([segment.base for segment in sealed], outcome.reclaimed.deleted)
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")
     return outcome

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
@@ -43,7 +41,6 @@ from .writing import Writing
 log = logging.getLogger(__name__)
 
 _pack_frame = FRAME.pack
-_SYNCS_KEPT: Final = 512  # durations of the last syncs, for their percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,6 @@ class FileJournal:
         self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
         self._checkpoint_position = 0
         self._stats = JournalStats()
-        self._sync_seconds: deque[float] = deque(maxlen=_SYNCS_KEPT)
         self._reader = LogReader(disk, [], options.read_handles, dropped)
         self._writing = Writing()
         self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done, self._reader.dropped)
@@ -153,10 +149,6 @@ class FileJournal:
 
     def stats(self) -> JournalStats:
         stats = replace(self._stats)
-        times = sorted(self._sync_seconds)
-        if times:
-            stats.sync_p50_seconds = times[len(times) // 2]
-            stats.sync_p99_seconds = times[len(times) * 99 // 100]
         stats.segments = len(self._segments)
         stats.bytes_on_disk = self._segments.bytes_on_disk
         return stats
@@ -321,8 +313,7 @@ class FileJournal:
         stats.syncs += commit.syncs
         stats.bytes_written += commit.written
         stats.last_sync_seconds = commit.seconds
-        if commit.syncs:
-            self._sync_seconds.append(commit.seconds)
+        stats.commit_seconds.add(commit.seconds)
         # The next group starts with its SYNC record, so the caller's next record is not below this.
         self._durable = commit.durable + SYNC_SIZE
         tell(self._unwritten.written(commit.groups), None)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from holtmq.durations import Durations
+
 FIRST_FREE_KIND: Final = 16  # kinds below belong to the journal itself
 LAST_KIND: Final = 255
 # Recovery yields these in place of records that a repair gave up; it yields no other kind below 16.
@@ -102,8 +104,7 @@ class JournalStats:
     commits: int = 0  # group commits: one write and one sync each
     syncs: int = 0
     last_sync_seconds: float = 0.0
-    sync_p50_seconds: float | None = None  # over the last commits; None: there was none
-    sync_p99_seconds: float | None = None
+    commit_seconds: Durations = field(default_factory=Durations)  # write and sync of each group
     segments: int = 0
     bytes_on_disk: int = 0
     checkpoints: int = 0

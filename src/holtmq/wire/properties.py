@@ -256,6 +256,12 @@ def with_reply_to(property_bytes: bytes, reply_to: str) -> bytes:
     return _rebuild(property_bytes, _spans(property_bytes), {_REPLY_TO: bytes(out)})
 
 
+def overlay(property_bytes: bytes, over: bytes) -> bytes:
+    """Replace the properties that ``over`` has; the others keep their bytes."""
+    pieces = {flag: over[start:end] for flag, (start, end) in _spans(over).items()}
+    return _rebuild(property_bytes, _spans(property_bytes), pieces)
+
+
 def _merge_table(data: bytes, span: tuple[int, int], table: Mapping[str, FieldValue]) -> bytes:
     try:
         old = entry_spans(data, span[0])

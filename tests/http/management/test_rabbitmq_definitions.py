@@ -122,7 +122,6 @@ def test_every_dropped_meaning_is_named(api: Api) -> None:
         ("policy", "ha-two", "ha-params"),
         ("policy", "ha-two", "ha-promote-on-shutdown"),
         ("policy", "upstream", "federation-upstream-set"),
-        ("shovel", "move-orders", None),
         ("federation-upstream", "west", None),
         ("global parameter", "mqtt_port_to_vhost_mapping", None),
         ("global parameter", "internal_cluster_id", None),

@@ -54,7 +54,7 @@ def contents(broker: TestBroker, queue: str) -> list[Raw]:
         flow = node.broker.flow
         flow.turn()
         found = node.broker.vhosts["/"].queues[queue].store
-        fifos = [f for _, f in found.by_level(True)] if hasattr(found, "by_level") else [found]  # type: ignore[union-attr]
+        fifos = [f for _, f in found.by_level(True)] if hasattr(found, "by_level") else [found]
         return [(one.header, one.body) for fifo in fifos for one in fifo.browse(flow.pager)]
 
     return broker.call(look)
@@ -143,7 +143,7 @@ def test_a_full_queue_stops_the_job_and_it_goes_on_when_there_is_room(broker: Te
     declare(broker, "b", x_max_length=3, x_overflow="reject-publish")
     fill(broker, "a", 5)
     job = run(api, "a", "move", to={"queue": "b"}, filter=["json.n!=1"])
-    broker.clock.advance(seconds=1)  # type: ignore[union-attr]
+    broker.clock.advance(seconds=1)
     job = api.get(f"/api/v1/operator/jobs/{job['id']}", wait=30).json()
     assert (job["state"], job["done"]) == ("failed", 3)
     assert "full, and refuses messages: b" in job["error"]
@@ -171,15 +171,15 @@ def test_a_rate_is_kept_and_a_job_is_cancelled_and_resumed(broker: TestBroker, a
     job = api.post("/api/v1/operator/queues/%2F/a/copy?wait=0", body).json()
     path = f"/api/v1/operator/jobs/{job['id']}"
     assert job["state"] == "running"
-    broker.clock.advance(seconds=1)  # type: ignore[union-attr]
+    broker.clock.advance(seconds=1)
     assert 1 < api.get(path).json()["done"] <= 12
     assert api.delete(path).json()["state"] == "cancelled"
     copied = len(contents(broker, "b"))
-    broker.clock.advance(seconds=10)  # type: ignore[union-attr]
+    broker.clock.advance(seconds=10)
     assert len(contents(broker, "b")) == copied
     broker.crash_and_restart()
     assert api.post(f"{path}/resume?wait=0").json()["state"] == "running"
-    broker.clock.advance(seconds=10)  # type: ignore[union-attr]
+    broker.clock.advance(seconds=10)
     assert api.get(path, wait=30).json()["state"] == "done"
     assert numbers(broker, "b") == list(range(30))
     assert api.get("/api/v1/operator/jobs").json()["jobs"][0]["id"] == job["id"]
@@ -191,14 +191,14 @@ def test_a_crash_in_the_middle_loses_and_doubles_nothing(broker: TestBroker, api
     declare(broker, "a", "b")
     fill(broker, "a", 400)
     job = api.post("/api/v1/operator/queues/%2F/a/copy?wait=0", {"to": {"queue": "b"}, "rate": 1000}).json()
-    broker.clock.advance(seconds=0.15)  # type: ignore[union-attr]
+    broker.clock.advance(seconds=0.15)
     broker.crash_and_restart()
     shown = api.get(f"/api/v1/operator/jobs/{job['id']}").json()
     assert shown["state"] == "interrupted"
     assert 0 < shown["done"] < 400
     assert numbers(broker, "b") == list(range(shown["done"]))
     api.post(f"/api/v1/operator/jobs/{job['id']}/resume?wait=0")
-    broker.clock.advance(seconds=5)  # type: ignore[union-attr]
+    broker.clock.advance(seconds=5)
     assert api.get(f"/api/v1/operator/jobs/{job['id']}", wait=30).json()["state"] == "done"
     assert numbers(broker, "b") == list(range(400))
 

@@ -295,7 +295,7 @@ class Fold:
             case Kind.CHANGE:
                 _apply(broker, decode_change(payload), holdings)
             case Kind.DELAYED:
-                due_ms, _, _, message = decode_delayed(payload)
+                due_ms, _, _, message, _ = decode_delayed(payload)
                 self._seq = max(self._seq, message.seq)
                 self._delayed[position] = due_ms
             case Kind.DELAY_ENDED:
@@ -336,7 +336,7 @@ class Fold:
                 holding.queue.shed_excess(broker.flow.pager)
             holding.queue.figures.recovered(holding.queue)
         for position, due_ms in self._delayed.items():
-            broker.flow.schedule_delayed(position, True, due_ms)
+            broker.flow.delays.schedule(position, True, due_ms)
         return self._count
 
 

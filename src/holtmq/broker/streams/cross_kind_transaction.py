@@ -55,8 +55,8 @@ class CrossKindTransactions:
         for ack in acks:
             assert ack.queue is not None
             assert ack.status is not None
-            refusal = self._door.settle(ack.queue, ack.transaction_id, ack.lease_id, ack.status)
-            assert refusal is None, refusal
+            verdict = self._door.settle(ack.queue, ack.transaction_id, ack.lease_id, ack.status)
+            assert verdict.success, verdict
             settled[ack.queue.id] = ack.queue
         streams.join(part)
         self._broker.flow.commit(settled.values())

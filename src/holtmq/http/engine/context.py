@@ -12,12 +12,14 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
+from holtmq.durations import Durations
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.pipeline_reports import PipelineReports
+from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
 
 
@@ -57,6 +59,8 @@ class Context:
     alarm: Callable[[], str]  # why publishers are blocked; empty: they are not
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
+    shovels: Shovels
+    loop_delay: Durations  # how late the event loop ran its timers
     checkpoint: Callable[[], None] = lambda: None
     replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests

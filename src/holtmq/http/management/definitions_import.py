@@ -177,7 +177,7 @@ class _Plan:
 def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
     for parameter in parameters:
         name = parameter.name
-        set_parameter(broker, parameter.vhost, parameter.component, name, parameter.value)
+        set_parameter(broker, parameter.vhost, parameter.component, name, parameter.value, imported=True)
 
 
 def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
