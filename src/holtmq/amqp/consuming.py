@@ -116,6 +116,16 @@ class Consuming:
             self.reply_queue = None
         self._broker.cancel(queue, consumer)
 
+    def dismiss(self, tag: str) -> bool | None:
+        """Cancel a consumer for an operator; None: there is none. False: its client cannot be told."""
+        if tag not in self._channel.consumers or self._channel.closing:
+            return None
+        self.cancel(tag)
+        if not self._connection.wants_cancel_notify:
+            return False
+        self._channel.send(BasicCancel(tag, True))
+        return True
+
     def lost(self, consumer: Consumer) -> None:
         """Remove a consumer whose queue was deleted, and notify the client."""
         channel = self._channel

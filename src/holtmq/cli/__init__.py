@@ -20,6 +20,7 @@ _VERBS = {
     "permission": "holtmq.cli.users:permission",
     "policy": "holtmq.cli.queues:policy",
     "queue": "holtmq.cli.queues:queue",
+    "dead-letters": "holtmq.cli.dead_letters:dead_letters",
     "job": "holtmq.cli.jobs:job",
     "exchange": "holtmq.cli.clients:exchange",
     "connection": "holtmq.cli.clients:connection",

@@ -13,8 +13,10 @@ from holtmq.http.dashboard import queues as dashboard_queues
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
+    all_dead_letters,
     analytics,
     api_docs,
+    consumers,
     dead_letters,
     groups,
     jobs,
@@ -35,10 +37,12 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *hot_routes.ENDPOINTS,
     *configure.ENDPOINTS,
     *dead_letters.ENDPOINTS,
+    *all_dead_letters.ENDPOINTS,
     *groups.ENDPOINTS,
     *pausing.ENDPOINTS,
     *transfers.ENDPOINTS,
     *jobs.ENDPOINTS,
+    *consumers.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
     *session.ENDPOINTS,

@@ -198,12 +198,15 @@ def message_row(
         "exchange": message.exchange,
         "routing_key": message.routing_key,
         "message_count": 0 if queue is None else len(queue),
-        "properties": {
-            name: plain(value) for name in _PROPERTIES if (value := getattr(properties, name)) is not None
-        },
+        "properties": shown_properties(properties),
         "payload": payload,
         "payload_encoding": encoding.value,
     }
+
+
+def shown_properties(properties: Properties) -> dict[str, object]:
+    """The properties that a message has, as JSON."""
+    return {name: plain(value) for name in _PROPERTIES if (value := getattr(properties, name)) is not None}
 
 
 async def purge(call: ManagementCall) -> Answer:
