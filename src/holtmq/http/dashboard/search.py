@@ -71,7 +71,7 @@ async def search(call: Call) -> object:
                 unreadable += 1
             else:
                 size += len(one.subject.body)
-                if _may_see(call, one) and _matches(one, one.subject, asked, wanted):
+                if _may_see(call, one, asked) and _matches(one, one.subject, asked, wanted):
                     found.append(one.row())
             if len(found) >= limit or seen >= _LOOKED_AT or size >= _BYTES:
                 return _answer(found, last, seen, unreadable)
@@ -95,13 +95,14 @@ def _cursor(text: str) -> Cursor | None:
         raise Refusal(400, "cursor: it is not the cursor of an earlier answer") from None
 
 
-def _may_see(call: Call, one: Found) -> bool:
+def _may_see(call: Call, one: Found, asked: SearchIn) -> bool:
     """A queue's right was checked with its source; a delayed message is in no queue yet."""
     if one.state != "delayed":
         return True
     exchange = one.details["delayed_by"]
     assert isinstance(exchange, str)
-    return call.identity.may_in(one.vhost, Action.READ, exchange or DEFAULT_EXCHANGE)
+    right = call.identity.may_in(one.vhost, Action.READ, exchange or DEFAULT_EXCHANGE)
+    return right and asked.vhost in (None, "", one.vhost)
 
 
 def _matches(one: Found, subject: Subject, asked: SearchIn, wanted: Filter) -> bool:

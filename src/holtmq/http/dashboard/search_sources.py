@@ -174,7 +174,7 @@ class Unacked(Source):
 
 
 class Delayed(Source):
-    """Messages that wait in delaying exchanges of a vhost."""
+    """Messages that wait in delaying exchanges, of all vhosts."""
 
     def __init__(self, context: Context, order: int, positions: list[int]) -> None:
         super().__init__(context, order, "delayed", "", "")
@@ -187,12 +187,14 @@ class Delayed(Source):
                 continue
             place = (position, 0)
             try:
-                due_ms, self.vhost, exchange, message = decode_delayed(flow.journal.read(position)[1])
+                due_ms, vhost, exchange, message, _ = decode_delayed(flow.journal.read(position)[1])
             except RecordUnreadable:
                 yield Found(place, "delayed", "", "", 0, None, {"id": str(position)})
                 continue
             details: dict[str, object] = {"id": str(position), "due_at": due_ms, "delayed_by": exchange}
-            yield self._work(message, place, None, details)
+            found = self._work(message, place, None, details)
+            found.vhost = vhost
+            yield found
 
 
 class Retained(Source):
