@@ -85,10 +85,12 @@ async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
     call.refuse_if_failed()  # check again: hashing takes time
     broker = call.broker
     plan = _Plan(given, users)
-    before = _stamp(broker)
-    for done, _ in enumerate(plan.make(_rehearsal(broker, given)), 1):
+    before, stage = _stamp(broker), _rehearsal(broker, given)
+    for done, _ in enumerate(plan.make(stage), 1):
         if done % _STEP == 0:
             await sleep(0)  # others may work meanwhile
+    if call.query.flag("dry_run"):
+        return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
     call.refuse_if_failed()
     if _stamp(broker) != before:  # they have changed what the rehearsal relied on: once more, in one go
         deque(plan.make(_rehearsal(broker, given)), maxlen=0)
@@ -201,7 +203,7 @@ def _stamp(broker: Broker) -> object:
 
 def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
     """An in-memory broker with copies of the objects that the document names."""
-    stage = Broker(MemoryJournal(), max_priority=broker.max_priority)
+    stage = Broker(MemoryJournal(), max_priority=broker.max_priority, dialect=broker.dialect)
     stage.attach(PartitionedService(stage.journal))
     for user in broker.users.users():
         stage.put_user(user)
