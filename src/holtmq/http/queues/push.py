@@ -165,6 +165,14 @@ class PushApi:
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         self._check_alarm()
+        if len(incoming) == 1 and incoming[0].queue in self._service.store.queues:
+            first, sender = incoming[0], exchange.identity
+            item = read_item(first, sender.subject)
+            if first.queue not in sender.writes:
+                sender.require(Action.WRITE, first.queue)
+            if not first.delay_seconds:  # the most frequent request
+                self._single.add(exchange, item)
+                return
         items = read_items(incoming, exchange.identity)
         if any(item.delay_seconds for item in incoming):
             self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
