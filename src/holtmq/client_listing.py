@@ -43,8 +43,20 @@ class AmqpClients:
 
     def counts(self) -> tuple[int, int]:
         """How many connections and channels there are."""
-        running = self._running()
-        return len(running), sum(len(protocol.connection.channels) for protocol in running)
+        channels = [
+            len(protocol.connection.channels)
+            for protocol in self._server.connections
+            if protocol.connection.is_running
+        ]
+        return len(channels), sum(channels)
+
+    def cancel(self, connection: str, channel: int, tag: str) -> bool | None:
+        """Cancel a consumer; None: there is none. False: its client does not understand that it was."""
+        for protocol in self._running():
+            if _name(protocol) == connection:
+                found = protocol.connection.channels.get(channel)
+                return None if found is None else found.consuming.dismiss(tag)
+        return None
 
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""
@@ -133,6 +145,8 @@ def _consumer_rows(protocol: AmqpProtocol, channel: Channel) -> Iterator[Consume
 
 def _name(protocol: AmqpProtocol) -> str:
     peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
+    if not peer[0]:  # a part of this process
+        return _given_name(protocol.connection)
     return f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
 
 

@@ -59,9 +59,6 @@ def logs_in(port: int, user: str, password: str, vhost: str = "/") -> bool:
     return True
 
 
-# -- a running broker --------------------------------------------------------------------------------
-
-
 def test_a_user_is_added_given_permissions_changed_and_deleted(broker: TestBroker, holt: Holt) -> None:
     done(holt("user", "add", "app", "--tag", "monitoring", "--password-stdin", stdin="first\n"))
     done(holt("permission", "set", "app", "^app", ".*", ""))
@@ -222,9 +219,6 @@ def test_the_login_comes_from_the_environment_which_serve_does_not_mind(holt: Ho
     load({**env, "HOLT_ADMIN_URL": "http://here"})  # raises for a variable it does not know
 
 
-# -- the folder of a stopped broker ------------------------------------------------------------------
-
-
 def test_a_broker_is_set_up_before_its_first_start(tmp_path: Path) -> None:
     done(offline(tmp_path, "vhost", "add", "v"))
     done(offline(tmp_path, "user", "add", "app", "--password-stdin", stdin="secret\n"))
@@ -310,3 +304,18 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
     assert "not a data folder" in offline(tmp_path, "user", "list").output
     assert [entry.name for entry in tmp_path.iterdir()] == ["passwd"]
+
+
+def test_shovels_are_set_listed_restarted_and_deleted(holt: Holt, broker: TestBroker) -> None:
+    ends = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://", "dest-queue": "to"}
+
+    done(holt("shovel", "set", "mover", "-", stdin=json.dumps(ends)))
+
+    (row,) = rows(holt("shovel", "list", "--json"))
+    assert (row["name"], row["src_queue"], row["dest_queue"]) == ("mover", "from", "to")
+    assert "mover" in done(holt("shovel", "list"))
+    done(holt("shovel", "restart", "mover"))
+    done(holt("shovel", "delete", "mover"))
+    assert rows(holt("shovel", "list", "--json")) == []
+    assert "not a JSON object" in holt("shovel", "set", "mover", "[").output
+    assert "src-queue" in holt("shovel", "set", "mover", json.dumps({**ends, "src-exchange": "x"})).output

@@ -13,6 +13,7 @@ from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
+from holtmq.amqp.interceptors import NO_INTERCEPTORS, Interceptors
 from holtmq.amqp.methods import (
     ConnectionOpen,
     ConnectionOpenOk,
@@ -22,6 +23,7 @@ from holtmq.amqp.methods import (
     ConnectionTuneOk,
     Method,
 )
+from holtmq.auth.permissions import FULL_ACCESS, Access
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import FieldTable, decode_pairs
 
@@ -32,6 +34,7 @@ PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 # 0-9, which older clients (Perl's Net::AMQP) send although they speak 0-9-1; RabbitMQ accepts it, too.
 OLD_PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x09"
 _FRAME_MIN: Final = 4096
+INSIDE_USER: Final = "none"  # RabbitMQ's name for the user of a connection from the broker itself
 _OPEN_ID: Final = 10 << 16 | 40
 _CAPABILITIES: Final[FieldTable] = {
     "publisher_confirms": True,
@@ -58,6 +61,7 @@ class Settings:
     max_message_bytes: int = 128 * 1024 * 1024
     channel_flow: bool = True
     consumer_timeout_ms: int = 1_800_000  # 0: no timeout
+    interceptors: Interceptors = NO_INTERCEPTORS
 
 
 class Hooks(Protocol):
@@ -113,6 +117,11 @@ class Handshake:
         self._mechanism = ""
         self._user = ""
         self._closes_politely = False
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether only connection.open is missing."""
+        return self._step is _Step.OPEN
 
     def start(self) -> None:
         """Send connection.start: the protocol header has arrived."""
@@ -235,12 +244,13 @@ class Handshake:
         vhost = broker.vhosts.get(name)
         if vhost is None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"vhost {name} not found", _OPEN_ID)
-        access = broker.users.access(self._user, name)
+        trusted = self._connection.is_trusted
+        access = Access(FULL_ACCESS) if trusted else broker.users.access(self._user, name)
         if not access.is_granted:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{self._user}'", _OPEN_ID
             )
-        full = broker.limits.check_connection(name, self._user)
+        full = None if trusted else broker.limits.check_connection(name, self._user)
         if full is not None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full, _OPEN_ID)
         self._connection.opened(vhost, self._user, access)

@@ -74,7 +74,7 @@ class Reading:
     def opened(self, vhost: VHost) -> None:
         """The handshake is done: the client may publish now."""
         self._caches = publish_caches(vhost)
-        self._run = PublishRun(self._connection, vhost, self._caches)
+        self._run = self._connection.make_publish_run(vhost, self._caches)
 
     def frames(self, data: bytes, at: int) -> None:
         """Process every complete frame in ``data`` from ``at`` on; keep the rest for the next read."""
@@ -304,7 +304,7 @@ class Reading:
         except BrokerError as error:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
-        connection.has_published = True
+        connection.note_published()
         if not connection.restricts_topics(route.exchange):
             self._may_write.add(method.exchange)
         self._caches.offer_route(raw, route, method.mandatory)

@@ -6,15 +6,16 @@ Must not touch: the protocol's rules, which are in ``connection.py``.
 
 import asyncio
 import logging
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import AmqpError, ConnectionFault
-from holtmq.amqp.handshake import Settings
+from holtmq.amqp.handshake import INSIDE_USER, Settings
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
 from holtmq.auth.passwords import VerifiedCredentials
 from holtmq.auth.turns import TooManyLogins
@@ -49,8 +50,10 @@ class AmqpServer:
         limits: Limits,
         wake: Callable[[], None],
         refresh_clock: Callable[[], None],
+        connect: Callable[..., Connection] = Connection,
     ) -> None:
         self.broker = broker
+        self.connect = connect
         self.settings = settings
         self.limits = limits
         self.wake = wake
@@ -93,6 +96,19 @@ class AmqpServer:
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="amqp-sweeper")
         return port
+
+    def connect_inside(self) -> socket.socket:
+        """The client's end of a new connection from this process, which may do everything."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        accepting = asyncio.get_running_loop().connect_accepted_socket(
+            lambda: AmqpProtocol(self, is_trusted=True), ours
+        )
+        task = asyncio.create_task(_until_done(accepting), name="amqp-inside")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return theirs
 
     def flush(self) -> None:
         """One write per connection that has output."""
@@ -230,14 +246,19 @@ class AmqpServer:
             await server.wait_closed()
 
 
+async def _until_done(accepting: Awaitable[object]) -> None:
+    await accepting
+
+
 class AmqpProtocol(asyncio.Protocol):
     """One client's socket. Implements the connection's ``Hooks``."""
 
     transport: asyncio.Transport
     connection: Connection
 
-    def __init__(self, server: AmqpServer) -> None:
+    def __init__(self, server: AmqpServer, *, is_trusted: bool = False) -> None:
         self._server = server
+        self._is_trusted = is_trusted  # the client is a part of this process
         self._reading = True
         self._ended = False
         self._parting = False  # all output is sent; the client closes the socket
@@ -259,11 +280,12 @@ class AmqpProtocol(asyncio.Protocol):
         server = self._server
         server.refresh_clock()
         self.connected_at = server.broker.flow.now_ms / 1000
-        self.connection = Connection(
+        self.connection = server.connect(
             server.broker,
             server.settings,
             self,
             from_loopback=is_loopback(host),
+            is_trusted=self._is_trusted,
         )
         server.connections.add(self)
         if len(server.connections) > server.limits.max_connections:
@@ -438,6 +460,8 @@ class AmqpProtocol(asyncio.Protocol):
 
     def certified_user(self) -> str | None:
         """The user named by the client's certificate, if it may log in."""
+        if self._is_trusted:
+            return INSIDE_USER
         name = self.certified_name()
         if name is None:
             return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from holtmq.broker.figures.queue_figures import Totals
-from holtmq.broker.figures.rings import Ring
+from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
 from holtmq.broker.work.work_queue import WorkQueue
 
@@ -53,6 +53,9 @@ class Sampler:
         if figures.ring is None:
             figures.ring = Ring(_NOTHING, second)
         figures.ring.record(second, totals)
+        if figures.depth is None:
+            figures.depth = LevelRing(figures.there_before, second)
+        figures.depth.record(second, len(queue))
         self._add(self.work, queue.id, totals)
         before = self._levels.pop(queue.id, (0, 0))
         now = (0, 0) if queue.deleted else (len(queue), queue.unacked)

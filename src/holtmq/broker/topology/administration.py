@@ -59,6 +59,7 @@ class Administration:
         self._together: list[tuple[int, bytes]] | None = None  # records of an open ``one_record``
         # Called when clients must be disconnected: the reason, and a predicate of vhost and user.
         self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
+        self.on_parameters: Callable[[], None] = _nothing  # called when parameters of vhosts have changed
 
     def record(self, change: AnyChange) -> None:
         """Journal one change."""
@@ -177,12 +178,14 @@ class Administration:
         self.vhost(parameter.vhost)
         self.parameters.put(parameter)
         self.record(ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value))
+        self.on_parameters()
 
     def delete_parameter(self, vhost: str, component: str, name: str) -> None:
         """Delete a parameter."""
         if not self.parameters.remove(vhost, component, name):
             raise NotFound(f"no parameter '{name}' of component '{component}' in vhost '{vhost}'")
         self.record(ParameterDeleted(vhost, component, name))
+        self.on_parameters()
 
     def put_global_parameter(self, name: str, value: bytes) -> None:
         """Add or replace a parameter of the node."""
@@ -288,6 +291,10 @@ class Administration:
 
 
 def _nobody(reason: str, is_meant: Callable[[str, str], bool]) -> None:
+    return None
+
+
+def _nothing() -> None:
     return None
 
 

@@ -19,6 +19,7 @@ from holtmq.http.management import definitions_import as management_definitions_
 from holtmq.http.management import health as management_health
 from holtmq.http.management import messages as management_messages
 from holtmq.http.management import runtime as management_runtime
+from holtmq.http.management import shovels as management_shovels
 from holtmq.http.management import status as management_status
 from holtmq.http.management import topology as management_topology
 from holtmq.http.management import users as management_users
@@ -36,6 +37,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_definitions.ROWS,
     *management_definitions_import.ROWS,
     *management_runtime.ROWS,
+    *management_shovels.ROWS,
     *management_health.ROWS,
 )
 _PREFIX: Final = b"/api/"

@@ -9,9 +9,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from holtmq.auth.topic_permissions import TopicPermission
+from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
-from holtmq.broker.errors import NotFound
+from holtmq.broker.errors import BrokerError, NotFound
 from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
+from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
+from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
@@ -20,12 +23,13 @@ from holtmq.http.management.wire import PolicyIn, checked_name
 
 T = TypeVar("T")
 
+MIGRATION: Final = "migration"  # what ``holt migrate`` has begun
+
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its runtime parameters
 VHOST_LIMITS_COMPONENT: Final = "vhost-limits"
 LIMITS_NAME: Final = "limits"
 # Parameters of RabbitMQ's plugins: stored so that an export has them, without effect here.
 KEPT: Final = {
-    "shovel": "shovels do not run here",
     "federation-upstream": "there is no federation here",
     "federation-upstream-set": "there is no federation here",
 }
@@ -134,6 +138,8 @@ def parameter_rows(broker: Broker, vhosts: list[str]) -> Iterator[dict[str, obje
         if limits := broker.limits.of_vhosts.get(vhost):
             yield _row(vhost, VHOST_LIMITS_COMPONENT, LIMITS_NAME, dict(limits))
         for parameter in broker.parameters.all(vhost=vhost):
+            if parameter.component == PROGRESS_COMPONENT:
+                continue
             yield _row(vhost, parameter.component, parameter.name, msgspec.Raw(parameter.value))
 
 
@@ -141,14 +147,26 @@ def _row(vhost: str, component: str, name: str, value: object) -> dict[str, obje
     return {"vhost": vhost, "component": component, "name": name, "value": value}
 
 
-def set_parameter(broker: Broker, vhost: str, component: str, name: str, value: msgspec.Raw) -> None:
-    """Store a parameter as its component requires; raises 400 for an unknown component."""
+def set_parameter(
+    broker: Broker, vhost: str, component: str, name: str, value: msgspec.Raw, *, imported: bool = False
+) -> None:
+    """Store a parameter as its component requires; raises 400 for an unknown component.
+
+    ``imported``: also store a shovel that another broker can run and this one cannot.
+    """
     match component:
         case "operator_policy" | "policy":
             policy = _decoded(value, PolicyIn, f"{component} '{name}'")
             set_policy(broker, vhost, name, policy, operator=component == OPERATOR_POLICY)
         case "vhost-limits":
             broker.set_vhost_limits(vhost, _decoded(value, dict[str, object], f"limits of vhost '{vhost}'"))
+        case "shovel":
+            try:
+                parse_shovel(bytes(value))
+            except CannotRun:
+                if not imported:
+                    raise
+            broker.put_parameter(Parameter(vhost, component, checked_name(name, "shovel"), bytes(value)))
         case _ if component in KEPT:
             _decoded(value, dict[str, object], f"{component} '{name}'")
             broker.put_parameter(Parameter(vhost, component, checked_name(name, "parameter"), bytes(value)))
@@ -156,7 +174,7 @@ def set_parameter(broker: Broker, vhost: str, component: str, name: str, value: 
             raise Refusal(400, f"component {component} not found; there are {', '.join(COMPONENTS)}")
 
 
-COMPONENTS: Final = (OPERATOR_POLICY, VHOST_LIMITS_COMPONENT, *KEPT)
+COMPONENTS: Final = (OPERATOR_POLICY, VHOST_LIMITS_COMPONENT, SHOVEL, *KEPT)
 
 
 def _decoded(value: msgspec.Raw, kind: type[T], what: str) -> T:
@@ -166,11 +184,23 @@ def _decoded(value: msgspec.Raw, kind: type[T], what: str) -> T:
         raise Refusal(400, f"{what}: {error}") from None
 
 
+def _shown(call: ManagementCall, row: dict[str, object]) -> dict[str, object]:
+    """The row; the addresses of a shovel contain passwords, which only administrators see."""
+    value = row["value"]
+    if (
+        row["component"] != SHOVEL
+        or call.identity.has_tag(ADMINISTRATOR)
+        or not isinstance(value, msgspec.Raw)
+    ):
+        return row
+    return {**row, "value": msgspec.Raw(without_passwords(bytes(value)))}
+
+
 async def list_parameters(call: ManagementCall) -> object:
     vhosts = [call.vhost.name] if "vhost" in call.path else sorted(call.broker.vhosts)
     component = call.path.get("component")
     rows = parameter_rows(call.broker, vhosts)
-    return [row for row in rows if component in (None, row["component"])]
+    return [_shown(call, row) for row in rows if component in (None, row["component"])]
 
 
 def _parameter(call: ManagementCall) -> dict[str, object]:
@@ -182,7 +212,7 @@ def _parameter(call: ManagementCall) -> dict[str, object]:
 
 
 async def show_parameter(call: ManagementCall) -> object:
-    return _parameter(call)
+    return _shown(call, _parameter(call))
 
 
 async def put_parameter(call: ManagementCall) -> Answer:
@@ -270,9 +300,10 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
                 "what": parameter.component,
                 "name": parameter.name,
                 "key": None,
-                "reason": KEPT[parameter.component],
+                "reason": reason,
             }
             for parameter in broker.parameters.all(vhost=vhost)
+            if (reason := _parameter_reason(parameter))
         ]
     rows += [
         {
@@ -283,9 +314,22 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
             "reason": "no part of this broker reads it",
         }
         for name, _ in broker.parameters.globals()
-        if name != CLUSTER_NAME
+        if name not in (CLUSTER_NAME, MIGRATION)
     ]
     return rows
+
+
+def _parameter_reason(parameter: Parameter) -> str:
+    """Why a parameter has no effect; empty if it has one."""
+    if parameter.component == PROGRESS_COMPONENT:
+        return ""
+    if parameter.component != SHOVEL:
+        return KEPT[parameter.component]
+    try:
+        parse_shovel(parameter.value)
+    except BrokerError as error:
+        return str(error)
+    return ""
 
 
 def _key_reason(key: str) -> str:

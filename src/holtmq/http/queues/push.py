@@ -165,19 +165,14 @@ class PushApi:
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         self._check_alarm()
-        if len(incoming) == 1 and incoming[0].queue in self._service.store.queues:
-            first, sender = incoming[0], exchange.identity
-            item = read_item(first, sender.subject)
-            if first.queue not in sender.writes:
-                sender.require(Action.WRITE, first.queue)
-            if not first.delay_seconds:  # the most frequent request
-                self._single.add(exchange, item)
-                return
-        items = read_items(incoming, exchange.identity)
+        items = self._read(exchange, incoming)
+        known = self._service.store.queues
+        if len(items) == 1 and items[0][0] in known and not incoming[0].delay_seconds:
+            self._single.add(exchange, items[0])  # the most frequent request
+            return
         if any(item.delay_seconds for item in incoming):
             self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
             return
-        known = self._service.store.queues
         if items[0].queue not in known or not all(item[0] in known for item in items):
             found = {name: self._work.find(name) for name in {item.queue for item in items}}
             work = {name: queue for name, queue in found.items() if queue is not None}
@@ -194,6 +189,9 @@ class PushApi:
         else:
             answer = push_results(items, results, self._service.store.by_number)
         exchange.answer_when_durable(self._journal, 201, answer)
+
+    def _read(self, exchange: Exchange, incoming: list[PushItemIn]) -> list[PushItem]:
+        return read_items(incoming, exchange.identity)
 
     def _push_delayed(self, exchange: Exchange, items: list[PushItem], delays: list[float]) -> None:
         """Some items are delayed. All are stored in one record, or a full queue refuses all."""
