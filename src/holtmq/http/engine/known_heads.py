@@ -15,7 +15,7 @@ _DIGITS: Final = 5  # of content-length: a longer body takes so long that parsin
 _MISSES_MAX: Final = 16  # a head that differs every time, by a trace id perhaps, is not looked for again
 _LENGTH: Final = b"\r\ncontent-length:"
 # With these the end of a request is decided by more than content-length.
-_FRAMING: Final = frozenset({b"connection", b"transfer-encoding", b"upgrade", b"expect"})
+_FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
 
 
 class KnownHead:
@@ -74,6 +74,8 @@ class KnownHeads:
         if len(self._by_line) >= _HEADS_MAX or line in self._by_line or not _FRAMING.isdisjoint(headers):
             return
         if not (line.startswith(b"POST /") and line.endswith(b" HTTP/1.1")):
+            return
+        if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive":
             return
         end = data.find(b"\r\n\r\n", 0, _HEAD_BYTES) + 4
         lower = data[:end].lower()
