@@ -51,8 +51,7 @@ async def judge(options: Options) -> ReplicaReport:
 
 def show_progress(report: ReplicaReport) -> None:
     """In the long form, one line for each fault."""
-    took = report.takeover_seconds[-1]
-    print(f"{report.rounds} {report.last_fault}: {took:.1f} s, {report.broken} broken", flush=True)
+    print(f"{report.rounds} {report.last_fault}: {report.broken} broken so far", flush=True)
 
 
 @pytest.mark.timeout(300 + 60 * ROUNDS)

@@ -30,6 +30,7 @@ _OWNER_SECONDS: Final = 60.0
 _TRIES: Final = 4
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _EXAMPLES: Final = 5
+_FAULTS_OF_A_LIFE: Final = 3  # at most; then the owner is killed, and everything is read at the next one
 _CLOCK_SECONDS: Final = 3600.0
 # After these another node owns the log; the others leave the owner what it is.
 _ENDS_OWNER: Final = (
@@ -138,36 +139,34 @@ class ReplicaJudge:
         owner = await self._owner()
         for door in self._doors:
             await door.prepare(owner.ports)
-        for number, fault in enumerate(plan(self._options.faults, self._options.rounds, self._random)):
+        faults = plan(self._options.faults, self._options.rounds, self._random)
+        while self.report.rounds < len(faults):
             owner = await self._owner()
-            if number:
+            if self.report.rounds:
                 await self._compare(owner)
             if self._options.stop_at_failure and not self.report.passed:
                 return
-            await self._round(owner, fault)
-            self.report.rounds += 1
-            self.report.last_fault = fault
-            self.report.faults[fault] = self.report.faults.get(fault, 0) + 1
-            self._count()
-            self._on_round(self.report)
+            await self._life(owner, faults[self.report.rounds :])
         await self._compare(await self._owner())
 
-    # -- one round -------------------------------------------------------------------------------
-
-    async def _round(self, owner: NodeProcess, fault: Fault) -> None:
-        """Work, suffer, and end with another node in charge."""
+    async def _life(self, owner: NodeProcess, faults: Sequence[Fault]) -> None:
+        """One owner, from fault to fault, until another node is in charge."""
         other = next(node for node in self._nodes if node is not owner)
         proxy = self._proxies[self._nodes.index(owner)]
         await asyncio.gather(*self._restarts)  # a takeover needs a node that can
         self._clients = self._work(owner)
         try:
-            await self._some_promises(self._random.randint(1, 300))
-            began = time.perf_counter()
-            await self._suffer(fault, owner, other, proxy)
-            if fault not in _ENDS_OWNER and await self._ready(None) is owner:
+            for fault in faults[:_FAULTS_OF_A_LIFE]:
+                await self._some_promises(self._random.randint(1, 300))
+                began = time.perf_counter()
+                await self._suffer(fault, owner, other, proxy)
+                self._note(fault)
+                if fault in _ENDS_OWNER or await self._ready(None) is not owner:
+                    break
                 if self._clients.done():  # it had sent them away
                     self._clients = self._work(owner)
                 await self._some_promises(20)  # it goes on
+            else:
                 began = time.perf_counter()
                 owner.send(signal.SIGKILL)
             await self._ready(other if fault is not Fault.BOTH else None)
@@ -180,6 +179,14 @@ class ReplicaJudge:
             for door in self._doors:
                 door.record.fenced = False
         self._restart(owner)
+
+    def _note(self, fault: Fault) -> None:
+        report = self.report
+        report.rounds += 1
+        report.last_fault = fault
+        report.faults[fault] = report.faults.get(fault, 0) + 1
+        self._count()
+        self._on_round(report)
 
     def _work(self, node: NodeProcess) -> "asyncio.Future[list[None]]":
         """All clients at this node, until each has lost its connection."""
@@ -288,8 +295,6 @@ class ReplicaJudge:
             self._restarts.add(task)
             task.add_done_callback(self._restarts.discard)
 
-    # -- who is it -------------------------------------------------------------------------------
-
     async def _owner(self) -> NodeProcess:
         return await self._ready(None)
 
@@ -336,8 +341,6 @@ class ReplicaJudge:
             except Gone:
                 continue
         await step((await self._owner()).ports)
-
-    # -- the report ------------------------------------------------------------------------------
 
     def _fail(self, text: str) -> None:
         self.report.troubles += 1
