@@ -88,7 +88,6 @@ async def test_without_fencing_two_owners_are_found(postgres: Cluster, tmp_path:
         faults=(Fault.FREEZE,),
         takeover_after=TAKEOVER_AFTER,
         command=odd("no_fencing"),
-        end_seconds=3.0,
     )
 
     report = await judge(options)

@@ -32,6 +32,7 @@ _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _EXAMPLES: Final = 5
 _FAULTS_OF_A_LIFE: Final = 3  # at most; then the owner is killed, and everything is read at the next one
 _CLOCK_SECONDS: Final = 3600.0
+_LOOK_SECONDS: Final = 0.2
 # After these another node owns the log; the others leave the owner what it is.
 _ENDS_OWNER: Final = (
     Fault.KILL,
@@ -285,9 +286,15 @@ class ReplicaJudge:
 
     async def _end_of(self, owner: NodeProcess, fault: Fault) -> None:
         """The old owner notices that it was replaced, and ends by itself."""
-        if fault is not Fault.BOTH and not await owner.ended(self._options.end_seconds):
-            self._fail(f"the old owner lived on after: {fault}")
-            await owner.kill()
+        if fault is Fault.BOTH:
+            return
+        deadline = time.monotonic() + self._options.end_seconds
+        while not await owner.ended(_LOOK_SECONDS):
+            confirms = any(door.record.confirmed_behind_fence for door in self._doors)
+            if confirms or time.monotonic() > deadline:
+                self._fail(f"the old owner lived on after: {fault}")
+                await owner.kill()
+                return
 
     def _restart(self, node: NodeProcess) -> None:
         if not node.is_alive:
