@@ -21,6 +21,7 @@ from postgres import Cluster, Pair
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("failover")]
 
 SEED = int(os.environ.get("HOLT_TEST_FAILOVER_SEED") or Random().randrange(1_000_000))
+IS_SHORT = "HOLT_TEST_FAILOVER_ROUNDS" not in os.environ
 ROUNDS = int(os.environ.get("HOLT_TEST_FAILOVER_ROUNDS") or len(Fault))
 ODD_NODE = str(Path(__file__).with_name("odd_node.py"))
 TAKEOVER_AFTER = 1.0
@@ -65,7 +66,8 @@ async def test_no_fault_loses_what_was_confirmed_or_lets_two_nodes_confirm(
         folder=tmp_path,
         faults=tuple(Fault),
         takeover_after=TAKEOVER_AFTER,
-        far_behind=500 if len(Fault) == ROUNDS else 2_000,
+        most_before=100 if IS_SHORT else 300,
+        far_behind=400 if IS_SHORT else 2_000,
         command=odd("jumping_clock", str(tmp_path)),
         set_clock=partial(set_clock, tmp_path),
         restart_postgres=pair.restart,

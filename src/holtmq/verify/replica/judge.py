@@ -60,6 +60,7 @@ class Options:
     segment_bytes: int = 64 << 10
     stop_at_failure: bool = False
     command: Sequence[str] = _SERVE
+    most_before: int = 300  # answers before a fault, at most
     far_behind: int = 2_000  # answers while a standby is cut off
     end_seconds: float = 40.0  # how long an owner that was replaced may take to end
     set_clock: Callable[[str, float], None] | None = None  # offset of a node's clock; for Fault.CLOCK
@@ -158,7 +159,7 @@ class ReplicaJudge:
         self._clients = self._work(owner)
         try:
             for fault in faults[:_FAULTS_OF_A_LIFE]:
-                await self._some_promises(self._random.randint(1, 300))
+                await self._some_promises(self._random.randint(1, self._options.most_before))
                 began = time.perf_counter()
                 await self._suffer(fault, owner, other, proxy)
                 self._note(fault)
