@@ -199,9 +199,11 @@ class ReplicaJudge:
 
     async def _some_promises(self, count: int) -> None:
         """Until the clients got so many more answers. A broker that gives none for long is stuck."""
-        wanted = self._promises + count
+        wanted, last = self._promises + count, self._promises
         deadline = time.monotonic() + _OWNER_SECONDS
         while self._promises < wanted and not self._clients.done():
+            if self._promises != last:
+                last, deadline = self._promises, time.monotonic() + _OWNER_SECONDS
             if time.monotonic() > deadline:
                 self._fail("no answer for a minute, though a node is ready")
                 return
