@@ -33,6 +33,7 @@ _EXAMPLES: Final = 5
 _FAULTS_OF_A_LIFE: Final = 3  # at most; then the owner is killed, and everything is read at the next one
 _CLOCK_SECONDS: Final = 3600.0
 _LOOK_SECONDS: Final = 0.2
+_DEDUP_SECONDS: Final = 86_400
 # After these another node owns the log; the others leave the owner what it is.
 _ENDS_OWNER: Final = (
     Fault.KILL,
@@ -119,6 +120,8 @@ class ReplicaJudge:
                 "HOLT_HTTP_MAX_BATCH": "1000000",
                 "HOLT_QUEUE_RETENTION_INTERVAL_MS": "200",
                 "HOLT_QUEUE_EVICTION_INTERVAL_MS": "200",
+                # Pushes are repeated with their ids, while clocks jump by hours.
+                "HOLT_QUEUE_DEDUP_WINDOW_SECONDS": str(_DEDUP_SECONDS),
                 "HOLT_LIMITS_MEMORY_HIGH_WATERMARK": "1.0",
                 "HOLT_LIMITS_DISK_FREE_MIN_BYTES": "0",
             }
