@@ -67,6 +67,7 @@ class Channel:
         self.max_payload = connection.max_payload
         self.ledger = Ledger()
         self.broker.sessions.add(self.ledger)
+        self.broker.churn.channel_created += 1
         self.consumers: dict[str, Consumer] = {}
         self.flowing = True  # channel.flow: the client accepts deliveries
         self.prefetch = 0
@@ -370,6 +371,7 @@ class Channel:
         for consumer in consumers:
             self.broker.after_cancel(consumer.queue)
         self.broker.sessions.discard(self.ledger)
+        self.broker.churn.channel_closed += 1
         self.transaction = None  # the garbage collector does not track leases: drop all references
 
     def send(self, method: Method) -> None:

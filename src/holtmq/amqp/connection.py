@@ -386,6 +386,7 @@ class Connection:
         self.may_impersonate = self.is_trusted or (user is not None and "impersonator" in user.tags)
         self.phase = Phase.RUNNING
         self.broker.limits.connected(vhost.name, user_name)
+        self.broker.churn.connection_created += 1
         self.hooks.opened()
 
     def block(self, reason: str) -> None:
@@ -437,6 +438,7 @@ class Connection:
         """Close the channels, and release this connection's place in the limits, once."""
         if self.phase is Phase.RUNNING:
             self.broker.limits.disconnected(self.vhost.name, self.user_name)
+            self.broker.churn.connection_closed += 1
         self._close_channels()
 
     def _close_channels(self) -> None:

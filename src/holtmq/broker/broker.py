@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from holtmq.broker.errors import AccessRefused, Conflict
+from holtmq.broker.figures.churn import Churn
 from holtmq.broker.flow import Flow
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
@@ -65,6 +66,7 @@ class Broker(Administration):
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
         self.last_queue_id = 0
+        self.churn = Churn()
         self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
 
@@ -155,6 +157,7 @@ class Broker(Administration):
             existing = vhost.check_redeclared(name, received, owner)
             if existing is not None:
                 existing.used_ms = self.flow.now_ms
+                self.churn.queue_declared += 1
                 return existing, False
             if not any_name:
                 refuse_reserved("queue", name)
@@ -182,6 +185,8 @@ class Broker(Administration):
                 now_ms=self.flow.now_ms,
             )
         self.add_queue(vhost, queue)
+        self.churn.queue_declared += 1
+        self.churn.queue_created += 1
         if queue.persisted:
             packed = pack_table(arguments)  # type: ignore[arg-type]
             self.record(QueuePut(vhost.name, name, queue.id, auto_delete, packed))
@@ -240,6 +245,7 @@ class Broker(Administration):
         if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
             self.flow.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
+        self.churn.queue_deleted += 1
         removal = vhost.remove_queue(queue)
         self.long_changes.add(removal.steps)
         del self.queues_by_id[queue.id]

@@ -7,6 +7,8 @@ argument), counting. The cost depends on the queues used in that second, not on 
 from collections.abc import Iterable
 from typing import Final
 
+from holtmq.broker.figures.churn import Churn
+from holtmq.broker.figures.levels import Levels
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
@@ -20,6 +22,8 @@ class Sampler:
 
     def __init__(self, second: int) -> None:
         self.node = Ring(_NOTHING, second)
+        self.levels = Levels((0, 0), second)  # ready and unacked, over all work queues
+        self.churn = Ring(Churn().totals(), second)
         self.partitioned: dict[str, Ring] = {}
         self.work = [0, 0, 0]  # published, delivered, acked, over all work queues
         self.streams = [0, 0, 0]  # the same over all partitioned queues
@@ -28,7 +32,7 @@ class Sampler:
         self._last: dict[object, Totals] = {}
         self._levels: dict[int, tuple[int, int]] = {}
 
-    def sample(self, second: int, used: Iterable[WorkQueue], counters: QueueCounters) -> None:
+    def sample(self, second: int, used: Iterable[WorkQueue], counters: QueueCounters, churn: Churn) -> None:
         """Sample the work queues in ``used``, and the partitioned queues that ``counters`` lists as used."""
         for queue in used:
             if not queue.is_stream:
@@ -45,6 +49,8 @@ class Sampler:
                 ring = self.partitioned[name] = Ring(_NOTHING, second)
             ring.record(second, totals)
             self._add(self.streams, name, totals)
+        self.churn.record(second, churn.totals())
+        self.levels.record(second, (self.ready, self.unacked))
         self.node.record(second, [work + more for work, more in zip(self.work, self.streams, strict=True)])
 
     def _sample_work(self, second: int, queue: WorkQueue) -> None:
@@ -56,6 +62,9 @@ class Sampler:
         self._add(self.work, queue.id, totals)
         before = self._levels.pop(queue.id, (0, 0))
         now = (0, 0) if queue.deleted else (len(queue), queue.unacked)
+        if figures.levels is None:
+            figures.levels = Levels((0, 0), second)
+        figures.levels.record(second, now)
         self.ready += now[0] - before[0]
         self.unacked += now[1] - before[1]
         if queue.deleted:
