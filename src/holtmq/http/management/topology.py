@@ -355,7 +355,7 @@ async def post_binding(call: ManagementCall) -> Answer:
     call.require(Action.WRITE, name)
     call.require(Action.READ, source)
     call.broker.bind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
-    made = properties_key(key, given.arguments)
+    made = properties_key(key, arguments)
     return Answer(201, f"{quote(name, safe='')}/{quote(made, safe='~')}")
 
 
