@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage bench bench-spark demo run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage bench bench-spark dist docs demo run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -61,6 +61,19 @@ bench: setup-test ## Measure: prints ratios, writes to bench/results
 bench-spark: setup-test ## Measure the Spark source and sink against their ceilings
 	@$(BIN)/python -m bench.spark $(ARGS)
 
+dist: setup ## Build sdist and wheel into dist/, check them, run the wheel alone in a clean environment
+	@rm -rf dist build/dist-venv
+	$(BIN)/python -m build --quiet --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m venv --clear build/dist-venv
+	build/dist-venv/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	$(BIN)/python scripts/try_wheel.py build/dist-venv/bin/python
+
+docs: setup ## Build the documentation as a site into site/; broken links and anchors are errors
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	echo "site/index.html"
+
 demo: setup-test ## See it all: broker, orders, groups, then archive, rollup and a report on Spark
 	@$(BIN)/python scripts/demo.py $(ARGS)
 
@@ -68,4 +81,4 @@ run: setup-run ## Start a broker here, with its data in ./holt-data (or HOLT_DAT
 	@exec $(BIN)/holt serve $(ARGS)
 
 clean: ## Remove .venv and every cache (never data)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/e2e/node/node_modules
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site tests/e2e/node/node_modules

@@ -202,7 +202,8 @@ class Bench:
         writer = frame.writeStream.format("noop").option("checkpointLocation", str(self.folder / "micro"))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
-        return statistics.median([one["durationMs"]["triggerExecution"] for one in query.recentProgress[2:]])
+        times = [one["durationMs"]["triggerExecution"] for one in query.recentProgress[2:]]
+        return float(statistics.median(times))
 
 
 def share(figures: dict[str, float], name: str) -> str:

@@ -8,20 +8,26 @@ import asyncio
 import logging
 import math
 import os
+import platform
 import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from holtmq import start_checks
+from holtmq.amqp.connection import Connection
 from holtmq.amqp.handshake import Settings
+from holtmq.amqp.interceptors import Intercept, Interceptors
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.damage import Damaged
+from holtmq.broker.dialect import Dialect
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -32,11 +38,12 @@ from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.heap import keep_freed_memory
-from holtmq.http.engine.context import Context
+from holtmq.heap import FreedMemory
+from holtmq.http.engine.context import Context, ReplicaState
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
+from holtmq.http.hot_routes import HotApis
 from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import resident_bytes, total_memory
@@ -55,10 +62,14 @@ from holtmq.journal.replica.view import StoppedWaiting
 from holtmq.journal.scrub import scrub
 from holtmq.journal.spill_file import SpillFile
 from holtmq.listeners import Listeners, tls_context
+from holtmq.loop_watch import LoopWatch
 from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 from holtmq.shovel.destination import Inside
 from holtmq.shovel.shovels import ShovelService
+
+if TYPE_CHECKING:
+    from holtmq.tracing.start import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +93,15 @@ class Node:
     """A running broker."""
 
     def __init__(
-        self, config: Config, *, clock: Callable[[], float] = time.time, disk: Disk | None = None
+        self,
+        config: Config,
+        *,
+        clock: Callable[[], float] = time.time,
+        disk: Disk | None = None,
+        freed: FreedMemory | None = None,
     ) -> None:
         self.config = config
+        self._freed = freed
         self.clock = clock
         self.listeners = Listeners(config)
         self.disk = disk  # where the journal is, if not in the configured folder
@@ -100,6 +117,8 @@ class Node:
         self.http_tls_port = 0
         self.http_port = 0
         self.recovered_records = 0
+        self.loop_watch = LoopWatch()
+        self.tracing: Tracing | None = None
         self.started_at = 0.0
         self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
@@ -124,6 +143,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         began = self._loop.time()
         self.started_at = self.clock()
+        if self.config.tracing.enabled:
+            self.tracing = start_tracing()
         if self.config.journal.replica:
             if self.disk is None:
                 start_checks.make_private(self.config.data.dir)
@@ -151,10 +172,12 @@ class Node:
                 config.max_message_bytes,
                 config.channel_flow,
                 int(config.consumer_timeout * 1000),
+                self._interceptors(),
             ),
             Limits(most, config.handshake_timeout),
             self.wake,
             self.refresh_clock,
+            Connection if self.tracing is None else self.tracing.connect,
         )
         self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
@@ -165,11 +188,13 @@ class Node:
         self.wake()
         await self.listeners.open_amqp(self.amqp)
         self.shovels = self._shovel_service()
-        self.http = HttpServer(self._http_context(), sockets - most)
+        apis = HotApis() if self.tracing is None else self.tracing.apis
+        self.http = HttpServer(self._http_context(), sockets - most, apis)
         await self.listeners.open_http(self.http)
         ports = self.listeners.ports
         self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
         self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
+        self.loop_watch.start(self._loop)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
         if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
@@ -227,6 +252,7 @@ class Node:
             journal,
             max_priority=amqp.max_priority,
             cancel_requeue=amqp.cancel_requeue,
+            dialect=Dialect(**msgspec.structs.asdict(config.compatibility)),
             spill=None if config.data.memory or self.disk is not None else SpillFile(config.data.dir),
         )
         self.broker.flow.memory.limit = config.limits.queue_memory_bytes(total_memory())
@@ -255,6 +281,15 @@ class Node:
         self.refresh_clock()
         self.recovered_records = fold.finish()
         self._complete_broker()
+
+    def _interceptors(self) -> Interceptors:
+        asked = self.config.interceptors
+        return Interceptors(
+            Intercept(asked.timestamp.value),
+            Intercept(asked.routing_node.value),
+            Intercept(asked.client_id.value),
+            f"holt@{platform.node()}",
+        )
 
     def _doorkeeper(self) -> Doorkeeper:
         users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
@@ -292,7 +327,17 @@ class Node:
             self.listeners.all,
             self.sampler,
             self.shovels,
+            self.loop_watch.delay,
+            self.checkpoint,
+            self._replica_state,
+            watch_range=None if self.tracing is None else self.tracing.watch_range,
         )
+
+    def _replica_state(self) -> ReplicaState | None:
+        replica = self.replica
+        if replica is None:
+            return None
+        return ReplicaState(replica.name, replica.view.owner, replica.view.epoch, replica.trouble())
 
     def stop_waiting(self) -> None:
         """Make ``start`` stop waiting for the log; it raises StoppedWaiting."""
@@ -312,10 +357,13 @@ class Node:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        self.loop_watch.stop()
         await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.stop)
         log.info("stopped", extra={})
 
     def refresh_clock(self) -> None:
@@ -393,6 +441,8 @@ class Node:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             self.sample_figures()
+            if self._freed is not None:
+                self._freed.sample(self.broker.flow.memory.used)
             if self.replica is not None:
                 self._watch_replica(self.replica)
             self.check_alarms()
@@ -408,7 +458,7 @@ class Node:
     def sample_figures(self) -> None:
         """Count what happened in this second."""
         used, self.broker.flow.used = self.broker.flow.used, set()
-        self.sampler.sample(int(self.clock()), used, self.partitioned.counters, self.broker.churn)
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters, self.broker.counts)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""
@@ -418,6 +468,9 @@ class Node:
             self._cut_off = bool(trouble)
             log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
             self.amqp.refuse(trouble)
+            self.http.refuse(trouble)
+        elif trouble:
+            self.http.refuse(trouble)  # also requests whose body came after the last time
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()
@@ -527,8 +580,12 @@ class Node:
 
     def _alarm(self) -> str:
         limits = self.config.limits
-        if resident_bytes() > limits.memory_bytes(total_memory()):
-            return "low on memory"
+        most = limits.memory_bytes(total_memory())
+        if resident_bytes() > most:
+            if self._freed is not None:
+                self._freed.give_back()
+            if self._freed is None or resident_bytes() > most:
+                return "low on memory"
         if self.journal.stalled:
             return _LOW_ON_DISK
         if not self.config.data.memory and self.disk is None and limits.disk_free_min_bytes:
@@ -583,6 +640,22 @@ def _partitioned(journal: Journal, config: Config) -> PartitionedService:
     return service
 
 
+class CannotStart(Exception):
+    """A setting asks for something that this installation does not have; the text says what."""
+
+
+def start_tracing() -> "Tracing":
+    """OpenTelemetry, which is optional."""
+    try:
+        from holtmq.tracing.start import CannotTrace, Tracing
+    except ModuleNotFoundError as error:
+        raise CannotStart(f"tracing.enabled: {error}; pip install 'holtmq[otel]'") from None
+    try:
+        return Tracing()
+    except CannotTrace as error:
+        raise CannotStart(f"tracing.enabled: {error}") from None
+
+
 def serve(config: Config) -> int:
     """Run a node until SIGTERM or SIGINT; return the process's exit status."""
     import gc
@@ -590,7 +663,7 @@ def serve(config: Config) -> int:
     import uvloop
 
     raise_limit()
-    keep_freed_memory()
+    freed = FreedMemory(config.limits.queue_memory_bytes(total_memory()))
     # The writer thread needs the GIL briefly after each sync; with the default it would wait 5 ms under load.
     sys.setswitchinterval(0.0005)
     # What exists now lives as long as the process; messages and leases are not tracked at all (decision
@@ -600,11 +673,11 @@ def serve(config: Config) -> int:
     gc.set_threshold(50_000, 20, 50)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, freed))
 
 
-async def _serve(config: Config) -> int:
-    node = Node(config)
+async def _serve(config: Config, freed: FreedMemory) -> int:
+    node = Node(config, freed=freed)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -620,7 +693,7 @@ async def _serve(config: Config) -> int:
     except StoppedWaiting:
         log.info("stopped", extra={})
         return 0
-    except (JournalError, OSError) as error:  # also a TLS certificate that cannot be read
+    except (JournalError, OSError, CannotStart) as error:  # also a TLS certificate that cannot be read
         log.error("cannot start", extra={"reason": str(error)})
         stopped.cancel()
         return 1

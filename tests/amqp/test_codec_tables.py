@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holtmq.wire.primitives import CodecError, shorten
+from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import (
     MAX_DEPTH,
     FieldTable,
@@ -274,16 +274,3 @@ def test_a_time_in_another_zone_is_written_as_its_second_in_utc() -> None:
     local = datetime(1970, 1, 1, 2, 0, 0, 999999, tzinfo=timezone(timedelta(hours=2)))
 
     assert encode_table({"k": local}) == table_of(b"\x01kT" + bytes(8))
-
-
-@pytest.mark.parametrize("text", ["x" * 255, "é" * 127, ""])
-def test_a_text_that_fits_is_not_shortened(text: str) -> None:
-    assert shorten(text) == text
-
-
-@pytest.mark.parametrize("text", ["x" * 256, "é" * 200, "\U0001f9a6" * 70, "\udcff" * 300])
-def test_a_shortened_text_fits_and_ends_in_dots(text: str) -> None:
-    short = shorten(text)
-
-    assert len(short.encode()) <= 255
-    assert short.endswith("...")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -124,7 +125,7 @@ def test_the_welcome_names_addresses_that_can_be_copied() -> None:
 
 
 def test_the_welcome_names_every_listener() -> None:
-    tls = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
+    tls: dict[str, Any] = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
     both = welcome(Config(amqp=Amqp(**tls), http=Http(**tls)))
     secure = welcome(Config(amqp=Amqp(**tls, plain=False), http=Http(**tls, plain=False)))
 

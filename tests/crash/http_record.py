@@ -40,8 +40,6 @@ class Record:
         self._places: dict[str, list[Message]] = {}
         self._copies = 0
 
-    # -- what clients do -------------------------------------------------------------------------
-
     def sends(self, place: str) -> str:
         """The id of one more message that is about to be pushed to a place."""
         there = self._places.setdefault(place, [])
@@ -111,8 +109,6 @@ class Record:
         for message in self.messages.values():
             message.holder = ""
 
-    # -- the end ---------------------------------------------------------------------------------
-
     def compare(self, left: dict[str, list[str]], copies: dict[str, list[str]]) -> None:
         """Everything that is still there: sources by place, copies by queue, each in its order."""
         where = {(queue, name) for queue, names in copies.items() for name in names}
@@ -133,8 +129,8 @@ class Record:
 
     @staticmethod
     def _judge(message: Message, is_left: bool, where: set[tuple[str, str]]) -> set[tuple[str, str]]:
-        for move in message.tried:
-            assert not move.copies & where, f"{message.id} was delivered again, and its copies are there"
+        for attempt in message.tried:
+            assert not attempt.copies & where, f"{message.id} was delivered again, and its copies are there"
         move = message.last
         if move is None:
             assert is_left or not message.promised, f"{message.id} was promised and is gone"

@@ -24,11 +24,11 @@ from holtmq.auth.rights import of_role
 from holtmq.auth.tokens import Role
 from holtmq.auth.users import DEFAULT_VHOST, User, UserStore
 from holtmq.broker.broker import Broker
-from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, LimitReached, NotFound
+from holtmq.broker.errors import BrokerError, LimitReached
 from holtmq.broker.message import make_address
 from holtmq.broker.partitioned.commands.admin import configure
 from holtmq.broker.partitioned.commands.atomic_commit import Part
-from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
@@ -218,9 +218,6 @@ def machine() -> Machine:
     return machine
 
 
-# -- AMQP ------------------------------------------------------------------------------------------
-
-
 def test_one_publish_to_both_kinds_of_queue_is_one_record(machine: Machine) -> None:
     was, now = check_every_cut(machine, lambda: machine.publish("both", "key", b'"all"'))
 
@@ -302,9 +299,6 @@ def test_a_message_that_dies_into_both_kinds_leaves_its_queue_in_the_same_record
     assert (now.work["dead"], now.logs["log"]) == ([b'"one"'], [b'"one"'])
 
 
-# -- HTTP transactions -----------------------------------------------------------------------------
-
-
 def test_a_work_queue_s_ack_and_a_push_to_a_partitioned_queue_are_one_record(machine: Machine) -> None:
     first, second = machine.lease_work(limit=2)
     part = Part([pushed("parts", "third"), pushed("fresh", "fourth")], [], machine.now)
@@ -362,9 +356,6 @@ def test_while_pushes_are_spooled_the_transaction_s_go_there_with_its_acks(machi
     assert now.cursors["parts", ack.group, 0] == 1
     assert (now.work["jobs"], now.work["dead"]) == ([b'"two"'], [b'"x"'])
     assert now.logs["parts"] == was.logs["parts"]
-
-
-# -- HTTP pushes -----------------------------------------------------------------------------------
 
 
 class Asked:
@@ -443,10 +434,7 @@ def test_what_a_full_work_queue_sheds_comes_after_what_the_same_push_gave_to_the
     assert (held.logs["log"], held.work["dead"]) == ([b'"b"', b'"a"'], [b'"a"'])
 
 
-# -- refusals --------------------------------------------------------------------------------------
-
-
-def refused(machine: Machine, part: Part, pushes: list[WorkPush], acks: list[WorkAck]) -> type[BrokerError]:
+def refused(machine: Machine, part: Part, pushes: list[WorkPush], acks: list[WorkAck]) -> object:
     """What the transaction raised; it must have changed nothing and written nothing."""
     machine.settle()
     before, end = machine.held(), machine.journal.end
@@ -454,7 +442,7 @@ def refused(machine: Machine, part: Part, pushes: list[WorkPush], acks: list[Wor
         machine.cross_kind.transact(part, pushes, acks)
     machine.settle()
     assert (machine.held(), machine.journal.end) == (before, end)
-    return raised.type
+    return raised.value.verdict if isinstance(raised.value, AckRefused) else raised.type
 
 
 def test_a_refused_part_of_either_kind_refuses_the_whole(machine: Machine) -> None:
@@ -467,17 +455,21 @@ def test_a_refused_part_of_either_kind_refuses_the_whole(machine: Machine) -> No
     push = machine.work_push("dead", "x")
 
     lost = Part([pushed("parts", "x")], [good_ack._replace(lease_id="another")], machine.now)
-    assert refused(machine, lost, [push], [acked(first)]) is LeaseLost
+    assert refused(machine, lost, [push], [acked(first)]) is AckVerdict.INVALID_LEASE
     no_room = Part([pushed("tiny", "x")], [good_ack], machine.now)
     assert refused(machine, no_room, [push], [acked(first)]) is LimitReached
     assert refused(machine, good, [machine.work_push("full", "x")], [acked(first)]) is LimitReached
-    assert refused(machine, good, [push], [acked(first)._replace(lease_id="another")]) is LeaseLost
     assert (
-        refused(machine, good, [push], [acked(first)._replace(transaction_id="?", lease_id="")]) is NotFound
+        refused(machine, good, [push], [acked(first)._replace(lease_id="another")])
+        is AckVerdict.INVALID_LEASE
     )
-    assert refused(machine, good, [push], [acked(first)._replace(queue=None)]) is NotFound
-    assert refused(machine, good, [push], [acked(first)._replace(status=None)]) is Conflict
-    assert refused(machine, good, [push], [acked(first), acked(first)]) is Conflict
+    assert (
+        refused(machine, good, [push], [acked(first)._replace(transaction_id="?", lease_id="")])
+        is AckVerdict.NOT_FOUND
+    )
+    assert refused(machine, good, [push], [acked(first)._replace(queue=None)]) is AckVerdict.NOT_FOUND
+    assert refused(machine, good, [push], [acked(first)._replace(status=None)]) is AckVerdict.UNKNOWN_STATUS
+    assert refused(machine, good, [push], [acked(first), acked(first)]) is AckVerdict.STALE
 
     machine.cross_kind.transact(good, [push], [acked(first), acked(second)])
     machine.settle()

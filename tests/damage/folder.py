@@ -294,7 +294,7 @@ def _pop_all(clients: Clients, place: str) -> dict[str, str]:
     }
     messages: dict[str, str] = {}
     while True:
-        answer = clients.http.get(f"/api/v1/pop/queue/{place}", params=options)
+        answer = clients.http.get(f"/api/v1/pop/queue/{place}", params=options)  # type: ignore[arg-type]
         answer.raise_for_status()
         rows = answer.json()["messages"] if answer.status_code == 200 else []
         if not rows:

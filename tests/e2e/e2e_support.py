@@ -43,7 +43,7 @@ DEADLINE = 60.0  # seconds; reached only by a test that would fail anyhow
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
 
-def eventually(probe: Callable[[], T], what: str = "", deadline: float = DEADLINE) -> T:
+def eventually(probe: Callable[[], T | None], what: str = "", deadline: float = DEADLINE) -> T:
     """Ask until the answer is true; fail loudly when it never is."""
     end = time.monotonic() + deadline
     while True:

@@ -48,7 +48,7 @@ async def test_headers_of_every_type_come_back(broker: TestBroker, name: str) ->
         channel = await connection.channel()
         queue = await channel.declare_queue(name, exclusive=True)
 
-        await channel.default_exchange.publish(aio_pika.Message(b"x", headers=headers), name)
+        await channel.default_exchange.publish(aio_pika.Message(b"x", headers=headers), name)  # type: ignore[arg-type]
 
         message = await queue.get()
         assert message is not None

@@ -69,7 +69,7 @@ def test_levels_are_made_when_first_used(broker: TestBroker, channel: BlockingCh
     publish(channel, queue, "c", priority=7)
     assert depth(channel, queue) == 3
 
-    levels = broker.call(lambda node: len(node.broker.vhosts["/"].queues[queue].store.fifos))
+    levels = broker.call(lambda node: len(node.broker.vhosts["/"].queues[queue].store.fifos))  # type: ignore[union-attr]
 
     assert levels == 2
 

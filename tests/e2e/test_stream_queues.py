@@ -152,7 +152,7 @@ def test_two_members_of_a_group_never_hold_the_same_message(stream_broker: TestB
         member.basic_qos(prefetch_count=3)
         member.basic_consume(
             "s",
-            lambda ch, method, _, body: (got.append(body), ch.basic_ack(method.delivery_tag)),
+            lambda ch, method, _, body: (got.append(body), ch.basic_ack(method.delivery_tag)),  # type: ignore[func-returns-value]
             arguments={"x-consumer-group": "g", "x-stream-offset": "first"},
         )
 
@@ -271,7 +271,7 @@ def test_what_a_leaving_group_member_held_goes_to_a_pop_that_waits(stream_broker
     answers: list[httpx.Response] = []
     query = {"consumerGroup": "g", "wait": "true", "timeout": 20_000}
     url = f"{stream_broker.http_url}/api/v1/pop/queue/s"
-    worker = threading.Thread(target=lambda: answers.append(httpx.get(url, params=query, timeout=40)))
+    worker = threading.Thread(target=lambda: answers.append(httpx.get(url, params=query, timeout=40)))  # type: ignore[arg-type]
     worker.start()
     while not stream_broker.call(lambda node: node.partitioned.line.waiting_on("s")):
         assert worker.is_alive()

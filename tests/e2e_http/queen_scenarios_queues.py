@@ -7,8 +7,6 @@ from typing import Any
 from queen import Queen
 from queen_words import OLD, items, ns, popped, scenario
 
-# -- queues --------------------------------------------------------------------------------------------
-
 
 @scenario
 async def create_configure_delete(queen: Queen, url: str, name: str) -> None:
@@ -87,7 +85,7 @@ async def buffered_pushes(queen: Queen, url: str, name: str) -> None:
 
     for n in range(10):
         await buffered(name, 10).push(items(n))  # the tenth sends them all
-    got = []
+    got: list[dict[str, Any]] = []
     while len(got) < 10:
         got += await queen.queue(name).batch(10).wait(True).timeout_millis(5000).pop()
     assert ns(got) == list(range(10))
@@ -102,9 +100,6 @@ async def buffered_pushes(queen: Queen, url: str, name: str) -> None:
         await buffered(f"{name}-3", 1000).push(items(n))
     await queen.flush_all_buffers()
     assert ns(await popped(queen.queue(f"{name}-3").batch(10))) == list(range(5))
-
-
-# -- pop -----------------------------------------------------------------------------------------------
 
 
 @scenario

@@ -44,8 +44,6 @@ class Golden:
         self.amqp.close()
         self.http.close()
 
-    # -- writing -----------------------------------------------------------------------------------
-
     def fill(self) -> None:
         """Before a checkpoint, and behind it."""
         self._topology()
@@ -135,7 +133,7 @@ class Golden:
             for number in range(6)
         ]
         self._call("POST", "/api/v1/push", {"items": items})
-        options = {"consumerGroup": "readers", "batch": 1, "subscriptionMode": "all"}
+        options: dict[str, str | int] = {"consumerGroup": "readers", "batch": 1, "subscriptionMode": "all"}
         (message,) = self._call("GET", "/api/v1/pop/queue/log/partition/north", params=options)["messages"]
         ack = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")}
         ack["consumerGroup"] = "readers"
@@ -196,8 +194,6 @@ class Golden:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
-    # -- reading back ------------------------------------------------------------------------------
-
     def contents(self) -> Contents:
         """Everything that was kept, as its readers see it. Reading takes the messages out."""
         work = {name: self._drain(name) for name in ("work", "levels", "solid", "emptied", "passing")}
@@ -254,7 +250,12 @@ class Golden:
         return sorted(str(row[0]) for row in self._drain("work"))
 
     def _popped(self, queue: str, group: str) -> list[list[object]]:
-        options = {"consumerGroup": group, "batch": 100, "subscriptionMode": "all", "autoAck": "true"}
+        options: dict[str, str | int] = {
+            "consumerGroup": group,
+            "batch": 100,
+            "subscriptionMode": "all",
+            "autoAck": "true",
+        }
         found: list[list[object]] = []
         while True:
             answer = self.http.get(f"/api/v1/pop/queue/{queue}", params=options)
@@ -275,7 +276,7 @@ def write(folder: Path) -> None:
     from holtmq.broker.work import spilling_fifo as lane
     from holtmq.testing import broker as testing
 
-    lane.HEAD_MAX, lane.HEAD_KEEP, lane.TAIL_MAX = 16, 8, 4
+    lane.HEAD_MAX, lane.HEAD_KEEP, lane.TAIL_MAX = 16, 8, 4  # type: ignore[misc]
     testing._SEGMENT_BYTES = 6 << 10  # type: ignore[misc]
     with start(folder) as broker:
         golden = Golden(broker)

@@ -32,7 +32,7 @@ def write(folder: Path, records: Sequence[tuple[int, bytes]]) -> int:
 
 
 BODY = (int(Kind.PARTITIONED_BODY), encode_body(Body("t", b"1")))
-NOT_UNDERSTOOD = {
+NOT_UNDERSTOOD: dict[str, list[tuple[int, bytes]]] = {
     "an unknown kind": [(47, b"from the future")],
     "an unknown kind behind bodies": [BODY, (47, b"from the future")],
     "an unknown kind of work queues": [(29, b"from the future")],

@@ -16,7 +16,9 @@ from holtmq.auth.users import User
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
 from holtmq.http import rights_table
+from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.management.api import ROWS
+from holtmq.http.management.call import Row
 from holtmq.http.routes import ENDPOINTS
 from holtmq.node import GUEST_HASH
 from holtmq.testing import TestBroker
@@ -121,9 +123,10 @@ def ask(http: httpx.Client, route: str) -> int:
 
 
 def test_the_tables_say_what_is_expected_of_them() -> None:
+    rows: list[Endpoint | Row] = [*ENDPOINTS, *ROWS]
     declared = {
         f"{row.method} {row.path}": (str(row.right), "-" if row.right.role is None else row.right.role.name)
-        for row in (*ENDPOINTS, *ROWS)
+        for row in rows
     }
 
     expected = {
@@ -200,9 +203,6 @@ def test_a_token_that_names_a_user_has_that_user_s_rights(guarded: TestBroker) -
     assert wrong == []
 
 
-# -- names ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def mine() -> Iterator[tuple[Api, Api, TestBroker]]:
     """A user with every right on names that begin with ``mine``, the guest, and their broker."""
@@ -237,7 +237,8 @@ def test_names_in_bodies_queries_and_ids_are_checked(mine: tuple[Api, Api, TestB
             {"op": "get", "ns": queue, "key": "k"},
             {"op": "cancel", "queue": queue, "timerKey": "k"},
         )
-        acquire, staged = {"op": "acquire", "name": queue, "ttlSeconds": 1}, {"tasks": []}
+        acquire = {"op": "acquire", "name": queue, "ttlSeconds": 1}
+        staged: dict[str, list[object]] = {"tasks": []}
         transaction, sunk = "/api/v1/transaction", {**query, "source_queue": "mine"}
         return {
             "push": ("POST", "/api/v1/push", {"items": [{"queue": "mine", "payload": 1}, item]}),
@@ -401,9 +402,6 @@ def test_a_change_of_rights_holds_for_the_next_request_on_an_open_connection(
 
     broker.call(lambda node: node.broker.delete_user("me"))
     assert me.get("/api/v1/pop/queue/mine").status_code == 401
-
-
-# -- who is nobody --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

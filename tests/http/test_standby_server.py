@@ -36,10 +36,13 @@ async def talk(port: int, *pieces: bytes) -> bytes:
         (b"/health", b"200 OK", b'{"status":"standby"}'),
         (b"/health?verbose=1", b"200 OK", b'{"status":"standby"}'),
         (b"/ready", b"503 Service Unavailable", b'"ready":false'),
+        (b"/metrics", b"200 OK", b"\nholtmq_standby 1.0\n"),
         (b"/api/v1/push", b"503 Service Unavailable", b"the owner is elsewhere"),
     ],
 )
-async def test_only_health_is_answered(port: int, path: bytes, status: bytes, text: bytes) -> None:
+async def test_only_health_and_metrics_are_answered(
+    port: int, path: bytes, status: bytes, text: bytes
+) -> None:
     answer = await talk(port, b"GET " + path + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 " + status)

@@ -196,5 +196,5 @@ CrashMachine.TestCase.settings = settings(
 
 
 @pytest.mark.model
-class TestAnyCrashLeavesAQueueThatOnceWas(CrashMachine.TestCase):  # type: ignore[misc, name-defined]
+class TestAnyCrashLeavesAQueueThatOnceWas(CrashMachine.TestCase):  # type: ignore[misc, valid-type]
     pass

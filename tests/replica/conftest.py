@@ -12,6 +12,8 @@ from postgres import Cluster
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from replica_support import Member
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster]:
@@ -20,3 +22,12 @@ def postgres() -> Iterator[Cluster]:
         yield cluster.create()
     finally:
         cluster.destroy()
+
+
+@pytest.fixture
+def members() -> Iterator[list[Member]]:
+    """What a test adds to this list is ended after it."""
+    made: list[Member] = []
+    yield made
+    for member in made:
+        member.end()

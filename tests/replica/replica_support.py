@@ -6,6 +6,9 @@ Owns: opening replicated journals in a test's own thread. Must not touch: verdic
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -13,6 +16,8 @@ from uuid import uuid4
 from holtmq.journal import JournalOptions
 from holtmq.journal.disk import Disk
 from holtmq.journal.replica.opening import ReplicaOptions, ReplicatedOpening
+from holtmq.journal.replica.session import Session
+from holtmq.journal.replica.store import LogStore
 from holtmq.journal.replica.view import StoppedWaiting
 
 SMALL = JournalOptions(segment_bytes=4096)
@@ -77,6 +82,25 @@ class Member:
         if self._thread is not None:
             self._thread.join(PATIENCE)
         self.opening.abandon()
+
+
+@contextmanager
+def log_of(url: str, name: str) -> Iterator[LogStore]:
+    """The log as another session sees it."""
+    store = LogStore(Session(url, 10.0, "test"), name)
+    store.open(create=False)
+    try:
+        yield store
+    finally:
+        store.session.close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
 
 
 def new_log(url: str, **changes: object) -> ReplicaOptions:

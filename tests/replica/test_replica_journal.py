@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import time
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
-from replica_support import PATIENCE, SMALL, Member, new_log
+from replica_support import SMALL, Member, log_of, new_log, until
 
 from holtmq.journal import JournalError, JournalFailed, open_journal
 from holtmq.journal.replica.errors import ReplicaRefused, Unreachable
 from holtmq.journal.replica.session import Session
-from holtmq.journal.replica.store import Kind, LogStore
+from holtmq.journal.replica.store import Kind
 from postgres import Cluster
-
-
-@pytest.fixture
-def members() -> Iterator[list[Member]]:
-    made: list[Member] = []
-    yield made
-    for member in made:
-        member.end()
-
-
-@contextmanager
-def log_of(replica_url: str, name: str) -> Iterator[LogStore]:
-    store = LogStore(Session(replica_url, 10.0, "test"), name)
-    store.open(create=False)
-    try:
-        yield store
-    finally:
-        store.session.close()
-
-
-def until(condition: object, what: str) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def test_a_standby_has_everything_the_owner_committed(
@@ -195,7 +166,7 @@ def test_a_standby_gives_space_back_with_the_owner(
     last = 0
     for round in range(5):
         last = owner.write(*[b"%d" % number * 50 for number in range(200)])[-1]
-        until(lambda so_far=200 * (round + 1): len(standby.payloads) == so_far, "the standby follows")
+        until(lambda so_far=200 * (round + 1): len(standby.payloads) == so_far, "the standby follows")  # type: ignore[misc]
         assert owner.journal.checkpoint([(40, b"state")], [array("Q", [last])])
 
     def is_small() -> bool:

@@ -64,7 +64,7 @@ class Queue:
 
     def copy(self) -> "Queue":
         groups = {name: Group(group.start_us, dict(group.places)) for name, group in self.groups.items()}
-        return replace(self, partitions=dict(self.partitions), groups=groups)
+        return Queue(self.options, dict(self.partitions), groups, self.letters, self.last_us)
 
     def place(self, group: str, partition: str) -> Place:
         """Where the group stands, by its own progress or by its start."""
@@ -72,7 +72,9 @@ class Queue:
         place = reader.places.get(partition)
         if place is None:
             place = Place(sum(us < reader.start_us for us in part.created_us))
-        return replace(place, cursor=max(place.cursor, part.first))
+        if place.cursor >= part.first:
+            return place
+        return Place(part.first, place.retries, place.hold_us)
 
 
 @dataclass(slots=True)
@@ -113,16 +115,15 @@ class State:
     spooling: bool = False
 
     def copy(self) -> "State":
-        return replace(
-            self,
-            queues={name: q.copy() for name, q in self.queues.items()},
-            subscriptions=dict(self.subscriptions),
-            staged=dict(self.staged),
-            committed=dict(self.committed),
-            timers=dict(self.timers),
+        return State(
+            {name: q.copy() for name, q in self.queues.items()},
+            dict(self.subscriptions),
+            dict(self.staged),
+            dict(self.committed),
+            dict(self.timers),
+            self.spool,
+            self.spooling,
         )
-
-    # -- push ------------------------------------------------------------------------------------
 
     def take_in(
         self, queue: str, items: list[tuple[str, str]], now_us: int, *, spooled: bool
@@ -163,8 +164,6 @@ class State:
             by_queue.setdefault(queue, []).append((partition, one))
         return sum(sum(self.push(queue, items, now_us, apart=apart)) for queue, items in by_queue.items())
 
-    # -- the other ways in -----------------------------------------------------------------------
-
     def commit(
         self, writer: str, batch: int, winners: Iterable[tuple[int, int]], now_us: int
     ) -> tuple[int, int]:
@@ -194,8 +193,6 @@ class State:
         letter = q.letters[place]
         q.letters = q.letters[:place] + q.letters[place + 1 :]
         return self.push(queue, [(letter[1], one)], now_us)[0]
-
-    # -- pop -------------------------------------------------------------------------------------
 
     def subscribe(self, queue: str, group: str, mode: StartMode, now_us: int) -> bool:
         """The first pop of a group leaves a record; whether this was it."""
@@ -233,8 +230,6 @@ class State:
         """Auto-ack: the cursor moves with the hand-out."""
         self.queues[queue].groups[group].places[partition] = Place(end)
 
-    # -- ack -------------------------------------------------------------------------------------
-
     def ack(
         self, lease: Lease, said: dict[int, AckStatus], live: Lease | None, now_us: int
     ) -> dict[int, AckVerdict]:
@@ -267,8 +262,6 @@ class State:
                 else AckVerdict.ACKNOWLEDGED
             )
         return verdicts
-
-    # -- time ------------------------------------------------------------------------------------
 
     def retain(self, now_us: int, durable: "State") -> bool:
         """Let go of what is too old, read or not, and on the disk; whether there was any."""

@@ -5,12 +5,13 @@ Owns: reading one side and the other into equal shapes, and saying where they di
 
 from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from holtmq.broker.partitioned.log.bodies import Body, decode_body
-from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.verify.record import make_body
 from simulation.partitioned_model import Letter, PartKey, Row, State, Timer
+from simulation.world import World
 
 WRITERS: Final = ("spark", "flink")
 Aborted = Container[tuple[str, int]]  # (writer, batch)
@@ -67,21 +68,19 @@ def expected(state: State, aborted: Aborted) -> View:
     )
 
 
-def observed(service: PartitionedService, names: Collection[str], aborted: Aborted) -> View:
+def observed(world: World, names: Collection[str], aborted: Aborted) -> View:
     """As the broker has it, of these queues; without what was staged for a batch that was ``aborted``.
 
     An abort is not written down: a crash may bring such rows back, under a number that nobody uses.
     """
+    service, name_at = world.partitioned, partial(world.reads.name, world.partitioned)
     store = service.store
     queues = {
         name: QueueView(
             {
                 part.name: (
                     part.first,
-                    tuple(
-                        store.read_transaction_id(offset, queue.log.position(offset)) or "?"
-                        for offset in part.offsets
-                    ),
+                    tuple(name_at(queue.log.position(offset)) for offset in part.offsets),
                 )
                 for part in queue.partitions
             },
@@ -108,7 +107,7 @@ def observed(service: PartitionedService, names: Collection[str], aborted: Abort
         for group, scope, record in store.subscriptions.records()
     }
     staged = {
-        (*batch, *place): tuple(store.read_transaction_id(0, at) or "?" for at in part.positions)
+        (*batch, *place): tuple(name_at(at) for at in part.positions)
         for batch, place, part in service.staging.parts()
         if batch not in aborted
     }
@@ -119,9 +118,7 @@ def observed(service: PartitionedService, names: Collection[str], aborted: Abort
         for timer in service.timed.page(name, "", 1000)[0]
     }
     spool = tuple(
-        (name, partition, store.read_transaction_id(0, at) or "?")
-        for name, partition, at in service.spool.waiting()
-        if name in names
+        (name, partition, name_at(at)) for name, partition, at in service.spool.waiting() if name in names
     )
     return View(
         queues,
@@ -134,34 +131,39 @@ def observed(service: PartitionedService, names: Collection[str], aborted: Abort
     )
 
 
-def bodies_on_disk(
-    service: PartitionedService, names: Collection[str], aborted: Aborted
-) -> Iterator[tuple[str, str, Body]]:
+def bodies_on_disk(world: World, names: Collection[str], aborted: Aborted) -> Iterator[tuple[str, str, Body]]:
     """Where each message of these queues is, its id, and what the disk has there, whatever memory says.
 
-    Messages, dead letters, rows that are staged, messages in the spool.
+    Messages, dead letters, rows that are staged, messages in the spool; of those that were read before, only
+    what the files may have changed since then.
     """
-    where: list[str] = []
+    service = world.partitioned
+    where: list[tuple[object, ...]] = []
     positions: list[int] = []
     for name, queue in service.store.queues.items():
         if name in names:
             for part in queue.partitions:
-                where += [f"{name}/{part.name} {part.first + at}" for at in range(len(part.offsets))]
+                where += [(name, part.name)] * len(part.offsets)
                 positions += [queue.log.position(offset) for offset in part.offsets]
             for letter in queue.dead_letters:
-                where.append(f"{name} letter {letter.number}")
+                where.append((name, "letter", letter.number))
                 positions.append(letter.journal_position)
     for batch, place, staged in service.staging.parts():
         if batch not in aborted:
-            where += [f"staged {batch} {place}"] * len(staged.positions)
+            where += [("staged", batch, place)] * len(staged.positions)
             positions += staged.positions
     for name, partition, at in service.spool.waiting():
         if name in names:
-            where.append(f"spooled for {name}/{partition}")
+            where.append(("spooled", name, partition))
             positions.append(at)
-    read_id = service.store.read_transaction_id
-    for label, at, (_, record) in zip(where, positions, service.journal.read_many(positions), strict=True):
-        yield label, read_id(0, at) or "?", decode_body(record, None)
+    new = world.reads.unread(_decoded, positions)
+    bodies = world.reads.read(service, _decoded, [positions[index] for index in new])
+    for index, body in zip(new, bodies, strict=True):
+        yield str(where[index]), world.reads.name(service, positions[index]), body
+
+
+def _decoded(payload: bytes, _position: int) -> Body:
+    return decode_body(payload, None)
 
 
 def payload_of(name: str) -> bytes:

@@ -34,10 +34,6 @@ class ClientSide(Protocol):
     def confirmed(self) -> int:
         """Promises received so far."""
 
-    @property
-    def read_back(self) -> int:
-        """Messages read back from the disk so far, in ``read_all_back``."""
-
     def prepare(self) -> None:
         """The broker is open: make the queues that are not there."""
 

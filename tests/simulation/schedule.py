@@ -31,7 +31,9 @@ class History:
     compactions: int
     deletions: int  # of whole segments
     confirmed: int
-    read_back: int  # messages read from the disk and compared, once for each step they lived through
+    read_back: (
+        int  # messages read from the disk and compared: new ones, and all after each change to the files
+    )
     digest: str
 
 
@@ -82,7 +84,7 @@ class Simulation:
             world.done.compactions,
             world.done.deletions,
             sum(side.confirmed for side in self._sides),
-            sum(side.read_back for side in self._sides),
+            world.reads.count,
             world.digest.hexdigest(),
         )
 
@@ -112,8 +114,6 @@ class Simulation:
                     side.check()
                 side.read_all_back()
 
-    # -- what happens to the machine -------------------------------------------------------------
-
     def _time_passes(self) -> None:
         self._world.let_time_pass(self._random.choice((1, 10, 300, 999, 1_000, 2_500)))
         self._turn()
@@ -141,8 +141,6 @@ class Simulation:
             self._flush()
             self._world.stop()
             self._come_back("a restart")
-
-    # -- turns and ends --------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._world.turn()

@@ -4,8 +4,8 @@ Owns: what these clients do, the record of what they were promised, and the comp
 world's life and death.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 from holtmq.amqp.methods import (
     BasicAck,
@@ -29,8 +29,11 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import views
 from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
 from simulation.amqp_client import SimClient
+from simulation.disk_reads import Decode
 from simulation.promises import Action, BrokenRule
 from simulation.world import World
+
+T = TypeVar("T")
 
 _WORK, _IN, _OUT, _AUDIT, _SHORT, _DEAD = "work", "in", "out", "audit", "short", "dead"
 _LATE, _EVENTS = "late", "log"
@@ -44,7 +47,7 @@ _QUEUES: Final[dict[str, dict[str, object]]] = {
     _AUDIT: {"x-queue-type": "stream"},  # so that a mover's transaction concerns both kinds of queue
     _SHORT: {"x-message-ttl": _TTL_MS, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": _DEAD},
     _DEAD: {},
-    _LATE: {},
+    _LATE: {"x-max-length": 3, "x-overflow": "reject-publish"},  # what is due may have to wait for room
     _EVENTS: {"x-queue-type": "stream"},
     _SURE: {"x-queue-type": "quorum"},  # keeps every message, persistent or not
 }
@@ -64,7 +67,6 @@ class WorkQueues:
         self._fleeting: set[str] = set()  # transient messages that were confirmed and not settled
         self._fleeting_gone: set[str] = set()
         self._numbers = 0  # of clients and transient messages
-        self._read_back = 0
 
     @property
     def actions(self) -> Mapping[Action, int]:
@@ -86,13 +88,6 @@ class WorkQueues:
     def confirmed(self) -> int:
         """Messages that were confirmed."""
         return self._record.confirmed
-
-    @property
-    def read_back(self) -> int:
-        """Messages read from the disk."""
-        return self._read_back
-
-    # -- what clients do -------------------------------------------------------------------------
 
     def _connects(self) -> None:
         if len(self._clients) < 4:
@@ -204,8 +199,6 @@ class WorkQueues:
             self._mover.connection.end("gone")
             self._mover = None
 
-    # -- the schedule's hooks ----------------------------------------------------------------------
-
     def prepare(self) -> None:
         """Durable queues, all of them."""
         vhost = self._world.broker.vhost("/")
@@ -302,14 +295,10 @@ class WorkQueues:
             else:
                 held += views.raw_messages(broker, queue)
         there = [message for message in held if message.position]
-        records = broker.journal.read_many([message.position for message in there])
-        for message, (_, payload) in zip(there, records, strict=True):
-            self._read_back += 1
-            stored, _ = decode_message(payload, message.position)
-            if (stored.body, stored.address) != (message.body, message.address):
-                raise BrokenRule(
-                    f"the disk has another message than {name_of(message.body)}: {stored.body!r}"
-                )
+        stored = self._read(_message, [message.position for message in there])
+        for message, (body, address) in zip(there, stored, strict=True):
+            if (body, address) != (message.body, message.address):
+                raise BrokenRule(f"the disk has another message than {name_of(message.body)}: {body!r}")
         for waiting in self._delayed():
             if name_of(waiting.body) is None:
                 raise BrokenRule(f"a delayed message is damaged: {waiting.body!r}")
@@ -317,8 +306,7 @@ class WorkQueues:
     def _delayed(self) -> list[Message]:
         """What waits at the exchange for its time, as the disk has it."""
         positions = list(self._world.broker.flow.delayed)
-        self._read_back += len(positions)
-        return [decode_delayed(payload)[3] for _, payload in self._world.journal.read_many(positions)]
+        return self._read(_delayed, positions)
 
     def _found(self) -> dict[str, list[bytes]]:
         """All that waits, persistent only; what may move from one queue to the other counts as one queue."""
@@ -345,12 +333,7 @@ class WorkQueues:
         log = service.store.queues.get(queue.name)
         positions = [] if log is None else sorted(log.live_positions())
         positions += [at for name, _, at in service.spool.waiting() if name == queue.name]
-        self._read_back += len(positions)
-        return [
-            to_body(decode_body(record, None).payload) for _, record in service.journal.read_many(positions)
-        ]
-
-    # -- small things ----------------------------------------------------------------------------
+        return self._read(_streamed, positions)
 
     def _confirmed(self, name: str) -> None:
         if name.startswith(_FLEETING + "."):
@@ -371,6 +354,9 @@ class WorkQueues:
         else:
             self._record.leave(name)
 
+    def _read(self, decode: Decode[T], positions: Sequence[int]) -> list[T]:
+        return self._world.reads.read(self._world.partitioned, decode, positions)
+
     def _queues(self) -> list[WorkQueue]:
         queues = self._world.broker.vhost("/").queues
         return [queues[name] for name in sorted(_QUEUES)]
@@ -390,3 +376,16 @@ class WorkQueues:
     def _leave_client(self, client: SimClient) -> None:
         client.connection.end("gone")
         self._clients.remove(client)
+
+
+def _message(payload: bytes, position: int) -> tuple[bytes, object]:
+    stored, _ = decode_message(payload, position)
+    return stored.body, stored.address
+
+
+def _delayed(payload: bytes, _position: int) -> Message:
+    return decode_delayed(payload)[3]
+
+
+def _streamed(payload: bytes, _position: int) -> bytes:
+    return to_body(decode_body(payload, None).payload)

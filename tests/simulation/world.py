@@ -20,6 +20,7 @@ from holtmq.broker.records.recovery import recover
 from holtmq.journal import FileJournal, JournalFailed, JournalOptions, open_journal
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.interface import JournalStats
+from simulation.disk_reads import DiskReads
 from simulation.promises import BrokenRule
 
 # Small, so that a short history fills, checkpoints and compacts many segments.
@@ -50,6 +51,7 @@ class World:
     def __init__(self, seed: int, trace: Callable[[str], None]) -> None:
         self.random = Random(seed)
         self.disk = FakeDisk(seed)
+        self.reads = DiskReads(self.disk)
         self.digest = blake2b(digest_size=8)
         self.now_ms = _START_MS
         self.step = 0
@@ -74,8 +76,6 @@ class World:
         """One line of the history."""
         self.digest.update(line.encode())
         self._trace(f"{self.step:4} {line}")
-
-    # -- life and death --------------------------------------------------------------------------
 
     def opens(self, prepare: Callable[[], None]) -> bool:
         """Recover; False when the disk failed on the way."""
@@ -121,8 +121,6 @@ class World:
         """End in good order."""
         self.journal.close()
         self.die(Keep.EVERYTHING)
-
-    # -- what a node does ------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Finish the round of reads."""

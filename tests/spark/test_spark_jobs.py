@@ -14,7 +14,7 @@ from holtmq.cli import main
 from holtmq.spark.errors import BrokerRefused
 from holtmq.spark.jobs.archive import archive
 from holtmq.spark.jobs.dead_letters import dead_letters, family_of
-from holtmq.spark.jobs.declared import PipelineFileError, parse_pipeline
+from holtmq.spark.jobs.declared import PipelineFileError, parse_pipeline  # type: ignore[attr-defined]
 from holtmq.spark.jobs.declared_run import run_pipeline
 from holtmq.spark.jobs.replay import redrive, replay
 from holtmq.spark.jobs.rollup import read_rollup, rollup

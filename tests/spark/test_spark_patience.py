@@ -25,7 +25,8 @@ def test_the_command_lines_patience_reaches_what_a_job_reads_and_writes(
 ) -> None:
     seen: list[Setting] = []
     monkeypatch.setattr(
-        "holtmq.spark.jobs.archive.archive", lambda setting, *_, **__: seen.append(setting) or {}
+        "holtmq.spark.jobs.archive.archive",
+        lambda setting, *_, **__: seen.append(setting) or {},  # type: ignore[func-returns-value]
     )
 
     def run(*words: str) -> str:

@@ -115,7 +115,7 @@ def protobuf_bytes() -> bytes:
 def test_avro_types_are_sparks_and_what_does_not_fit_is_kept(avsc: str) -> None:
     decoder = payload_decoder(PayloadOptions(PayloadFormat.AVRO, schema_file=avsc))
     assert decoder is not None
-    good = avro_bytes(ROW)
+    good = avro_bytes(ROW)  # type: ignore[arg-type]
 
     decoder = pickle.loads(pickle.dumps(decoder))
     schema = pa.schema(

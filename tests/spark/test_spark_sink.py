@@ -160,7 +160,7 @@ def test_rows_that_a_killed_driver_left_staged_do_not_get_into_the_batch_that_is
     for attempt in range(30):
         where = f"/api/v1/staging/{query}/1/0/{attempt}"
         params = {"part": 7, "queue": shop.name("out")}
-        shop.http.put(where, content=leftover.getvalue().to_pybytes(), params=params).raise_for_status()
+        shop.http.put(where, content=leftover.getvalue().to_pybytes(), params=params).raise_for_status()  # type: ignore[arg-type]
     shop.push("q", range(5, 9))
 
     shop.to_queue(shop.stream(spark, "q").select("payload"), "out", checkpoint)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pika
 import pytest
@@ -16,7 +17,7 @@ from holtmq.spark.work_source import Handful, WorkStreamReader, _body, _leased
 
 pytestmark = pytest.mark.xdist_group("spark")
 
-Channel = pika.adapters.blocking_connection.BlockingChannel
+Channel: TypeAlias = pika.adapters.blocking_connection.BlockingChannel
 PAYLOADS = StructType([StructField("payload", BinaryType())])
 
 

@@ -42,7 +42,7 @@ def confirm_before_sync() -> None:
 
 def never_sync() -> None:
     """The call that makes everything durable does nothing, and its caller does not know."""
-    os.fdatasync = lambda fd: None  # type: ignore[assignment]
+    os.fdatasync = lambda fd: None
 
 
 def search_as_handed_over() -> None:

@@ -50,6 +50,6 @@ def test_a_call_that_failed_or_never_returned_confirms_nothing(line: bytes) -> N
 
 
 def test_without_the_program_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_watch.shutil, "which", lambda name: None)
+    monkeypatch.setattr(kernel_watch.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
 
     assert Strace.find() == Strace(why_not="strace is not installed")

@@ -53,6 +53,11 @@ class ConfirmBatch:
         self._refused = refused
         self.journalled = journalled
 
+    @property
+    def accepted(self) -> int:
+        """How many tags were not refused."""
+        return self._last + 1 - self._first - len(self._refused)
+
     def frames(self, failed: bool) -> bytes:
         """Acks for the whole run, or nacks if the journal failed; ``multiple`` where possible."""
         if failed:

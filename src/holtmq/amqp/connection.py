@@ -28,6 +28,8 @@ from holtmq.amqp.methods import (
     Method,
 )
 from holtmq.amqp.outbox import Outbox
+from holtmq.amqp.publish_caches import PublishCaches
+from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.reading import Reading
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
@@ -93,6 +95,20 @@ class Connection:
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
         self._reading = Reading(self)
 
+    def make_channel(self, number: int) -> Channel:
+        """A new channel. (A traced connection makes others.)"""
+        return Channel(self, number)
+
+    def make_publish_run(self, vhost: VHost, caches: PublishCaches) -> PublishRun:
+        """The fast path of publishing. (A traced connection makes another.)"""
+        return PublishRun(self, vhost, caches)
+
+    def note_published(self) -> None:
+        """This connection publishes: an alarm must stop it."""
+        if not self.has_published:
+            self.has_published = True
+            self.broker.counts.publishers += 1
+
     @property
     def is_running(self) -> bool:
         """Whether the handshake is done and neither side has closed."""
@@ -145,6 +161,8 @@ class Connection:
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
+                if self._reading.is_within_body:
+                    at = self._reading.rest_of_body(data)
                 self._reading.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
@@ -198,6 +216,8 @@ class Connection:
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
                 )
             return
+        if number and self.phase is Phase.CLOSING:
+            return  # sent before the client read our close
         if kind != 1:
             raise ConnectionFault(
                 ReplyCode.UNEXPECTED_FRAME if number == 0 else ReplyCode.CHANNEL_ERROR,
@@ -211,7 +231,7 @@ class Connection:
             self._connection_method(method)
         elif self.phase is Phase.RUNNING:
             self._open_channel(number, method)
-        elif self.phase is not Phase.CLOSING:
+        else:
             raise ConnectionFault(ReplyCode.CHANNEL_ERROR, "the connection is not open yet")
 
     def _connection_method(self, method: Method) -> None:
@@ -250,8 +270,9 @@ class Connection:
         full = self.broker.limits.check_channel(self.user_name)
         if full is not None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
-        channel = self.channels[number] = Channel(self, number)
+        channel = self.channels[number] = self.make_channel(number)
         self.broker.limits.channel_opened(self.user_name)
+        self.broker.counts.channels_opened += 1
         channel.send(ChannelOpenOk())
 
     def _while_closing(self, channel: Channel, kind: int, payload: bytes) -> None:
@@ -386,7 +407,7 @@ class Connection:
         self.may_impersonate = self.is_trusted or (user is not None and "impersonator" in user.tags)
         self.phase = Phase.RUNNING
         self.broker.limits.connected(vhost.name, user_name)
-        self.broker.churn.connection_created += 1
+        self.broker.counts.connections_opened += 1
         self.hooks.opened()
 
     def block(self, reason: str) -> None:
@@ -416,7 +437,7 @@ class Connection:
         """Close from our side with a reason."""
         if self.phase in (Phase.CLOSING, Phase.CLOSED):
             return
-        if self.phase is Phase.PROTOCOL:
+        if self.phase is Phase.PROTOCOL or self._fails_silently(error):
             self.end(str(error))
             return
         self._leave()
@@ -424,6 +445,15 @@ class Connection:
         self.phase = Phase.CLOSING
         self.closed_because = error.reply_text
         self.hooks.failed(error)
+
+    def _fails_silently(self, error: AmqpError) -> bool:
+        """Whether the socket closes without a reason, as RabbitMQ's does in the handshake."""
+        return (
+            self.broker.dialect.silent_handshake_errors
+            and self.phase is Phase.HANDSHAKE
+            and not self.handshake.is_tuned
+            and error.code is not ReplyCode.ACCESS_REFUSED
+        )
 
     def end(self, reason: str) -> None:
         """End the connection; the server flushes the outbox and closes the socket."""
@@ -438,7 +468,8 @@ class Connection:
         """Close the channels, and release this connection's place in the limits, once."""
         if self.phase is Phase.RUNNING:
             self.broker.limits.disconnected(self.vhost.name, self.user_name)
-            self.broker.churn.connection_closed += 1
+            self.broker.counts.connections_closed += 1
+            self.broker.counts.publishers -= self.has_published
         self._close_channels()
 
     def _close_channels(self) -> None:

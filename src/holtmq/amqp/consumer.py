@@ -35,10 +35,10 @@ class Consumer(Holder):
         "_starts",
         "_timeout",
         "arguments",
-        "cancel_requeue",
         "channel",
         "exclusive",
         "no_ack",
+        "overdue",
         "prefetch",
         "priority",
         "queue",
@@ -71,7 +71,9 @@ class Consumer(Holder):
         self.priority = priority
         self._starts: dict[int, bytes] = {}  # by length of exchange and key: at most 512 entries
         self._heads = frame_heads(channel.number)
-        self._timeout = AckTimeout(channel, self, queue)
+        self.overdue: set[int] = set()  # taken back after a timeout and not settled: no deliveries until then
+        timeout_ms = self.arguments.get("x-consumer-timeout")
+        self._timeout = AckTimeout(channel, self, queue, timeout_ms if isinstance(timeout_ms, int) else None)
 
     @property
     def joins_group(self) -> bool:
@@ -81,7 +83,7 @@ class Consumer(Holder):
     def room(self) -> int:
         """How many more messages may be delivered now."""
         channel = self.channel
-        if not channel.flowing or channel.outbox.is_full:
+        if not channel.flowing or channel.outbox.is_full or self.overdue:
             return 0
         if self.no_ack:
             return UNLIMITED
@@ -135,6 +137,7 @@ class Consumer(Holder):
             address, header, middle = message.address, message.header, b""
             if not fresh:
                 redelivered = int(queue.is_redelivered(message))
+                channel.counts.redelivered += redelivered
                 if redelivered and queue.counts_deliveries:
                     header = with_delivery_count(header, queue.returned.get(message.seq, 1))
             length = len(address)
@@ -151,8 +154,11 @@ class Consumer(Holder):
         size += len(messages) * (_OVERHEAD + len(messages[0].header))
         outbox.grew(size)
         if self.no_ack:
+            channel.counts.delivered_auto_ack += len(messages)
             queue.settle_all(messages)
-        elif not self._timeout.armed:
+            return
+        channel.counts.delivered_manual_ack += len(messages)
+        if not self._timeout.armed:
             self._timeout.delivered()
 
     def cancelled(self, queue: WorkQueue) -> None:

@@ -47,6 +47,7 @@ class PublishRun:
         "_exchange",
         "_exchanges",
         "_flow",
+        "_intercepts",
         "_limit",
         "_reach",
         "_rules_version",
@@ -66,13 +67,14 @@ class PublishRun:
         self._rules_version = 0
         self._reach = 0  # length of the prefixes to look up; 0: no lookup
         self._limit = connection.settings.max_message_bytes
+        self._intercepts = not connection.settings.interceptors.are_off  # which change every header
         self.elsewhere = b""  # the publish frame that ended the last run, if its key needs the general path
 
     def take(self, channel: Channel, data: bytes, at: int, end: int) -> int:
         """Publish messages from ``at`` on until one needs the general path; return the offset of that one."""
         flow = self._flow
         self.elsewhere = b""
-        if flow.gathered or channel.transaction is not None:
+        if channel.transaction is not None or self._intercepts:
             return at
         exchange = self._exchange
         targets = self._targets(exchange)
@@ -85,8 +87,10 @@ class PublishRun:
         limit = min(self._limit, max_payload)
         now_ms = flow.now_ms
         append = flow.journal.append
+        gathered, streams = flow.gathered, flow.stream_publishes
         first_seq = seq = flow.seq
         journalled = False
+        dropped = 0
         last_address = b""
         queues: QueueSet | None = None
         found: QueueSet | None
@@ -123,7 +127,7 @@ class PublishRun:
                         key_at = name_bytes + 2
                         if len(address) < key_at or len(address) != key_at + address[key_at - 1]:
                             break
-                        if not address.startswith(exchange) or len(exchange) != key_at - 1:
+                        if not address.startswith(exchange):  # both begin with the name's length
                             exchange = address[: key_at - 1]
                             targets = self._targets(exchange)
                             token = targets.token if targets is not None else None
@@ -177,8 +181,18 @@ class PublishRun:
                         stop = header_end
                 seq += 1
                 if properties >= PERSISTENT or found.persists:
+                    if found.is_streams:
+                        priority = properties & _PRIORITY
+                        if streams is None or not streams.take_plain(found, address, header, priority, body):
+                            seq -= 1
+                            break
+                        journalled = True
+                        at = stop + 1
+                        continue
                     message = Message(seq, address, header, body, now_ms, 0, properties & _PRIORITY, True)
                     if found.durable_ids:
+                        if gathered:
+                            flow.write_gathered()
                         message.position = append(_MESSAGE, encode_message(message, found.durable_ids))
                         journalled = True
                 else:
@@ -194,12 +208,17 @@ class PublishRun:
                         flow.touch(queue)
                 else:
                     flow.place(message, found.queues)
+                    if not found.queues:
+                        dropped += 1
                 at = stop + 1
         except JournalFailed:
             seq -= 1  # the general path takes this message and reports the failure
         finally:
             flow.seq = seq
         taken = seq - first_seq
+        counts = channel.counts
+        counts.received += taken
+        counts.dropped += dropped
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.
         self._reach = 0 if missed * 2 > taken else reach
@@ -227,6 +246,6 @@ class PublishRun:
             self._connection.check(Action.WRITE, name)
         except BrokerError:
             return None
-        self._connection.has_published = True
+        self._connection.note_published()
         found = self._exchanges[exchange] = vhost.targets_of(known)
         return found

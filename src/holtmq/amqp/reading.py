@@ -40,12 +40,24 @@ _PUBLISH_ID: Final = 0x003C0028
 _HEADER_FRAME: Final = struct.Struct(">BHIHHQ").unpack_from  # and the start of its payload
 _HEADER_MIN: Final = 7 + 14 + 1
 _OVERHEAD: Final = 8
+_PIECE: Final = 8_192  # a shorter piece of a body frame is joined with the next read
 
 
 class Reading:
     """Processes what a connection has read."""
 
-    __slots__ = ("_caches", "_channels", "_connection", "_found", "_may_write", "_rules_version", "_run")
+    __slots__ = (
+        "_after",
+        "_caches",
+        "_channels",
+        "_connection",
+        "_cut",
+        "_cut_bytes",
+        "_found",
+        "_may_write",
+        "_rules_version",
+        "_run",
+    )
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
@@ -55,14 +67,31 @@ class Reading:
         self._caches: PublishCaches
         self._may_write: set[str] = set()  # exchanges whose write permission was checked and granted
         self._rules_version = 0
+        self._after = 0  # offset after the frame being processed
+        self._cut: Channel | None = None  # the last read ended within a body frame of this channel
+        self._cut_bytes = 0  # of its payload still to come
 
     def opened(self, vhost: VHost) -> None:
         """The handshake is done: the client may publish now."""
         self._caches = publish_caches(vhost)
-        self._run = PublishRun(self._connection, vhost, self._caches)
+        self._run = self._connection.make_publish_run(vhost, self._caches)
 
     def frames(self, data: bytes, at: int) -> None:
-        """Process every complete frame in ``data`` from ``at`` on; keep the rest for the next read.
+        """Process every complete frame in ``data`` from ``at`` on; keep the rest for the next read."""
+        connection = self._connection
+        connection.unread = b""
+        self._after = at
+        try:
+            at = self._frames(data, at)
+        except AmqpError:
+            # The connection is being closed, but the client's close-ok may be among what follows.
+            connection.unread = data[self._after :]
+            raise
+        if at < len(data):
+            connection.unread = data[at:] if at else data
+
+    def _frames(self, data: bytes, at: int) -> int:
+        """Process complete frames; return the offset of the rest.
 
         Runs of publishes and of acks have their own loops; other frames cost a method call each.
         """
@@ -84,11 +113,18 @@ class Reading:
                     f"type {kind}: {{frame_too_large,{size},{max_payload}}}",
                 )
             if stop >= end:
+                if (
+                    kind == 3
+                    and end - payload_at >= _PIECE
+                    and self._cut_body(number, size, data, payload_at)
+                ):
+                    return end
                 break
             if data[stop] != 0xCE:
                 raise ConnectionFault(
                     ReplyCode.FRAME_ERROR, f"type {kind}: {{invalid_frame_end_marker,{data[stop]}}}"
                 )
+            self._after = stop + 1
             channel = channels.get(number)
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
                 if size == _ACK_SIZE and data.startswith(_BASIC_ACK, payload_at):
@@ -124,16 +160,55 @@ class Reading:
             at = stop + 1
             if gathered:
                 connection.flow.write_gathered()
-            connection.unread = data[at:]  # what remains if this frame stalls the connection
             if kind == 1 and channel is not None and not channel.closing and channel.partial_route is None:
                 connection.run_method(channel, number, data[payload_at:stop])
             else:
                 connection.other_frame(kind, number, channel, data[payload_at:stop])
             if connection.has_stopped:
-                return
+                break
             max_payload = connection.max_payload
             run, elsewhere = self._run, b""
-        connection.unread = data[at:] if at else data
+        return at
+
+    def _cut_body(self, number: int, size: int, data: bytes, at: int) -> bool:
+        """Keep the piece of a body frame that ends this read; False if its channel awaits none."""
+        channel = self._channels.get(number)
+        if channel is None or channel.partial_header is None or not self._is_open(channel):
+            return False
+        piece = data[at:]
+        channel.partial_body.append(piece)
+        channel.partial_missing -= len(piece)
+        self._cut = channel
+        self._cut_bytes = size - len(piece)
+        return True
+
+    @property
+    def is_within_body(self) -> bool:
+        """Whether the last read ended within a body frame whose beginning was processed."""
+        return self._cut is not None
+
+    def rest_of_body(self, data: bytes) -> int:
+        """Add to the body frame that the last read has cut; return the offset after it."""
+        channel = self._cut
+        assert channel is not None
+        stop = self._cut_bytes
+        is_wanted = self._is_open(channel)
+        if stop >= len(data):
+            if is_wanted:
+                channel.partial_body.append(data)
+                channel.partial_missing -= len(data)
+            self._cut_bytes -= len(data)
+            return len(data)
+        self._cut = None
+        if data[stop] != 0xCE:
+            raise ConnectionFault(ReplyCode.FRAME_ERROR, f"type 3: {{invalid_frame_end_marker,{data[stop]}}}")
+        if is_wanted:
+            self.content_frame(channel, 3, data[:stop])
+        return stop + 1
+
+    def _is_open(self, channel: Channel) -> bool:
+        """Whether the channel, which may have been closed in the middle of a content, still wants it."""
+        return channel.partial_route is not None and self._channels.get(channel.number) is channel
 
     @staticmethod
     def _tags(data: bytes, at: int, end: int) -> list[int]:
@@ -229,7 +304,7 @@ class Reading:
         except BrokerError as error:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
-        connection.has_published = True
+        connection.note_published()
         if not connection.restricts_topics(route.exchange):
             self._may_write.add(method.exchange)
         self._caches.offer_route(raw, route, method.mandatory)

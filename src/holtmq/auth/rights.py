@@ -108,13 +108,13 @@ class Identity:
         self.writes: set[str] = set()
         self.configures: set[str] = set()
 
-    @property
-    def is_administrator(self) -> bool:
-        return ADMINISTRATOR in self.tags
-
     def has_tag(self, *tags: str) -> bool:
         """Whether the sender has one of these tags; an administrator has all."""
         return ADMINISTRATOR in self.tags or any(tag in self.tags for tag in tags)
+
+    def could(self, action: Action) -> bool:
+        """Whether the action is allowed on at least some names in some vhost."""
+        return action in self._could
 
     def may_enter(self, vhost: str) -> bool:
         """Whether the sender has permissions in the vhost at all."""
@@ -163,9 +163,13 @@ class Identity:
             vhost, name = self._place_of(queue)
             raise refused(action, name, vhost, self.name)
 
+    def may_in(self, vhost: str, action: Action, name: str) -> bool:
+        """As ``may``, for a queue or exchange given by vhost and name."""
+        return self._access(vhost).may(action, name)
+
     def require_in(self, vhost: str, action: Action, name: str) -> None:
         """As ``require``, for a queue or exchange given by vhost and name, as in RabbitMQ's API."""
-        if not self._access(vhost).may(action, name):
+        if not self.may_in(vhost, action, name):
             raise refused(action, name, vhost, self.name)
 
     def _known(self, action: Action) -> set[str]:

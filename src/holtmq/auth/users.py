@@ -24,11 +24,6 @@ class User(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
 
     @property
-    def is_administrator(self) -> bool:
-        """Whether the user may manage the node."""
-        return ADMINISTRATOR in self.tags
-
-    @property
     def is_loopback_only(self) -> bool:
         """Whether logins from other machines are refused: the default user's password is public."""
         return self.name == DEFAULT_USER

@@ -10,18 +10,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import AccessRefused, Conflict
-from holtmq.broker.figures.churn import Churn
+from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow
+from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import (
     Kind,
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
+    QueuePaused,
     QueuePut,
+    QueueResumed,
     VhostDeleted,
     pack_table,
 )
@@ -55,18 +60,21 @@ class Broker(Administration):
         *,
         max_priority: int = 10,
         cancel_requeue: bool = True,
+        dialect: Dialect = HOLT,
         spill: Spill | None = None,
     ) -> None:
         super().__init__(journal)
         self.flow = Flow(journal, self.vhosts, spill)
-        self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
+        self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms, step)
+        self.jobs = JobBoard(self)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
+        self.counts = ClientCounts()
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
+        self.dialect = dialect
         self.last_queue_id = 0
-        self.churn = Churn()
         self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
 
@@ -133,6 +141,35 @@ class Broker(Administration):
         self._schedule_expiry(queue)
         return True
 
+    def bind(
+        self,
+        vhost: VHost,
+        source: str,
+        destination: str,
+        routing_key: str,
+        arguments: FieldTable | None = None,
+        *,
+        to_exchange: bool = False,
+        owner: object | None = None,
+    ) -> bool:
+        """Bind a queue or exchange. True if journalled. A queue receives the exchange's recent history."""
+        exchange = vhost.exchanges.get(source)
+        history = exchange.history if exchange is not None else None
+        is_new = history is not None and not vhost.is_bound(
+            source, destination, routing_key, arguments or {}, to_exchange
+        )
+        lasting = super().bind(
+            vhost, source, destination, routing_key, arguments, to_exchange=to_exchange, owner=owner
+        )
+        if history is not None and is_new:
+            queues = (
+                vhost.route(vhost.exchange(destination), routing_key).queues
+                if to_exchange
+                else (vhost.queue(destination, owner),)
+            )
+            self.flow.recall(vhost, history, queues)
+        return lasting
+
     def declare_queue(
         self,
         vhost: VHost,
@@ -151,13 +188,16 @@ class Broker(Administration):
         """
         arguments = dict(arguments or {})
         if not name:
+            kind = arguments.get("x-queue-type", QueueType.CLASSIC.value)
+            if self.dialect.refuse_server_names and kind != QueueType.CLASSIC.value:
+                raise Conflict(f"Cannot declare a server-named queue for type {kind}")
             name = "amq.gen-" + secrets.token_urlsafe(16)
         else:
             received = QueueDeclaration(durable, exclusive, auto_delete, arguments)
             existing = vhost.check_redeclared(name, received, owner)
             if existing is not None:
                 existing.used_ms = self.flow.now_ms
-                self.churn.queue_declared += 1
+                self.counts.queues_declared += 1
                 return existing, False
             if not any_name:
                 refuse_reserved("queue", name)
@@ -165,7 +205,13 @@ class Broker(Administration):
         if durable:
             self._refuse_if_failed()
         options = parse_queue_arguments(
-            name, vhost.name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+            name,
+            vhost.name,
+            arguments,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            dialect=self.dialect,
         )
         self.last_queue_id += 1
         queue: WorkQueue
@@ -183,10 +229,11 @@ class Broker(Administration):
                 arguments=arguments,
                 max_levels=self.max_priority,
                 now_ms=self.flow.now_ms,
+                dialect=self.dialect,
             )
         self.add_queue(vhost, queue)
-        self.churn.queue_declared += 1
-        self.churn.queue_created += 1
+        self.counts.queues_declared += 1
+        self.counts.queues_created += 1
         if queue.persisted:
             packed = pack_table(arguments)  # type: ignore[arg-type]
             self.record(QueuePut(vhost.name, name, queue.id, auto_delete, packed))
@@ -229,6 +276,7 @@ class Broker(Administration):
         """Connect the partitioned queues, which AMQP sees as streams. Call before recovery."""
         self.streams = self.flow.cross_kind = Streams(self, partitioned)
         self.flow.stream_publishes = self.streams.stream_publishes
+        self.jobs.partitioned = partitioned
         partitioned.store.damage = self.flow.damage  # one list for everything unreadable
         return self.streams
 
@@ -245,10 +293,10 @@ class Broker(Administration):
         if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
             self.flow.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
-        self.churn.queue_deleted += 1
         removal = vhost.remove_queue(queue)
         self.long_changes.add(removal.steps)
         del self.queues_by_id[queue.id]
+        self.counts.queues_deleted += 1
         if queue.owner is not None:
             owned = self._owned[queue.owner]
             owned.discard(queue)
@@ -287,6 +335,39 @@ class Broker(Administration):
         self.journal.append(Kind.PURGED, encode_settled(queue.id, size, positions))
         return count, True
 
+    def pause_queue(self, queue: WorkQueue, by: str, reason: str = "") -> Pause:
+        """Hand out nothing of this queue until ``resume_queue``; a queue that is paused stays as it is."""
+        known = queue.paused
+        if known is not None:
+            return known
+        if queue.persisted:
+            self._refuse_if_failed()
+        self.flow.turn()  # what was ready before the pause goes to consumers that have room
+        pause = Pause(self.flow.now_ms, by, reason)
+        if isinstance(queue, StreamQueue):
+            self._streams().pause(queue, pause)
+        else:
+            queue.pause(pause)
+            if queue.persisted:
+                self.record(QueuePaused(queue.id, pause.since_ms, by, reason))
+        return pause
+
+    def resume_queue(self, queue: WorkQueue) -> bool:
+        """Hand out messages again; False when the queue was not paused."""
+        if queue.paused is None:
+            return False
+        if queue.persisted:
+            self._refuse_if_failed()
+        queue.used_ms = self.flow.now_ms
+        if isinstance(queue, StreamQueue):
+            self._streams().resume(queue)
+        else:
+            queue.pause(None)
+            if queue.persisted:
+                self.record(QueueResumed(queue.id))
+        self.flow.touch(queue)
+        return True
+
     def outstanding(self, queue: WorkQueue) -> list[Message]:
         """Messages of a queue that are not in its store: leased, or held back for a retry."""
         leased = [
@@ -318,7 +399,7 @@ class Broker(Administration):
         expires_ms = queue.options.expires_ms
         if queue.deleted or expires_ms is None:
             return
-        if queue.consumers:
+        if queue.consumers or queue.paused:
             queue.used_ms = self.flow.now_ms
         if queue.used_ms + expires_ms <= self.flow.now_ms:
             self._remove_queue(self.vhosts[queue.vhost], queue)
@@ -367,7 +448,9 @@ class Broker(Administration):
             self._refuse_if_failed()
         self.flow.turn()
         queue.used_ms = self.flow.now_ms
-        while len(queue) or queue.is_stream:  # take() on a stream raises even if the stream is empty
+        while (
+            len(queue) and not queue.paused
+        ) or queue.is_stream:  # take() on a stream raises even if the stream is empty
             taken = queue.take(1, self.flow.now_ms, self.flow.pager)
             self.flow.touch(queue)
             if taken:

@@ -17,10 +17,6 @@ class Conflict(BrokerError):
     """The request contradicts the state: inequivalent argument, in use, not empty, bad value."""
 
 
-class LeaseLost(Conflict):
-    """The holder's lease has ended: settled, expired, or taken by another."""
-
-
 class AccessRefused(BrokerError):
     """The user may not do this, or the name is reserved."""
 

@@ -54,6 +54,15 @@ def make_address(exchange: str, routing_key: str) -> bytes:
     return bytes((len(name),)) + name + bytes((len(key),)) + key
 
 
+def split_address(address: bytes) -> tuple[str, str]:
+    """Exchange and routing key of ``make_address``."""
+    key_at = 2 + address[0]
+    return (
+        address[1 : key_at - 1].decode("utf-8", "surrogateescape"),
+        address[key_at:].decode("utf-8", "surrogateescape"),
+    )
+
+
 def unplaced(message: Message) -> Message:
     """A copy for a message that was never enqueued: it has no position, so nothing is settled for it."""
     return msgspec.structs.replace(message, position=0)

@@ -10,6 +10,7 @@ TTL, 200 per millisecond, 99 % cancelled in order, against one heap of timers wi
 against 2.4 (firing 0.05 against 1.1), and 4 MB held against 184, since the heap keeps cancelled timers.
 """
 
+import sys
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
@@ -74,19 +75,19 @@ class TimerWheel(Generic[T]):
         self._waiting += 1
         return timer
 
-    def advance(self, now: float) -> list[Timer[T]]:
-        """Remove and return every timer with ``at <= now``, earliest first."""
+    def advance(self, now: float, most: int = sys.maxsize) -> list[Timer[T]]:
+        """Remove and return the timers with ``at <= now``, earliest first; at most so many."""
         due: list[Timer[T]] = []
         now_tick = int(now * _TICKS_PER_SECOND)
         ticks = self._ticks
-        while ticks and ticks[0] <= now_tick:
+        while ticks and ticks[0] <= now_tick and len(due) < most:
             bucket = self._buckets.get(ticks[0])
             if bucket is None:
                 heappop(ticks)
                 continue
-            bucket.take_due(now, due)
+            bucket.take_due(now, due, most)
             if bucket.live:
-                break  # only the bucket of the current millisecond can have timers left
+                break  # it is the bucket of the current millisecond, or ``most`` is reached
             del self._buckets[heappop(ticks)]
         self._waiting -= len(due)
         return due
@@ -150,11 +151,11 @@ class _Bucket(Generic[T]):
             self._head += 1
         return timers[self._head].at
 
-    def take_due(self, now: float, due: list[Timer[T]]) -> None:
+    def take_due(self, now: float, due: list[Timer[T]], most: int) -> None:
         self._sort()
         at = self._head
         timers = self._timers
-        while at < len(timers) and timers[at].at <= now:
+        while at < len(timers) and timers[at].at <= now and len(due) < most:
             timer = timers[at]
             if not timer.cancelled:
                 timer._bucket = None

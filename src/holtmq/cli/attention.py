@@ -93,8 +93,8 @@ def stuck(target: Target, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--every", default=2.0, show_default=True, help="Seconds between two looks.")
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--every", default=2.0, show_default=True, help="Seconds between two refreshes.")
+@click.option("--once", is_flag=True, help="Show the list once and exit.")
 @click.option(
     "--sort",
     default="incoming",

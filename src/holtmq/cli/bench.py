@@ -62,7 +62,7 @@ def _measuring(url: str, workloads: Iterable[str], backlog: str) -> Callable[[F]
             help="Measured time of a round.",
         ),
         click.option(
-            "--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Time before it."
+            "--warm-up", default=1.0, show_default=True, type=click.FloatRange(0), help="Warm-up time."
         ),
         click.option(
             "--rounds", default=3, show_default=True, type=click.IntRange(1), help="Rounds on each broker."

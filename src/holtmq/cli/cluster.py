@@ -97,7 +97,7 @@ def status(config_file: Path | None, url: str | None, name: str | None, as_json:
         }
         click.echo(json.dumps(whole, indent=2))
     else:
-        owner = state.owner if owned else f"nobody (last: {state.owner or 'never'})"
+        owner = state.owner if owned else f"none (last: {state.owner or 'never'})"
         click.echo(f"log {store.name}: epoch {state.epoch}, {end:,} bytes, owner {owner}")
         for node in nodes:
             behind = f"{max(end - node.position, 0):,} bytes, {node.behind_seconds:.1f} s behind"

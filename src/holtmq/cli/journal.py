@@ -93,7 +93,7 @@ def damaged_command(folder: Path, as_json: bool) -> None:
 
 @journal.command("scrub")
 @_FOLDER
-@click.option("--rate", default=0.0, help="At most so many megabytes a second; 0: as fast as the disk.")
+@click.option("--rate", default=0.0, help="Limit in megabytes per second; 0: no limit.")
 def scrub_command(folder: Path, rate: float) -> None:
     """Read and verify every closed file in FOLDER; a broker may be running on it.
 

@@ -6,6 +6,7 @@ Owns: arguments and texts. Must not touch: the API paths of other verbs; rules.
 import click
 import msgspec
 
+from holtmq.cli.jobs import run_job, to_target, which_messages
 from holtmq.cli.target import Target, as_json, in_vhost, show, with_broker
 
 _operator = click.option("--operator", is_flag=True, help="Operator policies: limits that users cannot lift.")
@@ -31,7 +32,13 @@ class QueueRow(msgspec.Struct, frozen=True):
     messages_ready: int
     messages_unacknowledged: int
     consumers: int
+    state: str = "running"
     policy: str | None = None
+
+
+class PauseAnswer(msgspec.Struct, frozen=True):
+    by: str = ""
+    reason: str = ""
 
 
 class PeekAnswer(msgspec.Struct, frozen=True):
@@ -97,7 +104,7 @@ def clear_policy(target: Target, name: str, operator: bool, vhost: str) -> None:
 
 @click.group()
 def queue() -> None:
-    """List, empty and delete queues."""
+    """List, pause, empty and delete queues, look at their messages and move them."""
 
 
 @queue.command("list")
@@ -114,7 +121,7 @@ def list_queues(target: Target, vhost: str | None, as_json: bool) -> None:
 @queue.command("peek")
 @click.argument("name")
 @click.option("--count", default=10, show_default=True, help="How many messages.")
-@click.option("--skip", default=0, show_default=True, help="Start behind so many.")
+@click.option("--skip", default=0, show_default=True, help="Skip this many.")
 @as_json
 @in_vhost
 @with_broker
@@ -133,20 +140,72 @@ def peek_queue(target: Target, name: str, count: int, skip: int, as_json: bool, 
     click.echo(f"{len(answer.messages)} of {answer.total} messages{', cut off' if answer.truncated else ''}.")
 
 
-@queue.command("purge")
+@queue.command("pause")
+@click.argument("name")
+@click.option("--reason", default="", help="Why, for those who find it paused.")
+@in_vhost
+@with_broker
+def pause_queue(target: Target, name: str, reason: str, vhost: str) -> None:
+    """Pause queue NAME: it takes messages and hands out none, also after a restart of the broker."""
+    raw = target.api().send("PUT", "v1", "operator", "queues", vhost, name, "pause", body={"reason": reason})
+    answer = msgspec.json.decode(raw, type=PauseAnswer)
+    why = f" ({answer.reason})" if answer.reason else ""
+    click.echo(f"Queue '{name}' in vhost '{vhost}' is paused by {answer.by}{why}.")
+
+
+@queue.command("resume")
 @click.argument("name")
 @in_vhost
 @with_broker
-def purge_queue(target: Target, name: str, vhost: str) -> None:
-    """Delete all messages that wait in queue NAME."""
+def resume_queue(target: Target, name: str, vhost: str) -> None:
+    """Resume the paused queue NAME."""
+    target.api().send("DELETE", "v1", "operator", "queues", vhost, name, "pause")
+    click.echo(f"Queue '{name}' in vhost '{vhost}' hands out messages.")
+
+
+@queue.command("move")
+@click.argument("name")
+@to_target
+@which_messages
+@as_json
+@in_vhost
+@with_broker
+def move_messages(target: Target, name: str, vhost: str, as_json: bool, **options: object) -> None:
+    """Move messages that wait in queue NAME to another queue or an exchange, unchanged."""
+    run_job(target.api(), ("queues", vhost, name, "move"), options, as_json)
+
+
+@queue.command("copy")
+@click.argument("name")
+@to_target
+@which_messages
+@as_json
+@in_vhost
+@with_broker
+def copy_messages(target: Target, name: str, vhost: str, as_json: bool, **options: object) -> None:
+    """Copy messages that wait in queue NAME to another queue or an exchange, unchanged."""
+    run_job(target.api(), ("queues", vhost, name, "copy"), options, as_json)
+
+
+@queue.command("purge")
+@click.argument("name")
+@which_messages
+@as_json
+@in_vhost
+@with_broker
+def purge_queue(target: Target, name: str, vhost: str, as_json: bool, **options: object) -> None:
+    """Delete messages that wait in queue NAME: all of them, or those that --filter and --count mean."""
+    if any(options.values()) or as_json:
+        run_job(target.api(), ("queues", vhost, name, "purge"), options, as_json)
+        return
     target.api().send("DELETE", "queues", vhost, name, "contents")
     click.echo(f"Queue '{name}' in vhost '{vhost}' purged.")
 
 
 @queue.command("delete")
 @click.argument("name")
-@click.option("--if-empty", is_flag=True, help="Only when nothing waits in it.")
-@click.option("--if-unused", is_flag=True, help="Only when nobody consumes from it.")
+@click.option("--if-empty", is_flag=True, help="Only if it is empty.")
+@click.option("--if-unused", is_flag=True, help="Only if it has no consumers.")
 @in_vhost
 @with_broker
 def delete_queue(target: Target, name: str, if_empty: bool, if_unused: bool, vhost: str) -> None:

@@ -40,6 +40,17 @@ class Target:
             raise NoAnswer(f"{silence}; `holt serve` starts one, --url names another") from None
         return api
 
+    def stopped_folder(self) -> Path | None:
+        """The folder of --data-dir if no broker answers; None: one does, or no folder was named."""
+        if self.folder is None:
+            return None
+        try:
+            self._connect()
+        except NobodyAnswers:
+            return self.folder
+        _refuse_if_unused(self.folder, self.url)
+        return None
+
     def _connect(self) -> BrokerApi:
         api = BrokerApi(self.url, self.user, self.password)
         click.get_current_context().call_on_close(api.close)
@@ -80,7 +91,7 @@ def _refuse_if_unused(folder: Path, url: str) -> None:
         return
     disk.unlock()
     raise click.ClickException(
-        f"a broker answers at {url}, but it does not use {folder}, which nobody has open: "
+        f"a broker answers at {url}, but it does not use {folder}, which no broker has open: "
         "leave --data-dir out for that broker, or name its --url for another"
     )
 

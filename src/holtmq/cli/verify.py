@@ -11,7 +11,7 @@ import click
 
 
 @click.command()
-@click.option("--rounds", default=50, show_default=True, type=click.IntRange(1), help="Deaths to survive.")
+@click.option("--rounds", default=50, show_default=True, type=click.IntRange(1), help="Number of kills.")
 @click.option("--seed", default=None, type=int, help="Repeat the plan of an earlier run.")
 @click.option(
     "--folder",
@@ -24,7 +24,7 @@ import click
     default=0.5,
     show_default=True,
     type=click.FloatRange(0.01, 60),
-    help="Mean time from a recovery to the next kill at a random moment.",
+    help="Mean time between a recovery and the next kill.",
 )
 @click.option(
     "--journal-sync",
@@ -45,7 +45,7 @@ import click
     default="",
     help="Verify failover instead: two nodes that share a log in this PostgreSQL, removed afterwards.",
 )
-@click.option("--stop-at-failure", is_flag=True, help="End with the first broken promise.")
+@click.option("--stop-at-failure", is_flag=True, help="Stop at the first violation.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on standard output.")
 def verify(
     rounds: int,

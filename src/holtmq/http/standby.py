@@ -24,6 +24,11 @@ from holtmq.http.engine.sessions import Sessions
 _MOST_CONNECTIONS: Final = 1000
 _MEMORY_BYTES: Final = 1 << 20
 _SWEEP_SECONDS: Final = 1.0
+_METRICS: Final = (
+    b"# HELP holtmq_standby 1 while another node owns the log\n"
+    b"# TYPE holtmq_standby gauge\n"
+    b"holtmq_standby 1.0\n"
+)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -83,6 +88,9 @@ class StandbyServer:
             status, body = 200, self._health()
         elif exchange.path == b"/ready":
             status, body = 503, {"ready": False, "reason": self._reason()}
+        elif exchange.path == b"/metrics":  # for scrapers: the node is up, and has no figures
+            exchange.answer_with(200, _METRICS, content_type="text/plain; version=0.0.4; charset=utf-8")
+            return
         else:
             status, body = 503, {"error": self._reason(), "code": "standby"}
         exchange.answer_with(status, _encode(body), headers={"retry-after": "1"} if status == 503 else {})

@@ -79,6 +79,11 @@ class Checkpointer:
         """The position of the last published checkpoint."""
         return None if self._newest is None else self._newest.position
 
+    @property
+    def live(self) -> LivePositions | None:
+        """The positions that the last published checkpoint refers to; None before the first of this run."""
+        return None if self._newest is None else self._newest.live
+
     def recovered(self, position: int, segments: Sequence[int]) -> None:
         """Set the checkpoint that this journal was opened from."""
         self._newest = Standing(position, None, frozenset(segments))
@@ -207,7 +212,7 @@ def _publish(
             outcome.reclaimed = reclaim(disk, sealed, keeping, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems
         if mirror is not None:
-            mirror.reclaimed()
+            mirror.reclaimed([segment.base for segment in sealed], outcome.reclaimed.deleted)
     except Exception as exc:
         outcome.problems.append(f"publishing the checkpoint: {exc}")
     return outcome

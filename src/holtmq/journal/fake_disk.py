@@ -115,6 +115,7 @@ class FakeFile:
     def truncate(self, size: int) -> None:
         self._alive()
         self._disk.admit()
+        self._disk.rearranged += size < len(self._inode.data)
         self._inode.resize(size)
 
     def size(self) -> int:
@@ -139,6 +140,7 @@ class FakeDisk:
         self.capacity = capacity
         self.crashes = 0
         self.operations = 0  # operations that a power cut could interrupt
+        self.rearranged = 0  # crashes, and changes to files other than writing and creating
         self.writes = 0
         self.syncs = 0
         self._random = Random(seed)
@@ -205,6 +207,7 @@ class FakeDisk:
         self._failing_writes.clear()
         self._failing_syncs.clear()
         self.crashes += 1
+        self.rearranged += 1
 
     def _lose(self, *, everything: bool) -> None:
         if not everything:
@@ -302,6 +305,7 @@ class FakeDisk:
         return max(self.capacity - sum(len(inode.data) for inode in self._names.values()), 0)
 
     def _change(self, old: str | None, new: str | None, inode: _Inode) -> None:
+        self.rearranged += old is not None
         change = (old, new, inode)
         _apply(self._names, change)
         self._unsynced_names.append(change)

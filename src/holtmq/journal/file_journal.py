@@ -16,6 +16,8 @@ from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
 from .disk import Disk
 from .dropped import Dropped
+from .encoded_batch import EncodedBatch
+from .file_set import FileSet, keep_files
 from .interface import (
     FIRST_FREE_KIND,
     Defer,
@@ -27,6 +29,7 @@ from .interface import (
     Loose,
     ReadRuns,
     Run,
+    SegmentState,
 )
 from .reader import LogReader
 from .records import FILLER, FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
@@ -122,6 +125,30 @@ class FileJournal:
     def bytes_since_checkpoint(self) -> int:
         return self._end - self._checkpoint_position
 
+    @property
+    def checkpoint_position(self) -> int:
+        return self._checkpoint_position
+
+    @property
+    def is_checkpointing(self) -> bool:
+        return self._checkpointer.busy
+
+    def segments(self) -> list[SegmentState]:
+        bases = self._segments.bases
+        stops = [*bases[1:], self._end]
+        live = self._checkpointer.live
+        return [
+            SegmentState(
+                base,
+                stop,
+                size,
+                base == bases[-1],
+                stop > self._checkpoint_position,
+                None if live is None else live.count_between(base, stop),
+            )
+            for base, stop, size in zip(bases, stops, self._segments.sizes, strict=True)
+        ]
+
     def stats(self) -> JournalStats:
         stats = replace(self._stats)
         stats.segments = len(self._segments)
@@ -155,6 +182,14 @@ class FileJournal:
         self._chunks += parts
         self._end = position + size
         return [position + offset for offset in offsets]
+
+    def append_encoded(self, batch: EncodedBatch) -> int:
+        position = self._end
+        if position + batch.size > self._limit:
+            position = self._make_room(FIRST_FREE_KIND, batch.size)
+        self._chunks += batch.finish()
+        self._end = position + batch.size
+        return position
 
     def on_durable(self, callback: DurableCallback) -> None:
         if self._failed is None and self._end > self._start + SYNC_SIZE:
@@ -288,6 +323,7 @@ class FileJournal:
         stats.syncs += commit.syncs
         stats.bytes_written += commit.written
         stats.last_sync_seconds = commit.seconds
+        stats.commit_seconds.add(commit.seconds)
         # The next group starts with its SYNC record, so the caller's next record is not below this.
         self._durable = commit.durable + SYNC_SIZE
         tell(self._unwritten.written(commit.groups), None)
@@ -354,6 +390,14 @@ class FileJournal:
         position = self._end if self._end > self._start + SYNC_SIZE else self._start
         bases = self._segments.bases
         return self._checkpointer.begin(position, self._epoch, bases, records, live, self._advance_checkpoint)
+
+    def keep_files(self) -> FileSet | None:
+        """Every file with the durable part of the log, for a copy; None while a checkpoint is being made."""
+        if self._failed is not None:
+            raise self._failed
+        if self._checkpointer.busy:
+            return None
+        return keep_files(self._disk, self._durable - SYNC_SIZE, self._epoch)
 
     def _advance_checkpoint(self) -> None:
         """Publish the checkpoint once the log is durable up to it."""

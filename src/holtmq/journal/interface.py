@@ -9,7 +9,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from .encoded_batch import EncodedBatch
+
+from holtmq.durations import Durations
 
 FIRST_FREE_KIND: Final = 16  # kinds below belong to the journal itself
 LAST_KIND: Final = 255
@@ -102,6 +107,7 @@ class JournalStats:
     commits: int = 0  # group commits: one write and one sync each
     syncs: int = 0
     last_sync_seconds: float = 0.0
+    commit_seconds: Durations = field(default_factory=Durations)  # write and sync of each group
     segments: int = 0
     bytes_on_disk: int = 0
     checkpoints: int = 0
@@ -109,6 +115,17 @@ class JournalStats:
     compactions: int = 0
     deleted_segments: int = 0
     reclaimed_bytes: int = 0
+
+
+class SegmentState(NamedTuple):
+    """One segment of the log on disk, and what keeps it there."""
+
+    base: int  # the first position in it
+    stop: int  # the base of the next one, or the end of the log
+    size: int  # bytes on disk
+    is_open: bool  # it is being written
+    is_replayed: bool  # a restart reads it: it has records after the newest checkpoint
+    live: int | None  # records that the newest checkpoint's state refers to; None: not known yet
 
 
 class Framed(NamedTuple):
@@ -175,6 +192,10 @@ class Journal(Protocol):
         """Add records atomically: after a crash, all or none are there. Return their positions."""
         ...
 
+    def append_encoded(self, batch: EncodedBatch) -> int:
+        """Add a batch, as ``append_batch``; return its position. Each record is its offset behind that."""
+        ...
+
     def on_durable(self, callback: DurableCallback) -> None:
         """Call ``callback`` once everything appended so far is durable (None) or never will be (the error).
 
@@ -209,6 +230,20 @@ class Journal(Protocol):
 
     def stats(self) -> JournalStats:
         """A copy of the counters."""
+        ...
+
+    def segments(self) -> list[SegmentState]:
+        """The segments on disk, oldest first; empty when there are no files."""
+        ...
+
+    @property
+    def checkpoint_position(self) -> int:
+        """Where the newest published checkpoint is; 0 when there is none."""
+        ...
+
+    @property
+    def is_checkpointing(self) -> bool:
+        """Whether a checkpoint is being written or published."""
         ...
 
     def close(self) -> None:

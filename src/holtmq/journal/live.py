@@ -53,6 +53,10 @@ class LivePositions:
                 return True
         return False
 
+    def count_between(self, first: int, stop: int) -> int:
+        """How many positions are in [first, stop); one that is in several arrays counts in each."""
+        return sum(end - start for _, start, end in self.slices(first, stop))
+
     def slices(self, first: int, stop: int) -> Iterator[tuple[array[int], int, int]]:
         """For each array with positions in [first, stop): the array, and the range of their indexes."""
         for positions in self._arrays:

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .encoded_batch import EncodedBatch
 from .interface import (
     FIRST_FREE_KIND,
     LAST_KIND,
@@ -22,8 +23,10 @@ from .interface import (
     Loose,
     ReadRuns,
     Recovery,
+    SegmentState,
 )
 from .live import LivePositions, WrongPosition
+from .records import FRAME_SIZE, inner_records
 from .unwritten import tell
 
 _FRAME = 9  # bytes of a record besides its payload, as in the file format
@@ -95,6 +98,11 @@ class MemoryJournal:
                 raise ValueError(f"kind {kind} is reserved for the journal")
         return [self.append(kind, payload) for kind, payload in records]
 
+    def append_encoded(self, batch: EncodedBatch) -> int:
+        payload = b"".join(batch.finish())[FRAME_SIZE:]
+        records = [(kind, body) for _, kind, body in inner_records(payload, 0)]
+        return self.append_batch(records)[0] - FRAME_SIZE
+
     def on_durable(self, callback: DurableCallback) -> None:
         self._callbacks.append(callback)
         if not self._turn_due:
@@ -139,6 +147,17 @@ class MemoryJournal:
         stats = replace(self._stats)
         stats.bytes_on_disk = sum(_FRAME + len(payload) for _, payload in self._records.values())
         return stats
+
+    def segments(self) -> list[SegmentState]:
+        return []
+
+    @property
+    def checkpoint_position(self) -> int:
+        return self._state_position
+
+    @property
+    def is_checkpointing(self) -> bool:
+        return False
 
     def close(self) -> None:
         if not self._closed:

@@ -5,6 +5,7 @@ Owns: the interface. Must not touch: where that store is.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 
@@ -14,8 +15,8 @@ class Mirror(Protocol):
     def published(self, position: int) -> None:
         """This checkpoint is valid now. Nothing that it replaces has been reclaimed yet."""
 
-    def reclaimed(self) -> None:
-        """Segments were deleted or compacted."""
+    def reclaimed(self, sealed: Collection[int], deleted: Collection[int]) -> None:
+        """Of the ``sealed`` segments (their bases) some were ``deleted``, others perhaps compacted."""
 
     def close(self) -> None:
         """No more calls follow."""

@@ -36,6 +36,11 @@ class SegmentMap:
         return [segment.base for segment in self._segments]
 
     @property
+    def sizes(self) -> list[int]:
+        """The size of each on disk, in order."""
+        return [segment.size for segment in self._segments]
+
+    @property
     def bytes_on_disk(self) -> int:
         return sum(segment.size for segment in self._segments)
 

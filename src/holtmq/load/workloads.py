@@ -131,14 +131,14 @@ _ALL: Final = (
     ),
     Workload(
         "durable-publish",
-        "persistent, confirms with window 5,000, nobody consumes",
+        "persistent, confirms with window 5,000, no consumer",
         mode=Mode.PUBLISH,
         window=5000,
         durable=True,
     ),
     Workload(
         "durable-window-1",
-        "persistent, one publisher that waits for each confirm, nobody consumes",
+        "persistent, one publisher that waits for each confirm, no consumer",
         mode=Mode.PUBLISH,
         window=1,
         durable=True,
@@ -154,7 +154,7 @@ _ALL: Final = (
     ),
     Workload(
         "stream-confirms",
-        "persistent, to a stream, confirms with window 5,000, nobody consumes",
+        "persistent, to a stream, confirms with window 5,000, no consumer",
         mode=Mode.PUBLISH,
         window=5000,
         durable=True,

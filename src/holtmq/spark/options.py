@@ -269,7 +269,7 @@ def work_options(given: Mapping[str, str]) -> WorkOptions:
     options = _Options(given, WORK_OPTIONS)
     for name in SOURCE_OPTIONS:
         if name not in WORK_OPTIONS:
-            options.absent(name, "a work queue has no offsets, groups or history: it hands out what waits")
+            options.absent(name, "a work queue has no offsets, groups or history: it delivers what waits")
     lease = options.seconds("leaseTime", 60.0)
     if lease < 1:
         options.refuse("leaseTime", "it must be at least a second")

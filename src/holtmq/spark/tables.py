@@ -41,7 +41,7 @@ def comment_of(options: Mapping[str, str]) -> str:
     for name in options:
         if name.lower() in ("token", "password"):
             raise InvalidOption(
-                f"option {name}: whoever may describe the table could read it there; "
+                f"option {name}: users who may describe the table could read it there; "
                 f"put it into a file on the driver and the executors and give {name.lower()}File"
             )
     return _MARK + json.dumps(dict(options), sort_keys=True)

@@ -76,15 +76,3 @@ def read_longstr(data: bytes, at: int, end: int, what: str = "long string") -> t
 def write_longstr(out: bytearray, raw: bytes) -> None:
     out += _U32.pack(len(raw))
     out += raw
-
-
-def shorten(text: str) -> str:
-    """``text`` cut to what a short string holds, on a character boundary.
-
-    An error text quotes names of up to 255 bytes, so it can be too long for the short string in a close
-    method. If the close could not be encoded, the error would be lost.
-    """
-    raw = text.encode("utf-8", "replace")
-    if len(raw) <= SHORTSTR_MAX:
-        return raw.decode("utf-8")
-    return raw[: SHORTSTR_MAX - 3].decode("utf-8", "ignore") + "..."

@@ -1,5 +1,7 @@
 """A fifo keeps its order and its counts however often messages leave memory and come back."""
 
+from random import Random
+
 import pytest
 from core_support import Shelf, message, seqs
 
@@ -304,3 +306,46 @@ def test_clearing_forgets_the_paged_too() -> None:
     assert [run for run in fifo.positions() if run] == []
     fill(fifo, shelf, 31, 32)
     assert seqs(fifo.take(9, shelf)) == [31, 32]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sifting_finds_every_message_once_and_removes_only_what_it_is_told(seed: int) -> None:
+    random, fifo, shelf = Random(seed), SpillingFifo(), Shelf()
+    there: list[int] = []
+    held: list[Message] = []
+    seq, place = 0, (0, 0)
+    found: list[int] = []
+    due: set[int] = set()  # there since before the walk began, and not taken meanwhile
+
+    for _ in range(200):
+        match random.randrange(5):
+            case 0 | 1:
+                count = random.randrange(1, 12)
+                fill(fifo, shelf, seq + 1, seq + count, persistent=random.random() < 0.6)
+                there += range(seq + 1, seq + count + 1)
+                seq += count
+            case 2:
+                held += (taken := fifo.take(random.randrange(1, 5), shelf))
+                assert seqs(taken) == there[: len(taken)]
+                del there[: len(taken)]
+                due.difference_update(seqs(taken))
+            case 3 if held:
+                fifo.restore(held, shelf)
+                there, held = sorted(there + seqs(held)), []
+            case _:
+                if place == (0, 0):
+                    due, found = set(there), []
+                run = fifo.following(place, random.randrange(1, 9), 1 << 20, shelf)
+                assert seqs(run) == [one for one in there if one > place[0]][: len(run)]
+                found += seqs(run)
+                gone = [one for one in run if random.random() < 0.5]
+                fifo.remove(gone)
+                there = [one for one in there if one not in seqs(gone)]
+                if run:
+                    place = (run[-1].seq, max(place[1], *(one.position for one in run)))
+                else:
+                    assert len(found) == len(set(found))
+                    assert due <= set(found)
+                    place = (0, 0)
+        assert len(fifo) == len(there)
+    assert seqs(take(fifo, shelf, len(there))) == there

@@ -8,7 +8,7 @@ import pytest
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import make_address
-from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus, AckVerdict
 from holtmq.broker.work.timed_leases import TimedLeases
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import MemoryJournal
@@ -53,7 +53,10 @@ def test_a_message_that_makes_no_sense_is_handed_out_with_those_around_it(
 
     found = door.pop(queue, "lease", 10, 60, auto_ack=False)
     for message in found:
-        assert door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED) is None
+        assert (
+            door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED)
+            is AckVerdict.ACKNOWLEDGED
+        )
 
     assert len(found) == 3
     assert (len(queue.store), queue.unacked) == (0, 0)
@@ -67,7 +70,7 @@ def test_a_lease_that_is_over_leaves_no_timer_behind(broker: Broker) -> None:
     for _ in range(10):
         assert door.extend("lease", 300) is not None
     held = len(broker.flow.timers)
-    assert door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED) is None
+    assert door.settle(queue, message.transaction_id, "lease", AckStatus.COMPLETED) is AckVerdict.ACKNOWLEDGED
 
     assert (held, len(broker.flow.timers)) == (1, 0)
 
@@ -94,9 +97,9 @@ def test_an_ack_without_a_lease_looks_at_the_loans_that_may_be_meant_alone(broke
         assert len(door.pop(queue, f"lease{number}", 1, 60, auto_ack=False)) == 1
     loans.looks = 0
 
-    assert door.settle(queue, "nobody's", "", AckStatus.COMPLETED) == "Message not found"
-    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) is None
-    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) == "Message not found"
+    assert door.settle(queue, "nobody's", "", AckStatus.COMPLETED) is AckVerdict.NOT_FOUND
+    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) is AckVerdict.ACKNOWLEDGED
+    assert door.settle(queue, "t30", "", AckStatus.COMPLETED) is AckVerdict.NOT_FOUND
 
     assert loans.looks <= 3
     assert queue.unacked == 49
@@ -108,15 +111,15 @@ def test_an_ack_without_a_lease_means_the_oldest_loan_with_a_message_of_that_id(
     door.pop(queue, "first", 2, 60, auto_ack=False)
     door.pop(queue, "second", 2, 90, auto_ack=False)
 
-    def settle(lease_id: str) -> str | None:
+    def settle(lease_id: str) -> AckVerdict:
         return door.settle(queue, "same", lease_id, AckStatus.COMPLETED)
 
-    assert settle("") is None
-    assert settle("second") is None
+    assert settle("") is AckVerdict.ACKNOWLEDGED
+    assert settle("second") is AckVerdict.ACKNOWLEDGED
     broker.flow.now_ms += 60_000
     broker.flow.tick()  # the first loan ends, and with it what is left of it
-    assert settle("") == "Message not found"
+    assert settle("") is AckVerdict.NOT_FOUND
     assert [m.payload for m in door.pop(queue, "third", 9, 60, auto_ack=False)] == [b"2"]
-    assert settle("") is None
-    assert door.settle(queue, "other", "", AckStatus.COMPLETED) is None
+    assert settle("") is AckVerdict.ACKNOWLEDGED
+    assert door.settle(queue, "other", "", AckStatus.COMPLETED) is AckVerdict.ACKNOWLEDGED
     assert (door._held, door._loans, queue.unacked) == ({}, {}, 0)

@@ -32,7 +32,7 @@ def test_a_stuck_consumer_is_found_with_client_host_and_since(
     channel = client.channel()
     channel.queue_declare("orders")
     channel.basic_qos(prefetch_count=2)
-    held_since = broker.clock.now_ms
+    held_since = broker.clock.now_ms  # type: ignore[union-attr]
     channel.basic_consume("orders", lambda *_: None, consumer_tag="worker-1")
     for n in range(5):
         channel.basic_publish("", "orders", b"%d" % n)

@@ -64,7 +64,7 @@ async def test_steps_come_to_what_they_return(single_steps: None) -> None:
 
     found = await asyncio.gather(Stepwise().run(count("a")), Stepwise().run(count("bb")))
 
-    assert found == [1, 2]
+    assert list(found) == [1, 2]
     assert seen == ["a0", "bb0", "a1", "bb1", "a2", "bb2"]
 
 

@@ -101,7 +101,8 @@ class Case:
 def make_case(seed: int) -> Case:
     """The case of a seed, always the same."""
     dice = Random(seed)
-    route: Endpoint | Row = dice.choice((*ENDPOINTS, *ROWS))
+    routes: list[Endpoint | Row] = [*ENDPOINTS, *ROWS]
+    route = dice.choice(routes)
     method = (
         route.method
         if dice.random() < 0.95

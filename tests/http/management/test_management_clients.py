@@ -6,7 +6,8 @@ from contextlib import suppress
 import pika
 import pika.exceptions
 import pytest
-from amqpstorm.management import ManagementApi
+from amqpstorm import Message
+from amqpstorm.management.api import ManagementApi
 from pyrabbit2.api import Client
 from rabbitmq_admin import AdminAPI
 
@@ -49,6 +50,7 @@ def test_amqpstorm(broker: TestBroker, connection: pika.BlockingConnection) -> N
     assert len(api.exchange.bindings("storm-x")) == 1
     assert api.basic.publish(body="hello", exchange="storm-x", routing_key="a.b") == {"routed": True}
     (message,) = api.basic.get("storm", requeue=True, count=1)
+    assert isinstance(message, Message)
     assert message.body == "hello"
     assert api.queue.get("storm")["messages"] == 1
     assert {"storm", "seen"} <= {queue["name"] for queue in api.queue.list(show_all=True)}

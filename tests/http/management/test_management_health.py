@@ -30,7 +30,7 @@ def api(broker: TestBroker) -> Iterator[Api]:
             user: tuple[str, str] = ("guest", "guest"),
             **params: object,
         ) -> httpx.Response:
-            return client.request(method, path, json=body, auth=user, params=params or None)
+            return client.request(method, path, json=body, auth=user, params=params or None)  # type: ignore[arg-type]
 
         yield call
 
@@ -46,9 +46,6 @@ def set_alarm(broker: TestBroker, reason: str) -> None:
         node.check_alarms()
 
     broker.call(change)
-
-
-# -- health checks -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,9 +172,6 @@ def test_a_node_shows_what_it_uses_and_what_it_may_use(api: Api) -> None:
     assert 0 < shown["fd_used"] <= shown["fd_total"]
     assert shown["mem_used"] > 0 < shown["mem_limit"]
     assert api("/nodes/other@host").status_code == 404
-
-
-# -- pages -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Rates, samples and bytes of queues and of the node, as dashboards and autoscalers read them."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pika
@@ -31,7 +32,7 @@ class Watched:
         self.broker.call(lambda node: node.sample_figures())
         self.broker.clock.advance(1)
 
-    def queue(self, **query: object) -> dict[str, object]:
+    def queue(self, **query: int) -> dict[str, Any]:
         return dict(self.http.get("/queues/%2F/q", params=query).raise_for_status().json())
 
     def close(self) -> None:

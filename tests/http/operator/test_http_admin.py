@@ -4,14 +4,13 @@ import base64
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
 from http_support import Api, address, ids
 
 from holtmq.testing import TestBroker
-
-# -- queues ------------------------------------------------------------------------------------------
 
 
 def test_configure_echoes_effective_options_and_merges(api: Api) -> None:
@@ -141,9 +140,6 @@ def test_a_queue_can_be_cleared(api: Api) -> None:
     assert api.pop("q") == []
 
 
-# -- messages ----------------------------------------------------------------------------------------
-
-
 def test_messages_are_listed_with_their_state(api: Api) -> None:
     api.configure("q", retryLimit=0)
     api.push("q", *"abcd")
@@ -180,9 +176,6 @@ def test_one_message_is_shown_deleted_and_moved(api: Api) -> None:
     assert api.get(f"{path}/a").status_code == 404
     assert api.delete(f"{path}/zzz").status_code == 404
     assert api.get("/api/v1/messages/nowhere/a").json()["error"] == "Message not found"
-
-
-# -- status ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -240,9 +233,6 @@ def test_prometheus_has_the_queues_of_both_kinds(api: Api) -> None:
     assert "holt_journal_syncs_total" in answer.text
     assert {"uptime", "requests", "messages", "database", "memory", "cpu"} <= set(api.get("/metrics").json())
     assert api.get("/health").json()["status"] == "healthy"
-
-
-# -- maintenance -------------------------------------------------------------------------------------
 
 
 def test_maintenance_keeps_pushes_and_delivers_each_once_in_order(api: Api) -> None:
@@ -327,10 +317,7 @@ def test_a_queue_without_a_name_is_configured_in_word_only(api: Api) -> None:
     assert api.get("/api/v1/resources/queues").json()["queues"] == []
 
 
-# -- rows, locks, timers, reads ------------------------------------------------------------------------
-
-
-def _kv(api: Api, *operations: dict[str, object]) -> dict[str, object]:
+def _kv(api: Api, *operations: dict[str, object]) -> dict[str, Any]:
     return dict(api.post("/api/v1/kv", {"operations": list(operations)}).json())
 
 
@@ -341,31 +328,31 @@ def test_a_lost_required_operation_undoes_the_call(api: Api) -> None:
     kept = _kv(api, {**put, "key": "a"}, {**put, "key": "b", "expect": 7})
 
     assert (lost["ok"], lost["reason"], lost["failedIndex"]) == (False, "kv_precondition", 1)
-    assert [row["applied"] for row in kept["results"]] == [True, False]  # type: ignore[union-attr,index]
+    assert [row["applied"] for row in kept["results"]] == [True, False]
 
 
 def test_a_check_that_holds_answers_no_value_and_one_that_loses_the_row(api: Api) -> None:
     put = {"op": "put", "ns": "n", "key": "k", "value": {"a": 1}, "forever": True}
-    (row,) = _kv(api, put)["results"]  # type: ignore[misc]
-    check = {"op": "check", "ns": "n", "key": "k", "expect": row["version"]}  # type: ignore[index]
+    (row,) = _kv(api, put)["results"]
+    check = {"op": "check", "ns": "n", "key": "k", "expect": row["version"]}
 
-    (held,) = _kv(api, check)["results"]  # type: ignore[misc]
-    (lost,) = _kv(api, {**check, "expect": 10**6})["results"]  # type: ignore[misc]
+    (held,) = _kv(api, check)["results"]
+    (lost,) = _kv(api, {**check, "expect": 10**6})["results"]
 
-    assert held == {"index": 0, "op": "check", "applied": True, "key": "k", "version": row["version"]}  # type: ignore[index]
-    assert (lost["applied"], lost["reason"], lost["value"]) == (False, "version", {"a": 1})  # type: ignore[index]
+    assert held == {"index": 0, "op": "check", "applied": True, "key": "k", "version": row["version"]}
+    assert (lost["applied"], lost["reason"], lost["value"]) == (False, "version", {"a": 1})
 
 
 def test_rows_expire_and_versions_only_grow(broker: TestBroker, api: Api) -> None:
     put = {"op": "put", "ns": "n", "key": "k", "value": 1, "ttlSeconds": 5}
-    (first,) = _kv(api, put)["results"]  # type: ignore[misc]
+    (first,) = _kv(api, put)["results"]
     broker.clock.advance(6)
 
-    (found,) = _kv(api, {"op": "get", "ns": "n", "key": "k"})["results"]  # type: ignore[misc]
-    (second,) = _kv(api, {**put, "expect": 0})["results"]  # type: ignore[misc]
+    (found,) = _kv(api, {"op": "get", "ns": "n", "key": "k"})["results"]
+    (second,) = _kv(api, {**put, "expect": 0})["results"]
 
-    assert found["found"] is False  # type: ignore[index]
-    assert second["version"] > first["version"]  # type: ignore[index]
+    assert found["found"] is False
+    assert second["version"] > first["version"]
 
 
 def test_a_bad_row_operation_is_refused_in_the_familys_shape(api: Api) -> None:

@@ -1,11 +1,11 @@
 """Acknowledgments, transactions, leases and dead letters over HTTP."""
 
+from typing import Any
+
 import pytest
 from http_support import Api, address, ids
 
 from holtmq.testing import TestBroker
-
-# -- acks --------------------------------------------------------------------------------------------
 
 
 def test_an_ack_is_answered_with_an_array_of_one(api: Api) -> None:
@@ -163,9 +163,6 @@ def test_an_empty_batch_is_an_empty_array(api: Api) -> None:
     assert api.ack_batch([]) == []
 
 
-# -- leases ------------------------------------------------------------------------------------------
-
-
 def test_one_extension_renews_every_partition_of_a_lease(broker: TestBroker, api: Api) -> None:
     api.configure("q", leaseTime=10)
     api.push("q", "a", partition="1")
@@ -196,10 +193,7 @@ def test_a_lease_that_is_gone_cannot_be_revived(broker: TestBroker, api: Api) ->
     assert never["error"] == "Lease not found"
 
 
-# -- transactions ------------------------------------------------------------------------------------
-
-
-def _commit(api: Api, *operations: object, **more: object) -> dict[str, object]:
+def _commit(api: Api, *operations: object, **more: object) -> dict[str, Any]:
     answer = api.post("/api/v1/transaction", {"operations": list(operations), **more})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -216,9 +210,9 @@ def test_a_transaction_acks_and_pushes_in_one_step(api: Api) -> None:
     done = _commit(api, _push("out", "b"), {"type": "ack", **address(message)})
 
     assert done["success"] is True
-    push, ack = done["results"]  # type: ignore[misc]
-    assert (push["index"], push["type"], push["transactionId"], push["queueName"]) == (0, "push", "b", "out")  # type: ignore[index]
-    assert (ack["index"], ack["type"], ack["success"]) == (1, "ack", True)  # type: ignore[index]
+    push, ack = done["results"]
+    assert (push["index"], push["type"], push["transactionId"], push["queueName"]) == (0, "push", "b", "out")
+    assert (ack["index"], ack["type"], ack["success"]) == (1, "ack", True)
     assert ids(api.pop("out")) == ["b"]
     assert api.pop("in") == []
 
@@ -263,9 +257,9 @@ def test_a_repeated_transaction_does_not_push_twice(api: Api) -> None:
 
     again = _commit(api, _push("q", "a"))
 
-    (result,) = again["results"]  # type: ignore[misc]
+    (result,) = again["results"]
     assert again["success"] is True
-    assert (result["duplicate"], result["success"]) == (True, False)  # type: ignore[index]
+    assert (result["duplicate"], result["success"]) == (True, False)
     assert ids(api.pop("q")) == ["a"]
 
 
@@ -274,9 +268,6 @@ def test_a_flat_push_operation_is_taken_too(api: Api) -> None:
 
     (message,) = api.pop("q")
     assert (message["partition"], message["data"]) == ("p", {"x": 1})
-
-
-# -- dead letters ------------------------------------------------------------------------------------
 
 
 def _file(api: Api, queue: str, *names: str, group: str = "", **options: object) -> None:

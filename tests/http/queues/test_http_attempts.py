@@ -9,7 +9,7 @@ from holtmq.node import Node
 from holtmq.testing import TestBroker
 
 
-def attempt(api: Api, queue: str = "q", **params: object) -> int:
+def attempt(api: Api, queue: str = "q", **params: str) -> int:
     """Pop one message; which delivery of it this is."""
     (message,) = api.pop(queue, batch=1, **params)
     return int(message["deliveryAttempt"])

@@ -124,9 +124,6 @@ def _wide(api: Api, **params: object) -> list[dict[str, object]]:
     return list(answer.json()["messages"]) if answer.status_code == 200 else []
 
 
-# -- waiting -----------------------------------------------------------------------------------------
-
-
 def _in_background(work: Callable[[], object]) -> "Waiting":
     return Waiting(work)
 
@@ -211,14 +208,14 @@ def test_a_waiting_pop_is_woken_by_a_release_a_seek_and_the_end_of_a_lease(
     _until_parked(broker)
     broker.clock.advance(301)
     (third,) = waiting.result()  # type: ignore[misc]
-    api.ack(third)
+    api.ack(third)  # type: ignore[has-type]
     waiting = _in_background(lambda: other.pop("q", wait="true", timeout=60000))
     _until_parked(broker)
     body = {"timestamp": "2000-01-01T00:00:00Z"}
     api.post("/api/v1/consumer-groups/__QUEUE_MODE__/queues/q/seek", body)
 
     assert ids(waiting.result()) == ["a"]  # type: ignore[arg-type]
-    assert second["transactionId"] == third["transactionId"] == "a"
+    assert second["transactionId"] == third["transactionId"] == "a"  # type: ignore[has-type]
 
 
 class _BrokenConsumer:
@@ -331,9 +328,6 @@ def test_delay_and_window_hold_messages_back_and_wake_who_waits(
     assert api.pop("quiet") == []
     broker.clock.advance(1.001)
     assert ids(api.pop("quiet")) == ["b", "c"]
-
-
-# -- where a group starts ----------------------------------------------------------------------------
 
 
 def test_a_new_group_gets_what_comes_after_it_even_on_an_empty_queue(broker: TestBroker, api: Api) -> None:

@@ -41,7 +41,7 @@ def offsets(given: dict[str, str]) -> list[int]:
     found: list[int] = []
     for part in reader.partitions():
         for batch in reader.read(part):
-            found += batch.column("offset").to_pylist()
+            found += batch.column("offset").to_pylist()  # type: ignore[union-attr]
     return sorted(found)
 
 
@@ -106,13 +106,13 @@ def test_a_stream_over_all_history_sees_each_message_once_while_the_archiver_run
             at
             for part in reader.partitions(start, end)
             for rows in reader.read(part)
-            for at in rows.column("offset").to_pylist()
+            for at in rows.column("offset").to_pylist()  # type: ignore[union-attr]
         ]
         again = [  # Spark repeats a batch after a crash: the archiver has moved on, the rows have not
             at
             for part in reader.partitions(start, end)
             for rows in reader.read(part)
-            for at in rows.column("offset").to_pylist()
+            for at in rows.column("offset").to_pylist()  # type: ignore[union-attr]
         ]
         assert sorted(batch) == sorted(again)
         found += batch
@@ -131,7 +131,7 @@ def test_times_partitions_and_typed_payloads_reach_over_the_seam(
     shop.push("q", range(30, 60))
     shape = columns("offset", "partition", "created_at", "queue")
     reader = batch_reader(options(shop, tmp_path), shape)
-    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]  # type: ignore[union-attr]
     middle = sorted(row["created_at"] for row in rows)[40]
 
     one = offsets(options(shop, tmp_path, partition="p1"))
@@ -162,7 +162,7 @@ def test_a_queue_that_only_the_lake_still_has_is_read_and_its_former_lives_too(
 
     assert alone == list(range(10))
     assert both == sorted([*range(10), *range(5)])
-    streamed = [at for p in parts for rows in reader.read(p) for at in rows.column("offset").to_pylist()]
+    streamed = [at for p in parts for rows in reader.read(p) for at in rows.column("offset").to_pylist()]  # type: ignore[union-attr]
     assert sorted(streamed) == both
 
 

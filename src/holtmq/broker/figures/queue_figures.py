@@ -6,8 +6,7 @@ or has left in one of the counted ways. Must not touch: clocks, rules.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holtmq.broker.figures.levels import Levels
-from holtmq.broker.figures.rings import Ring
+from holtmq.broker.figures.rings import LevelRing, Ring
 
 if TYPE_CHECKING:
     from holtmq.broker.work.work_queue import WorkQueue
@@ -22,9 +21,19 @@ class Totals(NamedTuple):
 
 
 class QueueFigures:
-    """Counters that only go up; ``ring`` and ``levels`` are set once the queue has been used."""
+    """Counters that only go up; the rings are set once the queue has been used."""
 
-    __slots__ = ("acked", "delivered", "dropped", "levels", "purged", "returned", "ring", "there_before")
+    __slots__ = (
+        "acked",
+        "delivered",
+        "depth",
+        "dropped",
+        "purged",
+        "returned",
+        "ring",
+        "there_before",
+        "unacked",
+    )
 
     def __init__(self) -> None:
         self.delivered = 0  # to a consumer or by basic.get, redeliveries included
@@ -34,7 +43,8 @@ class QueueFigures:
         self.purged = 0
         self.there_before = 0  # recovered from the journal, not published since the start
         self.ring: Ring | None = None
-        self.levels: Levels | None = None  # ready, unacked
+        self.depth: LevelRing | None = None  # ready messages over time
+        self.unacked: LevelRing | None = None  # unacknowledged messages over time
 
     def recovered(self, queue: "WorkQueue") -> None:
         """Note that the queue's present messages were recovered, not published."""

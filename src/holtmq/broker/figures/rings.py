@@ -1,7 +1,7 @@
 """Recent rates: counts per second for a minute, per minute for three hours.
 
 Owns: the fixed-size rings and the rates derived from them. Must not touch: clocks (the second is an
-argument), what is counted. A ring always has the same size: about 2 KiB for three series.
+argument), what is counted. A ring always has the same size: about 3 KiB for three series, 1 KiB for a level.
 """
 
 from array import array
@@ -107,3 +107,65 @@ class Ring:
         for step in range(last + 1, now + 1) if now - last < size else range(size):
             at = step % size * self._series
             slots[at : at + self._series] = zeros
+
+
+class LevelRing:
+    """Recent values of a level, such as a queue's depth: at the end of each second and of each minute.
+
+    A slot without a reading has the level of the slot before it: the level is recorded when it changes.
+    """
+
+    __slots__ = ("_level", "_minute", "_minutes", "_second", "_seconds")
+
+    def __init__(self, level: int, second: int) -> None:
+        self._level = level
+        self._second = second
+        self._minute = second // 60
+        self._seconds = array("I", [min(level, _MOST)]) * SECONDS
+        self._minutes = array("I", [min(level, _MOST)]) * MINUTES
+
+    def record(self, second: int, level: int) -> None:
+        """Set the level from ``second`` on."""
+        self._advance(second)
+        self._level = level
+        self._seconds[self._second % SECONDS] = min(level, _MOST)
+        self._minutes[self._minute % MINUTES] = min(level, _MOST)
+
+    def by_second(self, second: int) -> list[int]:
+        """The levels of the last minute, oldest first."""
+        self._advance(second)
+        at = self._second % SECONDS + 1
+        return [*self._seconds[at:], *self._seconds[:at]]
+
+    def history(self, second: int, age: int, step: int) -> list[tuple[int, int]]:
+        """(second, level) every ``step`` seconds for the last ``age`` seconds, the newest first."""
+        if age < SECONDS:
+            levels, last, unit = self.by_second(second), self._second, 1
+        else:
+            levels, last, unit = self.by_minute(second), self._minute, 60
+        stride = max(1, -(-step // unit))
+        backs = range(0, min(age // unit, len(levels) - 1) + 1, stride)
+        return [((last - back) * unit, levels[-1 - back]) for back in backs]
+
+    def rate(self, second: int) -> float:
+        """The change per second over the last seconds."""
+        levels = self.by_second(second)
+        return (levels[-1] - levels[-1 - RATE_SECONDS]) / RATE_SECONDS
+
+    def by_minute(self, second: int) -> list[int]:
+        """The levels of the last three hours, oldest first."""
+        self._advance(second)
+        at = self._minute % MINUTES + 1
+        return [*self._minutes[at:], *self._minutes[:at]]
+
+    def _advance(self, second: int) -> None:
+        level = min(self._level, _MOST)
+        if second > self._second:
+            for step in range(max(self._second + 1, second - SECONDS + 1), second + 1):
+                self._seconds[step % SECONDS] = level
+            self._second = second
+        minute = second // 60
+        if minute > self._minute:
+            for step in range(max(self._minute + 1, minute - MINUTES + 1), minute + 1):
+                self._minutes[step % MINUTES] = level
+            self._minute = minute

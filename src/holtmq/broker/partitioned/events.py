@@ -5,7 +5,6 @@ ones. Must not touch: state. The queue applies events; its state is their fold, 
 """
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError  # noqa: N812
@@ -16,8 +15,9 @@ import msgspec
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.extras.traces import Traced
 from holtmq.broker.partitioned.groups.acknowledgment import Answers
-from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
+from holtmq.broker.partitioned.log.message_log import from_bytes
 from holtmq.broker.partitioned.queue_config import QueueConfig
+from holtmq.broker.pausing import Pause
 
 
 class UnreadableEvent(BrokerError):
@@ -38,6 +38,18 @@ class QueueConfigured:
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
     """The queue, its messages, groups and dead letters were deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePaused:
+    """Groups and readers get nothing until the queue is resumed."""
+
+    pause: Pause
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResumed:
+    """Groups and readers get messages again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,8 @@ class SubscriptionsForgotten:
 QueueEvent = (
     QueueConfigured
     | QueueDeleted
+    | QueuePaused
+    | QueueResumed
     | Pushed
     | Acked
     | Trimmed
@@ -211,6 +225,8 @@ _RARE: Final[dict[int, type[Event]]] = {
     27: PartitionsDeleted,
     28: IdsGiven,
     29: HandedOut,
+    30: QueuePaused,
+    31: QueueResumed,
 }
 _KINDS: Final = {kind: number for number, kind in _RARE.items()}
 _FIELDS: Final = {
@@ -249,16 +265,12 @@ def encode(queue: int, event: Event) -> bytes:
         names = _encode_rare(event.new_partitions) if event.new_partitions else b""
         head = _HEAD.pack(_PUSH.size + 12 * count + len(names), _PUSHED, queue)
         fields = _PUSH.pack(event.first_offset, event.created_us, count)
-        return b"".join((head, fields, to_bytes(event.partitions), to_bytes(event.fingerprints), names))
+        return b"".join((head, fields, event.partitions.tobytes(), event.fingerprints.tobytes(), names))
     if isinstance(event, Trimmed):
-        body = to_bytes(event.partitions) + to_bytes(event.firsts)
+        body = event.partitions.tobytes() + event.firsts.tobytes()
         return _HEAD.pack(len(body), _TRIMMED, queue) + body
     body = _encode_rare(event)
     return _HEAD.pack(len(body), _KINDS[type(event)], queue) + body
-
-
-def encode_all(queue: int, events: Iterable[QueueEvent]) -> bytes:
-    return b"".join([encode(queue, event) for event in events])
 
 
 def decode_all(data: bytes) -> list[tuple[int, Event]]:

@@ -22,6 +22,8 @@ from holtmq.broker.partitioned.events import (
     QueueConfigured,
     QueueDeleted,
     QueueEvent,
+    QueuePaused,
+    QueueResumed,
     Sought,
     Trimmed,
 )
@@ -32,6 +34,7 @@ from holtmq.broker.partitioned.log.delivery_log import DeliveryLog
 from holtmq.broker.partitioned.log.identifiers import message_id
 from holtmq.broker.partitioned.log.leaving import GivenIds, forget_partitions, let_go_under_lease, trim
 from holtmq.broker.partitioned.log.message_log import GONE, NO_PARTITION, MessageLog, Partition
+from holtmq.broker.pausing import Pause
 
 # (offset, journal position) -> the message's transaction id; None when it cannot be read.
 TransactionIdReader = Callable[[int, int], str | None]
@@ -78,6 +81,7 @@ class PartitionedQueue:
         self.task = configured.task
         self.config = configured.config
         self.created_us = configured.created_us
+        self.paused: Pause | None = None
         self.log = MessageLog()
         self.partitions: list[Partition] = []
         self.indexes: dict[str, int] = {}  # partition name -> index
@@ -222,14 +226,13 @@ class PartitionedQueue:
                 for group in self.groups.values():
                     group.lined_up = False  # delays and windows may have changed: check all partitions again
                     self._woken.add(group.name)
+            case QueuePaused():
+                self.paused = event.pause
+            case QueueResumed():
+                self.paused = None
+                self._woken.update(self.groups)
             case QueueDeleted():
                 pass  # the store drops the queue
-
-    def relocate(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
-        """Record the new positions of bodies that compaction moved."""
-        self.log.relocate(offsets, positions)
-        for offset, position in zip(offsets, positions, strict=True):
-            self.dead_letters.relocate(offset, position)
 
     def _pushed(self, event: Pushed, positions: Sequence[int]) -> None:
         indexes, first = event.partitions, event.first_offset

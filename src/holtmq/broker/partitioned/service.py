@@ -29,7 +29,7 @@ from holtmq.broker.partitioned.extras.stream_state import StreamStates
 from holtmq.broker.partitioned.extras.timer_firing import Firing
 from holtmq.broker.partitioned.extras.timers import TimedMessages
 from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome
-from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body, encode_bodies
+from holtmq.broker.partitioned.log.bodies import Body, encode_bodies
 from holtmq.broker.partitioned.log.range_reads import DeliveryCheckpoints
 from holtmq.broker.partitioned.queue import Extension, PartitionedQueue
 from holtmq.broker.partitioned.queue_config import US
@@ -220,13 +220,6 @@ class PartitionedService:
         counters.push_messages += items - len(decision.duplicates)
         if decision.event is not None and decision.event.new_partitions:
             counters.partitions_created += len(decision.event.new_partitions)
-
-    def push_from_amqp(
-        self, queue: str, partition: str, transaction_id: str, payload: bytes, facts: AmqpFacts, now: float
-    ) -> PushResult | None:
-        """Store a message that an exchange routed here; ``payload`` must be JSON."""
-        results = self.push([PushItem(queue, partition, Body(transaction_id, payload, facts=facts))], now)
-        return results[0] if results else None
 
     def pop(self, request: PopRequest, now: float) -> Popped | None:
         """Deliver available messages, under a lease or auto-acked; None when there are none.

@@ -1,8 +1,8 @@
-"""Incoming messages: publish, enqueue, delay, and what is journalled as one record.
+"""Incoming messages: publish, enqueue, and what is journalled as one record.
 
-Owns: how a message gets into its queues; batches that become one atomic record. Must not touch: how
-messages leave (``flow.py``), topology changes (``broker.py``), sockets, clocks: the caller sets
-``now_ms``.
+Owns: how a message gets into its queues; batches that become one atomic record. Must not touch: delayed
+messages (``delays.py``), how messages leave (``flow.py``), topology changes (``broker.py``), sockets, clocks:
+the caller sets ``now_ms``.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from typing import Final
 from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
+from holtmq.broker.publish.delays import Delays
+from holtmq.broker.publish.prepared import PreparedPublishes
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.records.changes import Kind
-from holtmq.broker.records.message_records import (
-    decode_delayed,
-    encode_delayed,
-)
 from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.memory_budget import MemoryBudget
 from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
 from holtmq.broker.work.work_queue import Reason, WorkQueue
-from holtmq.journal.interface import Journal, RecordUnreadable
-from holtmq.wire.properties import PROPERTIES_AT, with_headers
+from holtmq.journal.interface import Journal
+from holtmq.wire.properties import PROPERTIES_AT
 from holtmq.wire.property_walker import PropertyWalkers
 
 
@@ -54,10 +53,10 @@ class Publishing:
     """Accepts messages and puts them into queues, or into the journal until their delay ends."""
 
     __slots__ = (
-        "_batch",
+        "batch",
         "cross_kind",
         "damage",
-        "delayed",
+        "delays",
         "dirty",
         "gathered",
         "journal",
@@ -65,6 +64,7 @@ class Publishing:
         "now_ms",
         "on_dirty",
         "pager",
+        "prepares",
         "seq",
         "stream_publishes",
         "timers",
@@ -84,13 +84,14 @@ class Publishing:
         self.vhosts = vhosts
         self.traits = TraitsCache()
         self.walkers = PropertyWalkers()
-        self.timers: TimerWheel[Callable[[], None]] = TimerWheel()
+        self.timers: TimerWheel[Callable[[], object]] = TimerWheel()
         self.now_ms = 0
         self.seq = 0
+        self.prepares = False  # one large transaction at a time has numbers ahead of ``seq``
         self.dirty: list[WorkQueue] = []  # queues with work in this turn
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
-        self.delayed: dict[int, tuple[bool, int]] = {}  # position -> persistent, due time
-        self._batch: Batch | None = None
+        self.delays = Delays(self)
+        self.batch: Batch | None = None  # open between ``begin`` and ``commit``
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
         """Publish a message. (Plain AMQP publishes take a faster path, ``amqp/publish_run.py``.)"""
@@ -108,7 +109,7 @@ class Publishing:
             traits.priority,
             persistent,
         )
-        batch = self._batch
+        batch = self.batch
         if not route.simple or not traits.plain or batch is not None:
             if batch is None or not route.simple or not traits.plain or route.version != route.vhost.version:
                 return self._publish_special(route, traits, message)
@@ -148,6 +149,7 @@ class Publishing:
             and self.stream_publishes is not None
             and self.stream_publishes.take(route, traits, body)
         ):
+            self.seq += 1
             return _JOURNALLED
         return self.publish(route, traits, header, body)
 
@@ -187,8 +189,9 @@ class Publishing:
             self.write_gathered()  # they were published first
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
+        histories: dict[RecentHistory, None] = {}
         # A transaction's routes may be older than the topology at its commit.
-        needs = not route.simple or self._batch is not None
+        needs = not route.simple or self.batch is not None
         for key in (route.routing_key, *traits.extra_keys):
             if not needs and key is route.routing_key:
                 queues.update((queue.name, queue) for queue in route.queues)
@@ -201,12 +204,13 @@ class Publishing:
             )
             queues.update((queue.name, queue) for queue in result.queues)
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+            histories.update(dict.fromkeys(result.histories))
         for exchange, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
-            self._delay(message, route.vhost.name, exchange, self.now_ms + delay_ms)
+            self.delays.add(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
-        if not message.persistent and any(queue.always_persists for queue in queues.values()):
-            message.persistent = True
+        for history in histories:
+            history.keep(unplaced(message), traits.headers)
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
@@ -228,20 +232,31 @@ class Publishing:
     def _refuses(self, queue: WorkQueue, message: Message) -> bool:
         if not queue.refuses_when_full:
             return False
-        size, batch = len(message.body), self._batch
-        ahead = (0, 0) if batch is None else batch.on_the_way(queue)
-        if queue.is_full(size, *ahead):
-            queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
-            self.touch(queue)
-            if queue.is_full(size, *ahead):
-                return True
-        if batch is not None:
-            batch.send(queue, size)
+        if self.is_full(queue, message):
+            return True
+        if self.batch is not None:
+            self.batch.send(queue, len(message.body))
         return False
 
+    def is_full(self, queue: WorkQueue, message: Message) -> bool:
+        """Whether a queue has no room for a message, behind those of the open batch."""
+        size, batch = len(message.body), self.batch
+        ahead = (0, 0) if batch is None else batch.on_the_way(queue)
+        if not queue.is_full(size, *ahead):
+            return False
+        queue.dispatch(self.now_ms, self.pager)  # consumers first: they may make room
+        self.touch(queue)
+        return queue.is_full(size, *ahead)
+
     def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        if not message.persistent and any(queue.always_persists for queue in queues):
+            losing = [queue for queue in queues if queue.forgets_transient]
+            if losing:
+                self._record_and_place(unplaced(message), losing)
+                queues = [queue for queue in queues if not queue.forgets_transient]
+            message.persistent = True
         ids = durable_ids(list(queues)) if message.persistent else b""
-        batch = self._batch
+        batch = self.batch
         if batch is not None:
             index = batch.add(Kind.MESSAGE, encode_message(message, ids)) if ids else -1
             batch.placements.append((message, queues, index))
@@ -260,13 +275,11 @@ class Publishing:
         self.place(message, queues)
         return bool(ids) or bool(streams)
 
-    def _place_unconfirmed(
+    def place_unconfirmed(
         self, vhost: VHost, queues: Collection[WorkQueue], message: Message, origin: WorkQueue | None = None
     ) -> bool:
         """Enqueue a message that has no publisher to refuse to; a full queue may dead-letter it instead."""
-        assert self._batch is not None
-        if not message.persistent and any(queue.always_persists for queue in queues):
-            message.persistent = True
+        assert self.batch is not None
         full: list[WorkQueue] = []
         accepted: list[WorkQueue] = []
         for queue in queues:
@@ -277,8 +290,26 @@ class Publishing:
         for queue in full:
             exchange = queue.options.dead_letter_exchange
             if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and exchange is not None:
-                self._batch.passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
+                self.batch.passed_on.append((vhost, queue, exchange, Reason.MAXLEN, message))
         return bool(accepted)
+
+    def forward(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        """In a batch, place a message that an operator moves; False: one of the queues is full."""
+        batch, size = self.batch, len(message.body)
+        assert batch is not None
+        limited = [queue for queue in queues if queue.refuses_when_full]
+        if any(queue.is_full(size, *batch.on_the_way(queue)) for queue in limited):
+            return False
+        for queue in limited:
+            batch.send(queue, size)
+        if queues:
+            self._record_and_place(message, queues)
+        return True
+
+    def add_record(self, kind: int, payload: bytes) -> None:
+        """Add a record to the batch."""
+        assert self.batch is not None
+        self.batch.add(kind, payload)
 
     def _enforce_limits(self, queue: WorkQueue) -> None:
         options = queue.options
@@ -289,40 +320,44 @@ class Publishing:
             queue.shed_excess(self.pager)
 
     @property
+    def delayed(self) -> dict[int, tuple[bool, int]]:
+        """Delayed messages: position -> persistent, due time."""
+        return self.delays.waiting
+
+    @property
     def in_batch(self) -> bool:
         """Whether a batch is open, between ``begin`` and ``commit``."""
-        return self._batch is not None
+        return self.batch is not None
 
     @property
     def batch_bytes(self) -> int:
         """Approximate size of the batch so far."""
-        return 0 if self._batch is None else self._batch.size
+        return 0 if self.batch is None else self.batch.size
 
-    def begin(self) -> None:
-        """Open a batch: everything journalled until ``commit`` is one record."""
-        assert self._batch is None
+    def begin(self, prepared: PreparedPublishes | None = None) -> None:
+        """Open a batch: everything journalled until ``commit`` is one record, with what was prepared."""
+        assert self.batch is None
         self.write_gathered()  # earlier publishes are not part of the batch
-        self._batch = Batch()
-
-    def add_record(self, kind: int, payload: bytes) -> None:
-        """Write this record with the open batch; the caller has applied what it says."""
-        assert self._batch is not None
-        self._batch.add(kind, payload)
+        self.batch = Batch()
+        self.batch.prepared = prepared
 
     def abort(self) -> None:
         """Discard the batch."""
-        self._batch = None
+        self.batch = None
 
     def commit(self) -> bool:
         """Write the batch, then enqueue its messages. True if something was journalled."""
-        batch = self._batch
+        batch = self.batch
         assert batch is not None
         self.abort()
         records, streams = batch.records, batch.for_streams
         cross_kind = self.cross_kind
         positions: list[int] = []
         together = cross_kind is not None and (bool(streams) or cross_kind.pending)
-        if together and cross_kind is not None:
+        if batch.prepared is not None:
+            assert not together
+            positions = batch.prepared.write(records)
+        elif together and cross_kind is not None:
             positions = cross_kind.write(records, streams)
         elif len(records) == 1:
             positions = [self.journal.append(*records[0])]
@@ -334,82 +369,39 @@ class Publishing:
                 message.position = positions[index]
             place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
         for index, persistent, due_ms in batch.delays:
-            self.schedule_delayed(positions[index], persistent, due_ms)
-        return bool(records) or together
+            self.delays.schedule(positions[index], persistent, due_ms)
+        return bool(records) or together or (batch.prepared is not None and batch.prepared.is_journalled)
 
     def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
         """Accept a persistent message that is routed after a delay."""
         self.seq += 1
         message = Message(self.seq, route.address, header, body, self.now_ms, 0, 0, True)
-        self._delay(message, route.vhost.name, route.exchange.name, self.now_ms + delay_ms)
+        self.delays.add(message, route.vhost.name, route.exchange.name, self.now_ms + delay_ms)
 
-    def _delay(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
-        payload = encode_delayed(message, vhost, exchange, due_ms)
-        kind = Kind.DELAYED if message.persistent else Kind.PAGED
-        if self._batch is not None:
-            self._batch.delays.append((self._batch.add(kind, payload), message.persistent, due_ms))
-            return
-        self.schedule_delayed(self.journal.append(kind, payload), message.persistent, due_ms)
-
-    def schedule_delayed(self, position: int, persistent: bool, due_ms: int) -> None:
-        """Set a timer for a delayed message in the journal (also after a restart)."""
-        self.delayed[position] = (persistent, due_ms)
-        self.at(due_ms, lambda: self._delay_ended(position))
-
-    def _delay_ended(self, position: int) -> None:
-        waiting = self.delayed.pop(position, None)
-        if waiting is None or self.journal.failed:
-            return
+    def recall(self, vhost: VHost, history: RecentHistory, queues: Collection[WorkQueue]) -> None:
+        """Put the recent messages of an exchange into queues that were just bound to it."""
+        inside = self.batch is not None
+        if not inside:
+            self.begin()
         try:
-            self._place_delayed(position, waiting[0])
-        except RecordUnreadable as error:
-            self.damage.note("delayed", "", "", error)
-            if not error.dropped:
-                self.delayed[position] = waiting  # without a timer: it stays in the journal
-            elif waiting[0]:
-                self.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+            for kept in history.messages():
+                self.seq += 1
+                again = unplaced(kept)
+                again.seq = self.seq
+                if again.expires_ms:
+                    again.expires_ms += self.now_ms - again.arrived_ms
+                again.arrived_ms = self.now_ms
+                self.place_unconfirmed(vhost, queues, again)
         except BaseException:
-            self.abort()
-            self.delayed[position] = waiting  # so that a checkpoint keeps it, and a restart tries again
+            if not inside:
+                self.abort()
             raise
+        if not inside:
+            self.commit()
 
-    def _place_delayed(self, position: int, persistent: bool) -> None:
-        _, vhost_name, exchange_name, message = decode_delayed(self.journal.read(position)[1])
-        vhost = self.vhosts.get(vhost_name)
-        exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
-        self.begin()
-        assert self._batch is not None
-        if persistent:
-            self._batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
-        if vhost is not None and exchange is not None:
-            self.seq += 1
-            message.seq = self.seq
-            if message.expires_ms:
-                message.expires_ms += self.now_ms - message.arrived_ms
-            message.arrived_ms = self.now_ms
-            traits = self.traits.of(message.header)
-            queues: dict[str, WorkQueue] = {}
-            for key in (message.routing_key, *traits.extra_keys):
-                result = vhost.route(
-                    exchange, key, traits.headers, traits.hash_properties(), delay_served=True
-                )
-                queues.update((queue.name, queue) for queue in result.queues)
-            if traits.delay_ms:
-                message.header = _delay_served(message.header, traits)
-            self._place_unconfirmed(vhost, queues.values(), message)
-        self.commit()
-
-    def at(self, due_ms: int, action: Callable[[], None]) -> None:
+    def at(self, due_ms: int, action: Callable[[], object]) -> None:
         """Run an action at a time."""
         self.timers.schedule(due_ms / 1000, action)
-
-
-def _delay_served(header: bytes, traits: Traits) -> bytes:
-    """Negate x-delay, as RabbitMQ's plugin does, to show that the message has waited; remove BCC."""
-    headers = {key: value for key, value in traits.headers.items() if key != "BCC"}
-    headers["x-delay"] = -traits.delay_ms
-    properties = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)
-    return header[:PROPERTIES_AT] + properties
 
 
 def _nothing() -> None:

@@ -6,20 +6,31 @@ work queues (``publishing.py``), how a push is decided (``PartitionedService``),
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from holtmq.broker.partitioned.commands.pushing import room_left
-from holtmq.broker.partitioned.log.bodies import Body
+from holtmq.broker.message import split_address
+from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION, room_left
+from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Route
-from holtmq.broker.streams.envelopes import Envelope, envelope_of, to_payload
+from holtmq.broker.streams.envelopes import (
+    PARTITION_HEADER,
+    Envelope,
+    envelope_of,
+    partition_named,
+    to_payload,
+)
 from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.targets import QueueSet
+from holtmq.wire.properties import PROPERTIES_AT
 
 _BYTES_MAX: Final = 1 << 20  # a read is smaller, but bodies received in several frames may exceed it
 _ENVELOPES_MAX: Final = 8  # per route: publishers either repeat their properties or change them every time
 _ENVELOPE_BYTES_MAX: Final = 2_048
+_item: Final = partial(tuple.__new__, PushItem)  # a third of the time of the class itself
 
 
 class StreamPublishes:
@@ -29,7 +40,22 @@ class StreamPublishes:
     there at the end, and no reader can see that the messages were combined.
     """
 
-    __slots__ = ("_bytes", "_items", "_new_id", "_now", "_room", "_service")
+    __slots__ = (
+        "_address",
+        "_bytes",
+        "_exchange",
+        "_facts",
+        "_header",
+        "_items",
+        "_key",
+        "_new_id",
+        "_now",
+        "_partition",
+        "_queues",
+        "_room",
+        "_service",
+        "_streams",
+    )
 
     def __init__(
         self,
@@ -44,6 +70,37 @@ class StreamPublishes:
         self._new_id = new_id
         self._room: dict[int, int] = {}  # by queue id: how many more messages fit
         self._bytes = 0
+        # What ``take_plain`` has last resolved:
+        self._queues: QueueSet | None = None
+        self._streams: tuple[StreamQueue, ...] = ()
+        self._address = b"\x00\x00"
+        self._exchange = self._key = ""
+        self._partition = DEFAULT_PARTITION
+        self._header = b""
+        self._facts = AmqpFacts("", "", b"")
+
+    def take_plain(self, queues: QueueSet, address: bytes, header: bytes, priority: int, body: bytes) -> bool:
+        """Accept a message whose properties need no special handling (``property_walker.py``).
+
+        If False, the caller must use the general path. Accepts nothing that ``take`` would treat otherwise.
+        """
+        if queues is not self._queues:
+            self._queues = queues
+            self._streams = tuple(queue for queue in queues.queues if isinstance(queue, StreamQueue))
+        streams = self._streams
+        if not self._has_room(streams):
+            return False
+        if address != self._address:
+            self._exchange, self._key = split_address(address)
+            self._partition = partition_named(None, self._key)
+            self._address, self._header = address, b""
+        if header != self._header:
+            if PARTITION_HEADER in header:
+                return False
+            self._facts = AmqpFacts(self._exchange, self._key, header[PROPERTIES_AT:], priority)
+            self._header = header
+        self._add(streams, self._partition, self._facts, body)
+        return True
 
     def take(self, route: Route, traits: Traits, body: bytes) -> bool:
         """Accept a message for all streams of its route; if False, the caller must use ``publish``."""
@@ -52,8 +109,14 @@ class StreamPublishes:
             envelope = self._envelope(route, traits)
             if envelope is None:
                 return False
-        items, room, streams = self._items, self._room, route.streams
-        if not items:
+        if not self._has_room(route.streams):
+            return False
+        self._add(route.streams, *envelope, body)
+        return True
+
+    def _has_room(self, streams: tuple[StreamQueue, ...]) -> bool:
+        room = self._room
+        if not self._items:
             room.clear()
             if self._service.journal.failed is not None:
                 raise self._service.journal.failed
@@ -63,17 +126,18 @@ class StreamPublishes:
                 left = room[stream.id] = self._room_of(stream)
             if left <= 0:
                 return False
-        partition, facts = envelope
+        return True
+
+    def _add(self, streams: tuple[StreamQueue, ...], partition: str, facts: AmqpFacts, body: bytes) -> None:
+        room = self._room
         payload = to_payload(body)
         for stream in streams:
             room[stream.id] -= 1
-            items.append(
-                PushItem(stream.stored_as, partition, Body(self._new_id(), payload, None, None, facts))
-            )
+            body_of_it = Body(self._new_id(), payload, None, None, facts)
+            self._items.append(_item((stream.stored_as, partition, body_of_it)))
         self._bytes += len(payload) * len(streams)
         if self._bytes > _BYTES_MAX:
             self.write()
-        return True
 
     def write(self) -> None:
         """Push the gathered messages as one journal record."""

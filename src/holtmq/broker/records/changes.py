@@ -85,6 +85,17 @@ class QueueDeleted(Change, tag="queue-", frozen=True):
     id: int
 
 
+class QueuePaused(Change, tag="queue-paused", frozen=True):
+    id: int
+    since_ms: int
+    by: str
+    reason: str
+
+
+class QueueResumed(Change, tag="queue-resumed", frozen=True):
+    id: int
+
+
 class BindingPut(Change, tag="binding+", frozen=True):
     vhost: str
     source: str
@@ -192,6 +203,15 @@ class GlobalParameterDeleted(Change, tag="global-parameter-", frozen=True):
     name: str
 
 
+class JobPut(Change, tag="job+", frozen=True):
+    id: int
+    job: bytes  # msgpack: what was asked for, and how far it has come
+
+
+class JobDeleted(Change, tag="job-", frozen=True):
+    id: int
+
+
 AnyChange: TypeAlias = (
     VhostPut
     | VhostDeleted
@@ -199,6 +219,8 @@ AnyChange: TypeAlias = (
     | ExchangeDeleted
     | QueuePut
     | QueueDeleted
+    | QueuePaused
+    | QueueResumed
     | BindingPut
     | BindingDeleted
     | PolicyPut
@@ -215,6 +237,8 @@ AnyChange: TypeAlias = (
     | ParameterDeleted
     | GlobalParameterPut
     | GlobalParameterDeleted
+    | JobPut
+    | JobDeleted
 )
 
 _encoder = msgspec.msgpack.Encoder()

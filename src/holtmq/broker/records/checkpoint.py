@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from holtmq.broker.broker import Broker
+from holtmq.broker.jobs.job import encode_job
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.store import PartitionedStore
 from holtmq.broker.records.changes import (
@@ -21,10 +22,12 @@ from holtmq.broker.records.changes import (
     BindingPut,
     ExchangePut,
     GlobalParameterPut,
+    JobPut,
     Kind,
     ParameterPut,
     PermissionPut,
     PolicyPut,
+    QueuePaused,
     QueuePut,
     TopicPermissionPut,
     UserLimitsPut,
@@ -177,6 +180,9 @@ def _topology(broker: Broker) -> Iterable[AnyChange]:
             if queue.persisted:
                 packed = pack_table(dict(queue.arguments))  # type: ignore[arg-type]
                 yield QueuePut(vhost.name, queue.name, queue.id, queue.auto_delete, packed)
+                pause = queue.paused
+                if pause is not None and not queue.is_stream:
+                    yield QueuePaused(queue.id, pause.since_ms, pause.by, pause.reason)
         for exchange in vhost.exchanges.values():
             for binding in exchange.bindings():
                 where = binding.destination
@@ -204,6 +210,9 @@ def _runtime(broker: Broker) -> Iterable[AnyChange]:
         yield ParameterPut(parameter.vhost, parameter.component, parameter.name, parameter.value)
     for name, value in broker.parameters.globals():
         yield GlobalParameterPut(name, value)
+    for job in broker.jobs.jobs.values():
+        if not job.request.dry_run:
+            yield JobPut(job.id, encode_job(job))
 
 
 def _policy_put(policy: Policy, operator: bool) -> PolicyPut:

@@ -58,7 +58,7 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.DELAYED: Layout(
         1,
         f"`{message_records._DELAYED.format}`: due ms, lengths of vhost and exchange; both names; "
-        "then as MESSAGE, without queues",
+        "then as MESSAGE; without queues it is routed by the exchange, else it goes to these",
     ),
     Kind.DELAY_ENDED: Layout(1, "`<Q`: position of the DELAYED record"),
     Kind.QUEUE_STATE: Layout(

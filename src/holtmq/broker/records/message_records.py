@@ -18,10 +18,13 @@ _RETURNED: Final = struct.Struct("<IQI")  # queue id, seq, count
 _DELAYED: Final = struct.Struct("<QHH")  # due ms, length of vhost, length of exchange
 
 
-def encode_delayed(message: Message, vhost: str, exchange: str, due_ms: int) -> bytes:
-    """Payload of DELAYED: the message, its due time, and the exchange it goes to."""
+def encode_delayed(
+    message: Message, vhost: str, exchange: str, due_ms: int, only: Sequence[int] = ()
+) -> bytes:
+    """Payload of DELAYED: the message, its due time, the exchange it goes to, or ``only`` these queues."""
     where = vhost.encode(), exchange.encode()
-    return b"".join((_DELAYED.pack(due_ms, *map(len, where)), *where, encode_message(message, b"")))
+    ids = struct.pack(f">{len(only)}I", *only)
+    return b"".join((_DELAYED.pack(due_ms, *map(len, where)), *where, encode_message(message, ids)))
 
 
 def encode_mark(queue_id: int, seq: int) -> bytes:
@@ -34,13 +37,14 @@ def encode_returned(rows: Iterable[tuple[int, int, int]]) -> bytes:
     return b"".join([_RETURNED.pack(*row) for row in rows])
 
 
-def decode_delayed(payload: bytes) -> tuple[int, str, str, Message]:
-    """Due time, vhost, exchange and message of a DELAYED record."""
+def decode_delayed(payload: bytes) -> tuple[int, str, str, Message, tuple[int, ...]]:
+    """Due time, vhost, exchange, message and queue ids (none: all that the exchange leads to) of DELAYED."""
     due_ms, vhost_size, exchange_size = _DELAYED.unpack_from(payload)
     at = _DELAYED.size + vhost_size
     end = at + exchange_size
-    message, _ = decode_message(payload[end:], 0)
-    return due_ms, payload[_DELAYED.size : at].decode(), payload[at:end].decode(), message
+    message, ids = decode_message(payload[end:], 0)
+    only = struct.unpack(f">{len(ids) // 4}I", ids)
+    return due_ms, payload[_DELAYED.size : at].decode(), payload[at:end].decode(), message, only
 
 
 def encode_settled(queue_id: int, size: int, positions: Sequence[int]) -> bytes:

@@ -19,8 +19,10 @@ from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import Grant, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError
+from holtmq.broker.jobs.job import decode_job
 from holtmq.broker.message import placed
 from holtmq.broker.partitioned.store import PartitionedStore
+from holtmq.broker.pausing import Pause
 from holtmq.broker.records.changes import (
     AnyChange,
     BindingDeleted,
@@ -29,6 +31,8 @@ from holtmq.broker.records.changes import (
     ExchangePut,
     GlobalParameterDeleted,
     GlobalParameterPut,
+    JobDeleted,
+    JobPut,
     Kind,
     ParameterDeleted,
     ParameterPut,
@@ -37,7 +41,9 @@ from holtmq.broker.records.changes import (
     PolicyDeleted,
     PolicyPut,
     QueueDeleted,
+    QueuePaused,
     QueuePut,
+    QueueResumed,
     TopicPermissionDeleted,
     TopicPermissionPut,
     UserDeleted,
@@ -289,7 +295,7 @@ class Fold:
             case Kind.CHANGE:
                 _apply(broker, decode_change(payload), holdings)
             case Kind.DELAYED:
-                due_ms, _, _, message = decode_delayed(payload)
+                due_ms, _, _, message, _ = decode_delayed(payload)
                 self._seq = max(self._seq, message.seq)
                 self._delayed[position] = due_ms
             case Kind.DELAY_ENDED:
@@ -330,7 +336,7 @@ class Fold:
                 holding.queue.shed_excess(broker.flow.pager)
             holding.queue.figures.recovered(holding.queue)
         for position, due_ms in self._delayed.items():
-            broker.flow.schedule_delayed(position, True, due_ms)
+            broker.flow.delays.schedule(position, True, due_ms)
         return self._count
 
 
@@ -367,6 +373,10 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             queue = broker.queues_by_id.pop(queue_id)
             broker.long_changes.add(broker.vhosts[queue.vhost].remove_queue(queue).steps)
             holdings.pop(queue_id, None)
+        case QueuePaused(queue_id, since_ms, by, reason):
+            broker.queues_by_id[queue_id].pause(Pause(since_ms, by, reason))
+        case QueueResumed(queue_id):
+            broker.queues_by_id[queue_id].pause(None)
         case BindingPut(vhost_name, source, destination, to_exchange, key, arguments):
             vhost = broker.vhosts[vhost_name]
             where = vhost.destination(destination, to_exchange)
@@ -417,6 +427,10 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
             broker.parameters.put_global(name, value)
         case GlobalParameterDeleted(name):
             broker.parameters.remove_global(name)
+        case JobPut(_, data):
+            broker.jobs.adopt(decode_job(data))
+        case JobDeleted(number):
+            broker.jobs.jobs.pop(number, None)
         case _:
             assert_never(change)
 
@@ -428,7 +442,9 @@ def _complete(steps: Iterator[object]) -> None:
 
 def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
     arguments = unpack_table(change.arguments)
-    options = parse_queue_arguments(change.name, change.vhost, arguments, auto_delete=change.auto_delete)
+    options = parse_queue_arguments(
+        change.name, change.vhost, arguments, auto_delete=change.auto_delete, dialect=None
+    )
     queue: WorkQueue
     if options.queue_type is QueueType.STREAM and broker.streams is not None:
         queue = broker.streams.make(change.name, change.vhost, change.id, options, dict(arguments))
@@ -443,6 +459,7 @@ def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
             arguments=dict(arguments),
             max_levels=broker.max_priority,
             now_ms=broker.flow.now_ms,
+            dialect=broker.dialect,
         )
     broker.add_queue(broker.vhosts[change.vhost], queue)
     broker.last_queue_id = max(broker.last_queue_id, change.id)

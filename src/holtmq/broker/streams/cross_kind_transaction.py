@@ -27,7 +27,7 @@ class CrossKindTransactions:
     def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
         """Commit everything and fill in the answers of ``part``; or change nothing and raise a refusal."""
         flow, streams = self._broker.flow, self._broker.streams
-        assert streams is not None, "whoever serves partitioned queues has attached them"
+        assert streams is not None, "partitioned queues are attached"
         if self._broker.journal.failed is not None:
             raise self._broker.journal.failed
         self._door.check(pushes, acks)
@@ -55,8 +55,8 @@ class CrossKindTransactions:
         for ack in acks:
             assert ack.queue is not None
             assert ack.status is not None
-            refusal = self._door.settle(ack.queue, ack.transaction_id, ack.lease_id, ack.status)
-            assert refusal is None, refusal
+            verdict = self._door.settle(ack.queue, ack.transaction_id, ack.lease_id, ack.status)
+            assert verdict.success, verdict
             settled[ack.queue.id] = ack.queue
         streams.join(part)
         self._broker.flow.commit(settled.values())

@@ -28,7 +28,7 @@ from holtmq.wire.tables import FieldTable
 _BASE64: Final = b'{"$base64":'
 _JSON_STARTS: Final = frozenset(b' \t\n\r{["-0123456789tfn')
 _PARTITION: Final = "x-partition"
-_PARTITION_BYTES: Final = _PARTITION.encode()
+PARTITION_HEADER: Final = _PARTITION.encode()
 _OFFSET: Final = "x-stream-offset"
 _INT: Final = Struct(">cI")  # a header's value: its type, and a 31-bit number
 _json = msgspec.json
@@ -47,10 +47,13 @@ def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
             return body
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nested too deeply to decode
             pass
-    try:
+    if body.isascii():
         return _json.encode(body.decode())
-    except UnicodeDecodeError:
-        return _BASE64 + b'"' + base64.b64encode(body) + b'"}'
+    # An exception would cost twice as much as this comparison, and binary bodies are common.
+    text = body.decode("utf-8", "ignore")
+    if len(text.encode()) == len(body):
+        return _json.encode(text)
+    return _BASE64 + b'"' + binascii.b2a_base64(body, newline=False) + b'"}'
 
 
 def to_body(payload: bytes) -> bytes:
@@ -75,17 +78,18 @@ class Envelope(NamedTuple):
 def envelope_of(exchange: str, routing_key: str, traits: Traits) -> Envelope:
     """The envelope of a message whose properties are kept unchanged."""
     # Decode the table only if its bytes may name a partition.
-    wanted = traits.headers.get(_PARTITION) if _PARTITION_BYTES in traits.property_bytes else None
+    wanted = traits.headers.get(_PARTITION) if PARTITION_HEADER in traits.property_bytes else None
     facts = AmqpFacts(exchange, routing_key, traits.property_bytes, traits.priority)
-    return Envelope(_partition(wanted, routing_key), facts)
+    return Envelope(partition_named(wanted, routing_key), facts)
 
 
 def partition_of(message: Message) -> str:
     """The partition for a published message."""
-    return _partition(raw_headers(message.header[PROPERTIES_AT:]).get(_PARTITION), message.routing_key)
+    return partition_named(raw_headers(message.header[PROPERTIES_AT:]).get(_PARTITION), message.routing_key)
 
 
-def _partition(wanted: object, routing_key: str) -> str:
+def partition_named(wanted: object, routing_key: str) -> str:
+    """The partition for a routing key and a wanted partition, if that is a name."""
     return readable(wanted if isinstance(wanted, str) and wanted else routing_key) or DEFAULT_PARTITION
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
+from holtmq.broker.partitioned.commands.admin import pause, resume
 from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
 from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.events import (
@@ -24,6 +25,7 @@ from holtmq.broker.partitioned.events import (
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckRequest
 from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_arguments import QueueOptions
@@ -97,6 +99,14 @@ class Streams:
             self._service.store.commit([(log.number, QueueDeleted()), *forgotten])
             self._service.forget_joined()
             self._service.counters.forget(log.name)
+
+    def pause(self, queue: StreamQueue, pause_: Pause) -> None:
+        """Hand out nothing of the log, over AMQP and HTTP."""
+        pause(self._service, queue.stored_as, pause_)
+
+    def resume(self, queue: StreamQueue) -> None:
+        """Hand out messages of the log again."""
+        resume(self._service, queue.stored_as)
 
     def place_of(self, stored: str) -> tuple[str, str]:
         """The vhost of a partitioned queue with this stored name, and its name there.

@@ -2,13 +2,14 @@
 
 Owns: one ``QueueSet`` for each set of queues, shared by all keys that lead to it, and the lookup from a
 key's bytes. Must not touch: messages. Exchanges bound to exchanges, alternate exchanges that apply, headers,
-hashes, delays, queues with limits and streams are left to ``routing.py``: then the answer is None.
+hashes, delays, queues with limits, and streams together with work queues are left to ``routing.py``: then the
+answer is None.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.topology.exchanges import Binding, Exchange, Kind
@@ -28,17 +29,24 @@ def durable_ids(queues: Iterable[WorkQueue]) -> bytes:
     return struct.pack(f">{len(ids)}I", *ids)
 
 
-class QueueSet:
-    """The queues that a message is enqueued on, none of them with limits."""
+def splits_transient(queues: Collection[WorkQueue]) -> bool:
+    """Whether a transient message is kept by some of these queues and lost by others at a restart."""
+    return any(queue.always_persists for queue in queues) and any(queue.forgets_transient for queue in queues)
 
-    __slots__ = ("durable_ids", "fifo", "persists", "queue", "queues")
+
+class QueueSet:
+    """The queues that a message is enqueued on: work queues without limits, or streams."""
+
+    __slots__ = ("durable_ids", "fifo", "is_streams", "persists", "queue", "queues")
 
     def __init__(self, queues: tuple[WorkQueue, ...]) -> None:
         self.queues = queues
+        self.is_streams = any(queue.is_stream for queue in queues)  # then all of them are
         self.queue = queues[0] if len(queues) == 1 else None
         self.fifo = self.queue.fifo if self.queue is not None else None  # None: priorities, or several queues
         self.durable_ids = durable_ids(queues)
-        self.persists = any(queue.always_persists for queue in queues)
+        # True for streams: the publish path looks for them only if a message is persistent.
+        self.persists = self.is_streams or any(queue.always_persists for queue in queues)
 
 
 NO_QUEUES: Final = QueueSet(())
@@ -120,11 +128,13 @@ class ExchangeTargets:
     def _of(self, destinations: Iterable[WorkQueue | Exchange[WorkQueue]]) -> QueueSet | None:
         queues: list[WorkQueue] = []
         for destination in destinations:
-            if isinstance(destination, Exchange) or destination.limited or destination.is_stream:
+            if isinstance(destination, Exchange) or destination.limited:
                 return None
             queues.append(destination)
         if not queues:
             return NO_QUEUES if self._vhost.alternate_of(self._exchange) is None else None
+        if any(queue.is_stream is not queues[0].is_stream for queue in queues) or splits_transient(queues):
+            return None
         return self._vhost.queue_set(tuple(queues))
 
 

@@ -71,6 +71,43 @@ def dead_letter(
     return DeadLetter(header[:PROPERTIES_AT] + rewritten, changed, keys, deaths)
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The latest death of a message."""
+
+    queue: str
+    reason: str
+    exchange: str
+    routing_key: str
+    at_s: int | None
+    count: int  # over all its deaths
+
+
+def last_death(header: bytes) -> Death | None:
+    """The latest death that a content header tells of; None when it tells of none."""
+    try:
+        headers = raw_headers(header[PROPERTIES_AT:])
+    except CodecError:
+        return None
+    history = _history(headers)
+    if not history:
+        return None
+    death = history[0]
+    keys, at = death.get("routing-keys"), death.get("time")
+    return Death(
+        _word(death.get("queue")),
+        _word(death.get("reason")),
+        _word(death.get("exchange")),
+        _word(keys[0]) if isinstance(keys, list) and keys else "",
+        int(at.timestamp()) if isinstance(at, datetime) else None,
+        sum(_count(death) for death in history),
+    )
+
+
+def _word(value: FieldValue) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _history(headers: FieldTable) -> list[FieldTable]:
     deaths = headers.get("x-death")
     # A client may have sent anything under this name; ignore what we could not have written.

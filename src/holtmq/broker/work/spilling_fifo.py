@@ -7,9 +7,10 @@ files; a ``Pager`` reads journal positions back, and spills messages that are no
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, Protocol
 
 from holtmq.broker.message import Message
@@ -27,6 +28,8 @@ TAIL_MAX: Final = 1_024
 TAIL_MAX_BYTES: Final = 4 * 1024 * 1024
 _CHUNK: Final = 65_536
 _BROWSE_RUN: Final = 64
+
+Place = tuple[int, int]  # seq and journal position of a message; (0, 0): before the first
 
 
 class Pager(Protocol):
@@ -182,6 +185,61 @@ class SpillingFifo:
                 self._withdrawn.add(message.position)
                 return True
         return False
+
+    def following(self, after: Place, limit: int, most_bytes: int, pager: Pager) -> list[Message]:
+        """The next messages behind a place, without removing them or keeping them in memory.
+
+        About ``limit`` messages or ``most_bytes`` of bodies; none means that there are no more.
+        """
+        seq, position = after
+        found = _behind(self.ready, seq, limit, most_bytes)
+        for block in self._paged:
+            size = sum([len(message.body) for message in found])
+            if len(found) >= limit or size >= most_bytes:
+                return found
+            if isinstance(block, _SpilledRun):
+                if block.seqs[-1] > seq:
+                    found += [
+                        message for message in self._live(pager.read_back(block.spilled)) if message.seq > seq
+                    ]
+                continue
+            start = bisect_right(block, position)
+            while start < len(block) and len(found) < limit and size < most_bytes:
+                run = block[start : start + min(_BROWSE_RUN, limit - len(found))]
+                start += len(run)
+                read = pager.read([place for place in run if place not in self._withdrawn])
+                pager.unreadable()  # reported when a consumer's turn comes
+                found += [message for message in read if message.seq > seq]
+                size += sum([len(message.body) for message in read])
+        if self.inbox is not self.ready and len(found) < limit:
+            found += _behind(self.inbox, seq, limit - len(found), most_bytes)
+        return found
+
+    def remove(self, messages: list[Message]) -> None:
+        """Remove messages that ``following`` has just returned, or some of them, in the same order."""
+        left = _cut(self.ready, messages)
+        for at, block in enumerate(self._paged):
+            if not left:
+                break
+            if isinstance(block, _SpilledRun):
+                mine = set(block.seqs).intersection([message.seq for message in left])
+                for message in left[: len(mine)]:
+                    self._withdraw_spilled(message, block)
+                left = left[len(mine) :]
+                continue
+            here = [m.position for m in takewhile(lambda m: 0 < m.position <= block[-1], left)]  # noqa: B023
+            if here:
+                first, end, gone = bisect_left(block, here[0]), bisect_right(block, here[-1]), set(here)
+                kept = array("Q", [place for place in block[first:end] if place not in gone])
+                self._paged[at] = block[:first] + kept + block[end:]
+                self._paged_count -= end - first - len(kept)
+                left = left[len(here) :]
+        if left:
+            _cut(self.inbox, left)
+        self._paged = deque(block for block in self._paged if len(block))
+        if not self._paged_count and self.inbox is not self.ready:
+            self.ready.extend(self.inbox)
+            self.inbox = self.ready
 
     def _withdraw_spilled(self, message: Message, run: _SpilledRun) -> bool:
         if message.seq in self._withdrawn_spilled:
@@ -380,6 +438,39 @@ def _blocks(messages: list[Message], pager: Pager) -> list[array[int] | _Spilled
     except OSError:
         return None
     return blocks
+
+
+def _behind(held: deque[Message], seq: int, limit: int, most_bytes: int) -> list[Message]:
+    """The messages behind this seq, until one of the limits is reached."""
+    found: list[Message] = []
+    size = 0
+    for message in islice(held, bisect_right(held, seq, key=_seq), None):
+        found.append(message)
+        size += len(message.body)
+        if len(found) >= limit or size >= most_bytes:
+            break
+    return found
+
+
+def _cut(held: deque[Message], messages: list[Message]) -> list[Message]:
+    """Remove those of these messages that are here; return the others, which are behind."""
+    here = bisect_right(messages, held[-1].seq, key=_seq) if held else 0
+    if not here:
+        return messages
+    first = bisect_left(held, messages[0].seq, key=_seq)
+    gone = {message.seq for message in messages[:here]}
+    # Turned, so that the stretch is at the left end: 1 ns for each message before it.
+    held.rotate(-first)
+    stretch: list[Message] = []
+    while gone:
+        message = held.popleft()
+        if message.seq in gone:
+            gone.remove(message.seq)
+        else:
+            stretch.append(message)
+    held.extend(stretch)
+    held.rotate(first + len(stretch))
+    return messages[here:]
 
 
 def _parts(messages: list[Message]) -> Iterator[list[Message]]:

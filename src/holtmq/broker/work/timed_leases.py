@@ -9,10 +9,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holtmq.broker.errors import Conflict, LeaseLost, LimitReached, NotFound
+from holtmq.broker.errors import LimitReached
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus, AckVerdict
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.streams.envelopes import to_payload
 from holtmq.broker.timer_wheel import Timer
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _VHOST: Final = "/"
 _JSON: Final = "application/json"
 _ID_MAX: Final = 255  # bytes of a message-id property
-LEASE_OVER: Final = "Invalid or expired lease"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class _Loan:
     queue: WorkQueue
     expires_ms: int
     leases: dict[str, list[Lease]] = field(default_factory=dict)  # a list: publishers may reuse an id
-    timer: Timer[Callable[[], None]] | None = None
+    timer: Timer[Callable[[], object]] | None = None
 
 
 class TimedLeases:
@@ -123,6 +122,8 @@ class TimedLeases:
         """Take ready messages, under one lease or acknowledged at once."""
         self._flow.turn()
         queue.used_ms = self._flow.now_ms
+        if queue.paused:
+            return []
         messages = queue.take(limit, self._flow.now_ms, self._flow.pager)
         self._flow.touch(queue)
         if not messages:
@@ -172,11 +173,11 @@ class TimedLeases:
         self._plan(lease_id, loan)
         return handed
 
-    def settle(self, queue: WorkQueue, transaction_id: str, lease_id: str, status: AckStatus) -> str | None:
-        """End one lease; return None, or why that failed. Without a lease id any loan may match."""
+    def settle(self, queue: WorkQueue, transaction_id: str, lease_id: str, status: AckStatus) -> AckVerdict:
+        """End one lease. Without a lease id any loan may match."""
         found = self._find(queue, transaction_id, lease_id)
         if found is None:
-            return "Message not found" if not lease_id else LEASE_OVER
+            return AckVerdict.INVALID_LEASE if lease_id else AckVerdict.NOT_FOUND
         name, loan, lease = found
         loan.leases[transaction_id].remove(lease)
         if not loan.leases[transaction_id]:
@@ -190,11 +191,13 @@ class TimedLeases:
         match status:
             case AckStatus.COMPLETED:
                 self._flow.ack((lease,))
+                return AckVerdict.ACKNOWLEDGED
             case AckStatus.DEAD_LETTER:
                 self._flow.reject((lease,))
+                return AckVerdict.FILED
             case AckStatus.FAILED | AckStatus.RETRY:
-                self._flow.release((lease,))
-        return None
+                self._flow.release((lease,), failed=True)
+                return AckVerdict.REDELIVERED
 
     def write_down(self) -> None:
         """Journal what was settled. The end of the turn is too late for an answer that waits for the journal:
@@ -216,14 +219,14 @@ class TimedLeases:
         taken: set[int] = set()  # leases ended by an earlier ack
         for ack in acks:
             if ack.queue is None:
-                raise NotFound("Message not found")
+                raise AckRefused(AckVerdict.NOT_FOUND)
             if ack.status is None:
-                raise Conflict("Unknown acknowledgment status")
+                raise AckRefused(AckVerdict.UNKNOWN_STATUS)
             found = self._find(ack.queue, ack.transaction_id, ack.lease_id, taken)
             if found is None:
                 if (ack.queue.id, ack.transaction_id) in named:
-                    raise Conflict("The message is already settled")
-                raise LeaseLost(LEASE_OVER) if ack.lease_id else NotFound("Message not found")
+                    raise AckRefused(AckVerdict.STALE)
+                raise AckRefused(AckVerdict.INVALID_LEASE if ack.lease_id else AckVerdict.NOT_FOUND)
             named.add((ack.queue.id, ack.transaction_id))
             taken.add(found[2].number)
 
@@ -279,7 +282,7 @@ class TimedLeases:
         leases = [lease for same in loan.leases.values() for lease in same]
         for lease in leases:
             self._ledger.end(lease.number)
-        self._flow.release(leases)
+        self._flow.release(leases, failed=True)
 
     def _shown(self, queue: WorkQueue, message: Message) -> WorkMessage:
         try:

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, Protocol
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
+from holtmq.broker.pausing import Pause
 from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
@@ -57,6 +59,7 @@ class WorkQueue:
 
     __slots__ = (
         "_next_turn",
+        "_pause",
         "active",
         "always_persists",
         "arguments",
@@ -77,6 +80,7 @@ class WorkQueue:
         "fifo",
         "fifos",
         "figures",
+        "forgets_transient",
         "held_back",
         "id",
         "levels_clamped",
@@ -110,6 +114,7 @@ class WorkQueue:
         arguments: dict[str, object] | None = None,
         max_levels: int = 255,
         now_ms: int = 0,
+        dialect: Dialect = HOLT,
     ) -> None:
         self.name = name
         self.vhost = vhost
@@ -119,6 +124,10 @@ class WorkQueue:
         self.persisted = durable and owner is None
         # A quorum queue journals every message, whatever its delivery mode.
         self.always_persists = self.persisted and options.queue_type is QueueType.QUORUM
+        # True: a transient message is lost here at a restart even if a quorum queue keeps it.
+        self.forgets_transient = (
+            self.persisted and not self.always_persists and dialect.transient_stays_transient
+        )
         self.auto_delete = auto_delete
         self.owner = owner  # the connection that owns an exclusive queue
         self.arguments = arguments or {}
@@ -128,7 +137,9 @@ class WorkQueue:
         top = min(options.max_priority or 0, max_levels)
         self.levels_clamped = (options.max_priority or 0) > max_levels  # until this was logged
         self.fifo: SpillingFifo | None = None if top else SpillingFifo()
-        self.store: SpillingFifo | Levels = self.fifo if self.fifo is not None else Levels(top)
+        self.store: SpillingFifo | Levels = (
+            self.fifo if self.fifo is not None else Levels(top, sheds_highest=dialect.drop_highest_priority)
+        )
         self.fifos = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
         self.consumers: list[Consumer] = []  # by priority, then in order of arrival
         self.active: Consumer | None = None  # the single active consumer
@@ -152,10 +163,20 @@ class WorkQueue:
         self.expiry_scheduled_ms = 0
         self.used_ms = now_ms
         self._next_turn = 0
+        self._pause: Pause | None = None
         self.reconfigure(options)
 
     def __len__(self) -> int:
         return len(self.store)
+
+    @property
+    def paused(self) -> Pause | None:
+        """The pause, if the queue hands out nothing at the moment."""
+        return self._pause
+
+    def pause(self, pause: Pause | None) -> None:
+        """Hand out nothing from now on; None: resume. The broker journals it and dispatches again."""
+        self._pause = pause
 
     def __repr__(self) -> str:
         return f"WorkQueue({self.name!r}, {len(self)} waiting, {self.unacked} unacked)"
@@ -217,6 +238,8 @@ class WorkQueue:
 
     def dispatch(self, now_ms: int, pager: Pager) -> None:
         """Deliver ready messages to consumers with room, round-robin, highest priority first."""
+        if self._pause is not None:
+            return
         while self.consumers and (waiting := len(self.store)):
             takers = self._takers(waiting)
             if not takers:
@@ -332,25 +355,36 @@ class WorkQueue:
         self.figures.dropped += 1
         self.outcasts.append((Reason.REJECTED, message))
 
-    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
-        """Take back unacknowledged messages. Returns those that must wait for ``x-retry-delay`` first."""
+    def release(
+        self, leases: Iterable[Lease], pager: Pager, failed: bool = False
+    ) -> dict[int, list[Message]]:
+        """Take back unacknowledged messages. Returns those that must wait first, by their wait in ms.
+
+        ``failed``: their consumer was lost, rather than that it gave them back.
+        """
         back: list[Message] = []
-        limit = self.options.deliveries_allowed
+        waiting: dict[int, list[Message]] = {}
+        options = self.options
+        limit = options.deliveries_allowed
+        step = 1 if failed or not options.counts_failures_only else 0
+        waits = bool(options.retry_delay_ms) or options.counts_failures_only
         for lease in leases:
             message = lease.message
             self.unacked -= 1
-            count = self.returned.get(message.seq, 0) + 1
+            count = self.returned.get(message.seq, 0) + step
             self.returned[message.seq] = count
             if limit is not None and count > limit:
                 self.outcasts.append((Reason.DELIVERY_LIMIT, message))
                 self.figures.dropped += 1
+                continue
+            self.figures.returned += 1
+            wait_ms = options.retry_wait_ms(count, failed) if waits else 0
+            if wait_ms:
+                waiting.setdefault(wait_ms, []).append(message)
             else:
                 back.append(message)
-        self.figures.returned += len(back)
-        if self.options.retry_delay_ms:
-            return back
         self.restore(back, pager)
-        return []
+        return waiting
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put messages back at their old places."""

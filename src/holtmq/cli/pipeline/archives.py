@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     default=500_000,
     show_default=True,
     type=click.IntRange(1),
-    help="Most messages in one batch.",
+    help="Maximum number of messages in a batch.",
 )
 @click.option(
     "--file-size", default="128m", show_default=True, metavar="SIZE", help="Size of a data file to aim at."
@@ -146,7 +146,7 @@ def _care(file_size: str, compact: bool, keep: str, keep_removed: str) -> "Care"
     "--sql", default="SELECT queue, count(*) AS messages FROM messages GROUP BY queue", show_default=True
 )
 @click.option("--out", type=click.Path(), help="Write the result as Parquet instead of printing it.")
-@click.option("--limit", default=20, show_default=True, help="Most rows to print.")
+@click.option("--limit", default=20, show_default=True, help="Maximum number of rows.")
 def table(
     setting: "Setting",
     queues: str,
@@ -188,7 +188,7 @@ def table(
 @queue_option
 @lake_option
 @format_option
-@click.option("--partial", is_flag=True, help="Take the minute that is not over yet too.")
+@click.option("--partial", is_flag=True, help="Include the current, incomplete minute.")
 def rollup(setting: "Setting", queues: str, lake: str, table_format: str | None, partial: bool) -> None:
     """Figures per minute, queue, partition and consumer group, in the lake.
 

@@ -19,7 +19,7 @@ url_option = click.option(
     "--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address."
 )
 token_option = click.option(
-    "--token", default="", envvar="HOLT_TOKEN", help="Token for a broker that wants one."
+    "--token", default="", envvar="HOLT_TOKEN", help="Token, if the broker requires one."
 )
 tls_option = click.option(
     "--tls-ca", default="", metavar="FILE", help="Authority behind an https address.  [default: the system's]"
@@ -32,7 +32,7 @@ format_option = click.option(
     "--format",
     "table_format",
     type=click.Choice(["parquet", "delta", "iceberg"]),
-    help="How the lake is kept.  [default: as it is; a new one as parquet]",
+    help="Table format of the lake.  [default: as it is; a new one as parquet]",
 )
 catalog_option = click.option(
     "--catalog",
@@ -62,8 +62,8 @@ _spark = (
     ),
 )
 _repeating = (
-    click.option("--every", metavar="TIME", help="Go on until stopped, a batch every so often: 10s, 5m."),
-    click.option("--once", is_flag=True, help="Do what there is now, then end.  [default]"),
+    click.option("--every", metavar="TIME", help="Run until stopped, one batch per interval: 10s, 5m."),
+    click.option("--once", is_flag=True, help="Process what is available now, then stop.  [default]"),
 )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--checkpoint",
     default="",
     metavar="PATH",
-    help="Where Spark notes how far it is.  [default: beside FILE]",
+    help="Spark's checkpoint folder.  [default: beside FILE]",
 )
 @click.option(
     "--check", is_flag=True, help="Only check the file: its keys, and with Spark its SQL and columns."

@@ -12,7 +12,7 @@ from holtmq.cli.pipeline.common import tls_option, token_option, url_option
 @url_option
 @token_option
 @tls_option
-@click.option("--spark/--no-spark", help="Start Spark for a moment too, which takes 10 seconds or more.")
+@click.option("--spark/--no-spark", help="Also start Spark, which takes 10 seconds or more.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(url: str, token: str, tls_ca: str, spark: bool, as_json: bool) -> None:
     """Say in plain words what is missing: Java, packages, broker, permissions."""

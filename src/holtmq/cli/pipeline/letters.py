@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("dead-letters")
 @job_options()
 @queue_option
-@click.option("--lake", default="", metavar="PATH", help="Keep them as Parquet below this folder.")
+@click.option("--lake", default="", metavar="PATH", help="Store them as Parquet in this folder.")
 @click.option("--html", default="", type=click.Path(), help="Write a report with charts, one file.")
 @click.option("--since", default="", metavar="TIME", help="Only failures since then (ISO-8601).")
 def dead_letters(setting: "Setting", queues: str, lake: str, html: str, since: str) -> None:
@@ -39,14 +39,14 @@ def dead_letters(setting: "Setting", queues: str, lake: str, html: str, since: s
 
 @click.command()
 @job_options()
-@click.option("--queue", default="", help="Take messages of this queue.")
-@click.option("--lake", default="", metavar="PATH", help="Take messages of this lake.")
-@click.option("--where", default="", metavar="SQL", help="Which; `json` is the payload as text.")
-@click.option("--to", required=True, metavar="QUEUE", help="Where they go.")
+@click.option("--queue", default="", help="Read messages from this queue.")
+@click.option("--lake", default="", metavar="PATH", help="Read messages from this lake.")
+@click.option("--where", default="", metavar="SQL", help="SQL condition; `json` is the payload as text.")
+@click.option("--to", required=True, metavar="QUEUE", help="Destination queue.")
 @click.option(
     "--id", "write_id", default="", help="Name of this replay: it happens once, however often it is run."
 )
-@click.option("--limit", default=0, help="At most so many, the oldest first.")
+@click.option("--limit", default=0, help="Maximum number, oldest first.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 def replay(
     setting: "Setting",
@@ -86,13 +86,20 @@ def replay(
 @job_options()
 @queue_option
 @click.option(
-    "--where", default="", metavar="SQL", help="Which: error, attempts, group, last_failed_at, json ..."
+    "--where",
+    default="",
+    metavar="SQL",
+    help="SQL condition over error, attempts, group, last_failed_at, json ...",
 )
 @click.option(
-    "--rate", default=100.0, show_default=True, type=click.FloatRange(0.1), help="Most messages a second."
+    "--rate",
+    default=100.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Maximum rate in messages per second.",
 )
 @click.option("--to", default="", metavar="QUEUE", help="Another queue than the one they came from.")
-@click.option("--limit", default=0, help="At most so many, the oldest first.")
+@click.option("--limit", default=0, help="Maximum number, oldest first.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 def redrive(
     setting: "Setting", queues: str, where: str, rate: float, to: str, limit: int, dry_run: bool

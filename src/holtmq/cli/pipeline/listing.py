@@ -56,7 +56,7 @@ class Line(msgspec.Struct, frozen=True):
 
 @click.command("list")
 @click.option("--url", default="http://127.0.0.1:6632", show_default=True, help="The broker's HTTP address.")
-@click.option("--token", default="", envvar="HOLT_TOKEN", help="Token for a broker that wants one.")
+@click.option("--token", default="", envvar="HOLT_TOKEN", help="Token, if the broker requires one.")
 @click.option("--tls-ca", default="", metavar="FILE", help="Authority behind an https address.")
 @as_json
 def list_pipelines(url: str, token: str, tls_ca: str, as_json: bool) -> None:

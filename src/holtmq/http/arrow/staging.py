@@ -145,13 +145,13 @@ ENDPOINTS: Final = (
         body=CommitIn,
         statuses=(200, 400, 409, 429, 503),
     ),
-    Endpoint("DELETE", "/api/v1/staging/{writer}/{batch}", WRITE, "staging", "Forget a staged batch", abort),
+    Endpoint("DELETE", "/api/v1/staging/{writer}/{batch}", WRITE, "staging", "Discard a staged batch", abort),
     Endpoint(
         "DELETE",
         "/api/v1/staging/{writer}",
         WRITE,
         "staging",
-        "Forget all a writer has staged, and take no more from it",
+        "Discard everything a writer has staged, and refuse more",
         end,
     ),
     Endpoint(

@@ -3,11 +3,12 @@
 Owns: the rules and their thresholds. Must not touch: state, sockets; facts come in as rows, findings go out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
+from holtmq.http.dashboard.client_table import ClientRow
 from holtmq.http.dashboard.facts import QueueRow
 from holtmq.http.engine.clients import ConsumerRow
 
@@ -64,25 +65,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     who: tuple[Holder, ...] = ()
 
 
-def holders_of(
-    consumers: Iterable[ConsumerRow], names: dict[str, str]
-) -> dict[tuple[str, str], list[Holder]]:
-    """Consumers with unacked messages by (vhost, queue); ``names``: connection -> the name it gave itself."""
-    found: dict[tuple[str, str], list[Holder]] = {}
+def holders_of(consumers: Iterable[ConsumerRow], connections: Mapping[str, ClientRow]) -> list[Holder]:
+    """The consumers of one queue that have unacked messages."""
+    found: list[Holder] = []
     for row in consumers:
         if row.held_since is None:
             continue
         details = row.channel_details
+        client = connections.get(details.connection_name)
         holder = Holder(
             consumer=row.consumer_tag,
             connection=details.connection_name,
-            client=names.get(details.connection_name, ""),
+            client="" if client is None else client.client,
             user=details.user,
             host=f"{details.peer_host}:{details.peer_port}",
             unacked=row.messages_unacknowledged,
             since=row.held_since,
         )
-        found.setdefault((row.queue.vhost, row.queue.name), []).append(holder)
+        found.append(holder)
     return found
 
 

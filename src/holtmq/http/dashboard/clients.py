@@ -1,15 +1,16 @@
-"""Connections with their unacknowledged messages, and where a message would be routed.
+"""The list of connections, and where a message would be routed.
 
 Owns: the wire form of both. Must not touch: AMQP, the rules of routing.
 """
 
-from heapq import nlargest, nsmallest
 from typing import Final
 
 import msgspec
 
 from holtmq.broker.errors import NotFound
-from holtmq.http.engine.clients import ConnectionRow
+from holtmq.http.dashboard.api import dashboard_of
+from holtmq.http.dashboard.client_table import ClientRow
+from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -21,23 +22,6 @@ _PAGE_MOST: Final = 500
 _LATE: Final = 1 << 62  # sorts connections that hold nothing last
 
 
-class ClientRow(msgspec.Struct, kw_only=True):
-    """One connection. ``held_since``: when its oldest unacked delivery was made, in milliseconds."""
-
-    name: str
-    client: str  # the name it gave itself
-    product: str
-    user: str
-    vhost: str
-    channels: int
-    state: str
-    unacked: int
-    held_since: int | None
-    connected_at: int
-    received: int
-    sent: int
-
-
 class RouteIn(msgspec.Struct, kw_only=True):
     vhost: str = "/"
     exchange: str = ""
@@ -46,49 +30,38 @@ class RouteIn(msgspec.Struct, kw_only=True):
 
 
 async def list_connections(call: Call) -> object:
-    query, clients, stepwise = call.query, call.context.clients, Stepwise()
+    query, stepwise = call.query, Stepwise()
     sort, text = query.text("sort", "held_since"), query.text("text").lower()
     if sort not in ClientRow.__struct_fields__:
         columns = ", ".join(ClientRow.__struct_fields__)
         raise Refusal(400, f"sort: there is no column {sort!r}; one of {columns}")
     skip, limit = query.number("offset", 0), query.number("limit", _PAGE, 1, _PAGE_MOST)
-    held: dict[str, tuple[int, int | None]] = {}
-    for consumer in clients.consumers():
-        name = consumer.channel_details.connection_name
-        count, since = held.get(name, (0, None))
-        begun = [at for at in (since, consumer.held_since) if at is not None]
-        held[name] = (count + consumer.messages_unacknowledged, min(begun, default=None))
+    table = await dashboard_of(call.context).clients.get()
     rows: list[ClientRow] = []
-    for row in clients.connections():
-        shown = _client_row(row, *held.get(row.name, (0, None)))
-        if text in f"{shown.name} {shown.client} {shown.user} {shown.product}".lower():
-            rows.append(shown)
+    for row in list(table.connections.values()):
+        if not text or text in f"{row.name} {row.client} {row.user} {row.product}".lower():
+            rows.append(row)
         await stepwise.between()
 
     def key(row: ClientRow) -> tuple[object, str]:
         value = getattr(row, sort)
         return (_LATE if value is None else value), row.name
 
-    pick = nlargest if query.flag("descending") else nsmallest
-    return {"rows": pick(skip + limit, rows, key=key)[skip:], "total": len(rows)}
+    page = await ordered_page(rows, key, query.flag("descending"), skip, limit)
+    return {"rows": page, "total": len(rows)}
 
 
-def _client_row(row: ConnectionRow, unacked: int, held_since: int | None) -> ClientRow:
-    product, version = (row.client_properties.get(name, "") for name in ("product", "version"))
-    return ClientRow(
-        name=row.name,
-        client=row.user_provided_name,
-        product=f"{product} {version}".strip(),
-        user=row.user,
-        vhost=row.vhost,
-        channels=row.channels,
-        state=row.state,
-        unacked=unacked,
-        held_since=held_since,
-        connected_at=row.connected_at,
-        received=row.recv_oct,
-        sent=row.send_oct,
-    )
+async def list_consumers(call: Call) -> object:
+    """The consumers of one connection."""
+    name = call.path["connection"]
+    table = await dashboard_of(call.context).clients.get()
+    if name not in table.connections:
+        raise NotFound(f"no connection '{name}'")
+    stepwise, found = Stepwise(), []
+    for consumers in list(table.consumers.values()):
+        found += [one for one in consumers if one.channel_details.connection_name == name]
+        await stepwise.between()
+    return {"connection": table.connections[name], "consumers": found[:_PAGE_MOST], "total": len(found)}
 
 
 async def route_test(call: Call) -> object:
@@ -116,6 +89,15 @@ ENDPOINTS: Final = (
         list_connections,
         query=("text", "sort", "descending", "offset", "limit"),
         statuses=(200, 400),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/dashboard/connections/{connection}/consumers",
+        MONITOR,
+        "dashboard",
+        "The consumers of a connection",
+        list_consumers,
+        statuses=(200, 404),
     ),
     Endpoint(
         "POST",

@@ -10,6 +10,7 @@ import msgspec
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.dashboard.fresh import Fresh
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.management.topology import listed_queues
@@ -39,24 +40,39 @@ class QueueRow(msgspec.Struct, kw_only=True):
     paused: bool = False
 
 
+class QueueTable(msgspec.Struct):
+    """All queues, in no particular order, and their sums."""
+
+    rows: list[QueueRow]
+    ready: int = 0  # in work queues
+    stored: int = 0  # in partitioned queues
+    unacked: int = 0
+    consumers: int = 0
+
+    def add(self, row: QueueRow) -> None:
+        self.rows.append(row)
+        if row.kind == "stream":
+            self.stored += row.ready
+        else:
+            self.ready += row.ready
+        self.unacked += row.unacked or 0
+        self.consumers += row.consumers
+
+
 class Facts:
     """The table of all queues, rebuilt when it is older than a second."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._rows: list[QueueRow] = []
-        self._made_at = float("-inf")
+        self._table = Fresh(self._read, context.clock, FRESH_SECONDS)
 
-    async def queues(self) -> list[QueueRow]:
-        """All queues, in no particular order."""
-        now = self._context.clock()
-        if not 0 <= now - self._made_at < FRESH_SECONDS:
-            self._rows, self._made_at = await self._read(now), now
-        return self._rows
+    async def queues(self) -> QueueTable:
+        """The current table."""
+        return await self._table.get()
 
-    async def _read(self, now: float) -> list[QueueRow]:
+    async def _read(self, now: float) -> QueueTable:
         context, stepwise = self._context, Stepwise()
-        rows: list[QueueRow] = []
+        table = QueueTable([])
         read_back = 0
         for vhost in list(context.broker.vhosts.values()):
             for queue in listed_queues(vhost):
@@ -64,12 +80,12 @@ class Facts:
                     continue
                 in_memory = queue.store.in_memory > 0
                 read_back += len(queue) > 0 and not in_memory
-                rows.append(self.work_row(queue, now, may_read=in_memory or read_back <= _READ_BACK_AT_ONCE))
+                table.add(self.work_row(queue, now, may_read=in_memory or read_back <= _READ_BACK_AT_ONCE))
                 await stepwise.between()
         for stream in list(context.service.store.queues.values()):
-            rows.append(self.stream_row(stream, now))
+            table.add(self.stream_row(stream, now))
             await stepwise.between()
-        return rows
+        return table
 
     def work_row(self, queue: WorkQueue, now: float, *, may_read: bool = True) -> QueueRow:
         """The current row of a work queue."""
@@ -88,6 +104,7 @@ class Facts:
             consumers=len(queue.consumers),
             bytes=queue.bytes,
             durable=queue.durable,
+            paused=queue.paused is not None,
         )
 
     def stream_row(self, queue: PartitionedQueue, now: float) -> QueueRow:
@@ -109,6 +126,7 @@ class Facts:
             consumers=len(amqp.consumers) if amqp is not None else 0,
             groups=len(queue.groups),
             dead_letters=len(queue.dead_letters),
+            paused=queue.paused is not None,
         )
 
 

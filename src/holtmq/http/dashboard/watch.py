@@ -4,6 +4,7 @@ Owns: the order of the scan, the current thresholds, the lags of groups (refresh
 budget). Must not touch: the rules, which are ``attention``'s.
 """
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Final
 
@@ -22,7 +23,9 @@ from holtmq.http.dashboard.attention import (
     of_queue,
     ordered,
 )
+from holtmq.http.dashboard.client_table import ClientTables
 from holtmq.http.dashboard.facts import Facts, QueueRow
+from holtmq.http.dashboard.fresh import Fresh
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
@@ -34,38 +37,39 @@ _US: Final = 1_000_000
 class Watch:
     """The findings of one node, cached for two seconds."""
 
-    def __init__(self, context: Context, facts: Facts) -> None:
+    def __init__(self, context: Context, facts: Facts, clients: ClientTables) -> None:
         self._context = context
         self._facts = facts
+        self._clients = clients
         self.thresholds = Thresholds()
-        self._findings: list[Finding] = []
-        self._made_at = float("-inf")
+        self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
         self._lags: dict[tuple[str, str], GroupLag] = {}
         self._next_group = 0
 
     async def findings(self) -> list[Finding]:
         """What needs attention now, worst first."""
-        now = self._context.clock()
-        if not 0 <= now - self._made_at < _FRESH_SECONDS:
-            self._findings, self._made_at = await self._look(now), now
-        return self._findings
+        return await self._findings.get()
 
     def lags(self) -> list[GroupLag]:
         """How far groups were behind when they were last counted."""
         return list(self._lags.values())
 
+    def lags_by_place(self) -> Mapping[tuple[str, str], GroupLag]:
+        """The same by queue and group."""
+        return self._lags
+
     def change(self, thresholds: Thresholds) -> None:
         """Set the thresholds; the next ``findings`` scans again."""
         self.thresholds = thresholds
-        self._made_at = float("-inf")
+        self._findings.expire()
 
     async def _look(self, now: float) -> list[Finding]:
         context, stepwise = self._context, Stepwise()
         healthy, reason = context.health()
         found = of_node(context.alarm(), healthy, reason)
-        holders = self.holders()
-        for row in await self._facts.queues():
-            net = _net_by_minute(self._ring(row), now)
+        holders = await self.holders()
+        for row in (await self._facts.queues()).rows:
+            net = _net_by_minute(self.ring(row), now)
             held = holders.get((row.vhost, row.name), [])
             found += of_queue(row, held, net, self.thresholds, now)
             await stepwise.between()
@@ -74,13 +78,19 @@ class Watch:
             found += of_group(lag, self.thresholds, now)
         return ordered(found)
 
-    def holders(self) -> dict[tuple[str, str], list[Holder]]:
+    async def holders(self) -> dict[tuple[str, str], list[Holder]]:
         """Consumers with unacked messages, by vhost and queue."""
-        clients = self._context.clients
-        names = {row.name: row.user_provided_name for row in clients.connections()}
-        return holders_of(clients.consumers(), names)
+        table, stepwise = await self._clients.get(), Stepwise()
+        found: dict[tuple[str, str], list[Holder]] = {}
+        for where, consumers in list(table.consumers.items()):
+            held = holders_of(consumers, table.connections)
+            if held:
+                found[where] = held
+            await stepwise.between()
+        return found
 
-    def _ring(self, row: QueueRow) -> Ring | None:
+    def ring(self, row: QueueRow) -> Ring | None:
+        """The counts of a queue over time; None when it was not used yet."""
         if row.kind == "stream":
             return self._context.sampler.partitioned.get(row.name)
         vhost = self._context.broker.vhosts.get(row.vhost)

@@ -3,15 +3,16 @@
 Owns: nothing; it is built once, at start, and passed down. Must not touch: sockets.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
+from holtmq.durations import Durations
 from holtmq.http.engine.clients import Clients
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
@@ -22,12 +23,37 @@ from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
 
 
+class RangeWatch(Protocol):
+    """Sees one read of a range."""
+
+    def saw(self, trace_ids: Iterable[str]) -> None:
+        """The trace ids of some of its messages."""
+        ...
+
+    def ended(self) -> None:
+        """All of it was read, or the reader left."""
+        ...
+
+
+WatchRange = Callable[[str, int, int, str | None], RangeWatch]  # queue, first, end, the request's traceparent
+
+
 class Listener(NamedTuple):
     """A port that accepts clients."""
 
     protocol: str  # as RabbitMQ names them: amqp, amqp/ssl, http, https
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """A node that shares its journal with others."""
+
+    name: str
+    owner: str
+    epoch: int
+    trouble: str  # why nothing can be confirmed; empty: it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +75,13 @@ class Context:
     listeners: Callable[[], list[Listener]]
     sampler: Sampler
     shovels: Shovels
+    loop_delay: Durations  # how late the event loop ran its timers
+    checkpoint: Callable[[], None] = lambda: None
+    replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
+    watch_range: WatchRange | None = None  # with tracing: sees the traces of what a range read returns
 
     def check_alarm(self) -> None:
         """Refuse to store more while memory or disk is short; AMQP publishers are blocked meanwhile."""

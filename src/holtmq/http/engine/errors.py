@@ -51,7 +51,7 @@ _CODES: Final = {
     503: "unavailable",
 }
 
-# LeaseLost is a Conflict; the acknowledgment endpoints answer it with 200, so it does not reach this table.
+# A refused acknowledgment is an answer with 200: AckRefused does not reach this table.
 _STATUSES: Final[tuple[tuple[type[BrokerError], int, str], ...]] = (
     (NotFound, 404, "not_found"),
     (LimitReached, 429, "queue_full"),

@@ -280,7 +280,7 @@ ENDPOINTS: Final = (
     ),
     Endpoint("GET", f"{_BASE}/pop", READ, "ephemeral", "Pop", pop, query=_POP),
     Endpoint("POST", f"{_BASE}/ack", READ, "ephemeral", "Acknowledge", ack, body=AcksIn),
-    Endpoint("POST", f"{_BASE}/reset", READ, "ephemeral", "Throw the contents away", reset, body=QueueIn),
+    Endpoint("POST", f"{_BASE}/reset", READ, "ephemeral", "Delete all messages", reset, body=QueueIn),
     Endpoint("DELETE", f"{_BASE}/queue/{{queue}}", CONFIGURE_QUEUE, "ephemeral", "Delete a queue", delete),
     Endpoint("GET", f"{_BASE}/queues", LOOK, "ephemeral", "List queues", list_queues),
     Endpoint(

@@ -317,7 +317,7 @@ ENDPOINTS: Final = (
         "/api/v1/kv",
         READ_OR_WRITE,
         "keyed rows",
-        "Operations on rows, all at once",
+        "Several operations in one atomic step",
         run_batch,
         body=BatchIn,
     ),

@@ -13,7 +13,7 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.commands.atomic_commit import Cycle, CycleAck, run_cycle
 from holtmq.broker.partitioned.extras.stream_state import ConfigMismatch, StateOp
-from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import PushItem, PushResult
@@ -22,7 +22,7 @@ from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import iso_ms, raw
 from holtmq.http.queues.push import PushItemIn, check_text, read_item
-from holtmq.http.queues.rendering import buffered_results
+from holtmq.http.queues.rendering import buffered_results, refusal_text
 
 
 class QueryIn(msgspec.Struct):
@@ -151,7 +151,8 @@ async def cycle(call: Call) -> object:
     try:
         results, outcome, queue = run_cycle(call.service, call.service.streams, wanted, call.now)
     except BrokerError as error:
-        answer = {"success": False, "query_id": query_id, "partition_id": partition, "error": str(error)}
+        text = refusal_text(error.verdict) if isinstance(error, AckRefused) else str(error)
+        answer = {"success": False, "query_id": query_id, "partition_id": partition, "error": text}
         return {**answer, "state_ops_applied": 0, "push_results": [], "ack_result": None}
     await call.durable()
     return {

@@ -279,7 +279,7 @@ ENDPOINTS: Final = (
         query=("txn",),
     ),
     Endpoint(
-        "GET", "/api/v1/timers/{queue}/{key:path}", LOOK_AT_QUEUE, "timers", "Look at one timer", peek_timer
+        "GET", "/api/v1/timers/{queue}/{key:path}", LOOK_AT_QUEUE, "timers", "Get one timer", peek_timer
     ),
     Endpoint(
         "GET",

@@ -164,7 +164,7 @@ ENDPOINTS: Final = (
         "/api/v1/traces",
         READ,
         "traces",
-        "Leave a trace event with a message",
+        "Add a trace event to a message",
         add_trace,
         body=TraceIn,
         statuses=(201, 400, 404, 413, 503),

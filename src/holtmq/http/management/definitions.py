@@ -20,10 +20,13 @@ from holtmq.http.management.wire import plain
 
 
 async def export(call: ManagementCall) -> object:
-    broker = call.broker
+    return {**_versions(call), **document(call.broker)}
+
+
+def document(broker: Broker) -> dict[str, object]:
+    """All definitions by part: lists, and ``Rows`` where a part may be long."""
     vhosts = [broker.vhosts[name] for name in sorted(broker.vhosts)]
     return {
-        **_versions(call),
         "users": [_user_definition(broker, user) for user in broker.users.users()],
         "vhosts": [_vhost_definition(vhost) for vhost in broker.users.vhosts()],
         "permissions": [permission_row(grant) for grant in broker.users.grants()],
@@ -31,7 +34,7 @@ async def export(call: ManagementCall) -> object:
         "global_parameters": global_rows(broker),
         # RabbitMQ ignores this key, and cannot check argon2: these users need a new password there.
         "users_with_argon2_hashes": [user.name for user in broker.users.users() if _has_argon2(user)],
-        **_inside(call, vhosts),
+        **_inside(broker, vhosts),
     }
 
 
@@ -55,7 +58,7 @@ def _vhost_definition(vhost: Vhost) -> dict[str, object]:
 
 async def export_vhost(call: ManagementCall) -> object:
     """The contents of one vhost, without its name, so that they can be loaded into another."""
-    parts = _inside(call, [call.vhost])
+    parts = _inside(call.broker, [call.vhost])
     nowhere = {name: Rows(map(_without_vhost, part.rows)) for name, part in parts.items()}
     return {**_versions(call), **nowhere}
 
@@ -75,8 +78,7 @@ def _versions(call: ManagementCall) -> dict[str, object]:
     }
 
 
-def _inside(call: ManagementCall, vhosts: list[VHost]) -> dict[str, Rows]:
-    broker = call.broker
+def _inside(broker: Broker, vhosts: list[VHost]) -> dict[str, Rows]:
     queues = [queue for vhost in vhosts for queue in listed_queues(vhost) if queue.owner is None]
     exchanges = [
         (vhost, exchange)

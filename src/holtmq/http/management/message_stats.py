@@ -7,9 +7,8 @@ touch: counting; the rings of ``broker/figures`` have the figures.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from holtmq.broker.figures.levels import Levels
 from holtmq.broker.figures.queue_figures import Totals
-from holtmq.broker.figures.rings import Ring
+from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query
@@ -75,17 +74,23 @@ def stats(totals: Totals, ring: Ring | None, asked: Wanted) -> dict[str, object]
     return row
 
 
-def lengths(levels: Levels | None, asked: Wanted) -> dict[str, object]:
+def lengths(ready: LevelRing | None, unacked: LevelRing | None, asked: Wanted) -> dict[str, object]:
     """``messages_details`` and the like: how fast lengths change."""
-    rates = [0.0, 0.0] if levels is None else levels.rates(asked.second)
+    if ready is None or unacked is None:
+        return {f"{name}_details": rate_only(0.0) for name in (*_LENGTHS, "messages")}
+    rates = ready.rate(asked.second), unacked.rate(asked.second)
     history: History = []
-    if levels is not None and asked.lengths.age:
-        history = levels.history(asked.second, *asked.lengths)
-    both = [(at, (ready, unacked, ready + unacked)) for at, (ready, unacked) in history]
+    if asked.lengths.age:
+        both = zip(
+            ready.history(asked.second, *asked.lengths),
+            unacked.history(asked.second, *asked.lengths),
+            strict=True,
+        )
+        history = [(at, (waiting, held, waiting + held)) for (at, waiting), (_, held) in both]
     row: dict[str, object] = {
-        f"{name}_details": _details(rates[series], both, series) for series, name in enumerate(_LENGTHS)
+        f"{name}_details": _details(rates[series], history, series) for series, name in enumerate(_LENGTHS)
     }
-    row["messages_details"] = _details(sum(rates), both, 2)
+    row["messages_details"] = _details(sum(rates), history, 2)
     return row
 
 

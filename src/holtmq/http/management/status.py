@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from holtmq import __version__
-from holtmq.broker.figures.churn import NAMES
+from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.topology.exchanges import Kind
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow
@@ -49,7 +49,7 @@ async def overview(call: ManagementCall) -> object:
             "messages": ready + unacked,
             "messages_ready": ready,
             "messages_unacknowledged": unacked,
-            **message_stats.lengths(sampler.levels, asked),
+            **message_stats.lengths(sampler.depth, sampler.held, asked),
         },
         "churn_rates": _churn(call),
         "object_totals": {
@@ -74,7 +74,7 @@ async def overview(call: ManagementCall) -> object:
 def _churn(call: ManagementCall) -> dict[str, object]:
     rates = call.context.sampler.churn.rates(int(call.context.clock()))
     row: dict[str, object] = {}
-    for name, total, rate in zip(NAMES, call.broker.churn.totals(), rates, strict=True):
+    for name, total, rate in zip(CHURN, call.broker.counts.churn(), rates, strict=True):
         row[name] = total
         row[f"{name}_details"] = message_stats.rate_only(rate)
     return row

@@ -14,8 +14,10 @@ from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.sampling import totals_of
+from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.streams.stream_queue import StreamQueue
+from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
@@ -66,7 +68,7 @@ async def _queue_rows(call: ManagementCall, queues: list[WorkQueue]) -> Iterator
     return (
         {
             **queue_row(call, queue),
-            **message_stats.lengths(queue.figures.levels, asked),
+            **message_stats.lengths(queue.figures.depth, queue.figures.unacked, asked),
             "message_bytes": queue.bytes + unacked.get(queue.id, 0),
             "message_bytes_unacknowledged": unacked.get(queue.id, 0),
             "message_stats": _stats(call, queue, asked),
@@ -101,13 +103,20 @@ def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
         "policy": policy.name if policy else None,
         "operator_policy": operator.name if operator else None,
         "effective_policy_definition": plain(effective),
-        "state": "running",
+        "arguments_without_effect": sorted(name for name in queue.arguments if name in WITHOUT_EFFECT),
+        **_state(queue.paused),
         "consumers": len(queue.consumers),
         "messages": len(queue) + queue.unacked,
         "messages_ready": len(queue),
         "messages_unacknowledged": queue.unacked,
         "message_bytes_ready": queue.bytes,
     }
+
+
+def _state(pause: Pause | None) -> dict[str, object]:
+    if pause is None:
+        return {"state": "running"}
+    return {"state": "paused", "paused": {"since": pause.since_ms, "by": pause.by, "reason": pause.reason}}
 
 
 def _queue(call: ManagementCall) -> WorkQueue:

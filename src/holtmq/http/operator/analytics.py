@@ -218,7 +218,13 @@ ENDPOINTS: Final = (
         "GET", f"{_BASE}/queue-parked-replicas", MONITOR, "analytics", "Waiting pops", parked, query=_SPAN
     ),
     Endpoint(
-        "GET", f"{_BASE}/retention", MONITOR, "analytics", "What retention took", retention, query=_SPAN
+        "GET",
+        f"{_BASE}/retention",
+        MONITOR,
+        "analytics",
+        "Messages deleted by retention",
+        retention,
+        query=_SPAN,
     ),
     Endpoint("GET", f"{_BASE}/postgres-stats", MONITOR, "analytics", "Empty: there is no database", postgres),
     Endpoint(
@@ -226,7 +232,7 @@ ENDPOINTS: Final = (
         "/api/v1/stats/refresh",
         Right(ADMIN, tags=(MONITORING,)),
         "analytics",
-        "Bring figures up to date",
+        "Refresh the statistics",
         refresh,
     ),
 )

@@ -10,6 +10,7 @@ import msgspec
 from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.commands.admin import delete_group, move_subscription, queue_named, seek
 from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.groups.joining import count_seek, decide_seek
 from holtmq.broker.partitioned.groups.subscriptions import Scope
 from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.queue import PartitionedQueue
@@ -31,6 +32,9 @@ class SubscriptionIn(msgspec.Struct, rename="camel"):
 class SeekIn(msgspec.Struct, rename="camel"):
     to_end: bool | None = None
     timestamp: str | None = None
+    to_start: bool | None = None
+    offset: int | None = None  # of the queue
+    dry_run: bool = False  # count only
 
 
 async def list_groups(call: Call) -> object:
@@ -181,12 +185,43 @@ async def move_start(call: Call) -> object:
     }
 
 
+def _sought(asked: SeekIn) -> tuple[int | None, int | None]:
+    """(time in microseconds, offset); both None: the end."""
+    if asked.offset is not None and asked.offset < 0:
+        raise Refusal(400, "offset: it counts from 0")
+    if asked.to_end:
+        return None, None
+    if asked.to_start:
+        return 0, None
+    return moment_us(asked.timestamp, "timestamp") if asked.timestamp else None, asked.offset
+
+
+async def _seek_effect(call: Call, asked: SeekIn, partition: str | None) -> object:
+    """How many messages the seek would skip or deliver again; nothing is changed."""
+    at_us, offset = _sought(asked)
+    group, queue = call.path["group"], queue_named(call.service, call.path["queue"])
+    decision = decide_seek(queue, group, at_us, partition, offset=offset)
+    effect = await Stepwise().run(count_seek(queue, group, decision, call.now))
+    return {
+        "dryRun": True,
+        "consumerGroup": group,
+        "queueName": queue.name,
+        "offset": decision.offset,
+        "skipped": effect.skipped,
+        "repeated": effect.repeated,
+        "partitions": effect.partitions,
+        "leases": effect.leases,
+    }
+
+
 async def seek_queue(call: Call) -> object:
     asked = call.json_or(SeekIn, SeekIn())
-    if not asked.to_end and not asked.timestamp:
-        raise Refusal(400, "Must specify either 'toEnd': true or 'timestamp'")
-    at_us = None if asked.to_end else moment_us(asked.timestamp or "", "timestamp")
-    done = seek(call.service, call.path["group"], call.path["queue"], at_us, None)
+    if not asked.to_end and not asked.to_start and not asked.timestamp and asked.offset is None:
+        raise Refusal(400, "Must specify 'toEnd': true, 'toStart': true, 'timestamp' or 'offset'")
+    if asked.dry_run:
+        return await _seek_effect(call, asked, None)
+    at_us, offset = _sought(asked)
+    done = seek(call.service, call.path["group"], call.path["queue"], at_us, None, offset=offset)
     await call.durable()
     return {
         "success": True,
@@ -200,9 +235,11 @@ async def seek_queue(call: Call) -> object:
 
 async def seek_partition(call: Call) -> object:
     asked = call.json_or(SeekIn, SeekIn())
-    at_us = moment_us(asked.timestamp, "timestamp") if asked.timestamp and not asked.to_end else None
     group, name, partition = call.path["group"], call.path["queue"], call.path["partition"]
-    seek(call.service, group, name, at_us, partition)
+    if asked.dry_run:
+        return await _seek_effect(call, asked, partition)
+    at_us, offset = _sought(asked)
+    seek(call.service, group, name, at_us, partition, offset=offset)
     await call.durable()
     queue = queue_named(call.service, name)
     index = queue.indexes[partition]
@@ -218,6 +255,25 @@ async def seek_partition(call: Call) -> object:
         "partitionName": partition,
         "updated": True,
         "cursorMovedTo": moved_to,
+    }
+
+
+async def release_lease(call: Call) -> object:
+    """End the lease on a partition: its messages are delivered again, to the next worker that asks."""
+    queue, now = queue_named(call.service, call.path["queue"]), call.now
+    group, partition = queue.groups.get(call.path["group"]), queue.indexes.get(call.path["partition"])
+    lease = None if group is None or partition is None else group.leases.lease(partition, now)
+    if group is None or partition is None or lease is None:
+        raise Refusal(404, "No worker holds this partition")
+    queue.release(group.name, partition, lease.id)
+    call.context.wake()
+    return {
+        "success": True,
+        "consumerGroup": group.name,
+        "queueName": queue.name,
+        "partitionName": call.path["partition"],
+        "leaseId": lease.id,
+        "messages": lease.size,
     }
 
 
@@ -249,7 +305,7 @@ ENDPOINTS: Final = (
         f"{_GROUP}/subscription",
         READ,
         "groups",
-        "Move where a group starts",
+        "Change a group's start position",
         move_start,
         body=SubscriptionIn,
         statuses=(200, 400),
@@ -259,7 +315,7 @@ ENDPOINTS: Final = (
         f"{_GROUP}/queues/{{queue}}/seek",
         READ_QUEUE,
         "groups",
-        "Read on from a time or from the end",
+        "Seek to a time or to the end",
         seek_queue,
         body=SeekIn,
         statuses=(200, 400, 404),
@@ -269,9 +325,18 @@ ENDPOINTS: Final = (
         f"{_GROUP}/queues/{{queue}}/partitions/{{partition}}/seek",
         READ_QUEUE,
         "groups",
-        "The same for one partition",
+        "Seek in one partition",
         seek_partition,
         body=SeekIn,
         statuses=(200, 400, 404),
+    ),
+    Endpoint(
+        "DELETE",
+        f"{_GROUP}/queues/{{queue}}/partitions/{{partition}}/lease",
+        READ_QUEUE,
+        "groups",
+        "End the lease on a partition",
+        release_lease,
+        statuses=(200, 404),
     ),
 )

@@ -5,101 +5,165 @@ does not depend on the number of queues; ``/metrics/per-object`` has a row for e
 """
 
 import os
+import platform
 import resource
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from holtmq import __version__
 from holtmq.auth.rights import PUBLIC
+from holtmq.durations import Durations
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Reply
+from holtmq.http.management.call import NODE
+from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import metrics as metrics_as_json
 from holtmq.http.operator.system import resident_bytes, total_memory
 
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ASKS_FOR_TEXT: Final = (b"text/plain", b"openmetrics-text")
 _PROTOCOL: Final = ("protocol",)
+_AMQP: Final = "amqp091"
+_HTTP: Final = "http"
 _QUEUE: Final = ("vhost", "queue")
 
 
 class Node(Collector):
     """Totals of the node."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, endpoint: str = "aggregated") -> None:
         self._context = context
+        self._endpoint = endpoint  # as RabbitMQ calls it: its boards choose by this label
 
     def collect(self) -> Iterable[Metric]:
         """Every family, once."""
+        yield from self._identity()
         yield from self._messages()
         yield from self._objects()
         yield from self._resources()
         yield from self._journal()
 
+    def _identity(self) -> Iterator[Metric]:
+        name = cluster_name(self._context.broker)
+        yield _info(
+            "rabbitmq_identity",
+            "This node",
+            rabbitmq_node=NODE,
+            rabbitmq_cluster=name,
+            rabbitmq_cluster_permanent_id=name,
+            rabbitmq_endpoint=self._endpoint,
+        )
+        yield _info(
+            "rabbitmq_build",
+            "Versions; erlang_version is where RabbitMQ's boards show the runtime",
+            rabbitmq_version=__version__,
+            product_name="HoltMQ",
+            product_version=__version__,
+            erlang_version=f"Python {platform.python_version()}",
+        )
+        uptime = self._context.clock() - self._context.started_at
+        yield _gauge(
+            "rabbitmq_erlang_uptime_seconds", "Since the start, as RabbitMQ's boards name it", uptime
+        )
+        yield _gauge("holtmq_uptime_seconds", "Since the start", uptime)
+
     def _messages(self) -> Iterator[Metric]:
-        work, partitioned = self._context.sampler.work, self._context.sampler.streams
-        for name, text, values in (
-            ("rabbitmq_global_messages_received", "Messages that queues took in", (work[0], partitioned[0])),
-            ("rabbitmq_global_messages_delivered", "Messages handed out", (work[1], partitioned[1])),
-            ("rabbitmq_global_messages_acknowledged", "Messages acknowledged", (work[2], partitioned[2])),
+        counts, sampler = self._context.broker.counts, self._context.sampler
+        work, partitioned = sampler.work, sampler.streams
+        consumed = counts.delivered_auto_ack + counts.delivered_manual_ack
+        delivered = consumed + counts.get_auto_ack + counts.get_manual_ack
+        for name, text, amqp, http in (
+            ("received", "Messages from publishers", counts.received, partitioned[0]),
+            ("received_confirm", "Of these, with confirms", counts.received_confirm, None),
+            ("confirmed", "Messages confirmed to publishers", counts.confirmed, None),
+            ("routed", "Messages that queues took in: one for each queue", work[0], partitioned[0]),
+            ("unroutable_returned", "Mandatory, and no queue took them", counts.returned, None),
+            ("unroutable_dropped", "Not mandatory, and no queue took them", counts.dropped, None),
+            ("delivered", "Messages handed out", delivered, partitioned[1]),
+            ("delivered_consume_auto_ack", "To consumers without acks", counts.delivered_auto_ack, None),
+            ("delivered_consume_manual_ack", "To consumers with acks", counts.delivered_manual_ack, None),
+            ("delivered_get_auto_ack", "By basic.get without acks", counts.get_auto_ack, None),
+            ("delivered_get_manual_ack", "By basic.get with acks", counts.get_manual_ack, None),
+            ("get_empty", "basic.get on an empty queue", counts.get_empty, None),
+            ("redelivered", "Messages handed out again", counts.redelivered, None),
+            ("acknowledged", "Messages acknowledged", work[2], partitioned[2]),
         ):
-            family = CounterMetricFamily(name, text, labels=_PROTOCOL)
-            for protocol, value in zip(("amqp091", "http"), values, strict=True):
-                family.add_metric((protocol,), value)
+            family = CounterMetricFamily(f"rabbitmq_global_messages_{name}", text, labels=_PROTOCOL)
+            family.add_metric((_AMQP,), amqp)
+            if http is not None:
+                family.add_metric((_HTTP,), http)
             yield family
-        ready, unacked = self._context.sampler.ready, self._context.sampler.unacked
-        yield GaugeMetricFamily("rabbitmq_queue_messages_ready", "Messages that wait", value=ready)
-        yield GaugeMetricFamily("rabbitmq_queue_messages_unacked", "Out with consumers", value=unacked)
-        yield GaugeMetricFamily("rabbitmq_queue_messages", "Both together", value=ready + unacked)
+        yield _gauge("rabbitmq_queue_messages_ready", "Messages that wait", sampler.ready)
+        yield _gauge("rabbitmq_queue_messages_unacked", "Out with consumers", sampler.unacked)
+        yield _gauge("rabbitmq_queue_messages", "Both together", sampler.ready + sampler.unacked)
         dropped = self._context.broker.flow.dead_lettered
-        yield CounterMetricFamily("holtmq_dead_lettered_messages", "Dead-lettered", value=dropped)
+        yield _counter("holtmq_dead_lettered_messages", "Dead-lettered", dropped)
 
     def _objects(self) -> Iterator[Metric]:
-        context = self._context
-        info = GaugeMetricFamily(
-            "rabbitmq_identity_info", "This node", labels=("rabbitmq_node", "rabbitmq_cluster")
-        )
-        info.add_metric(("holt@localhost", "holt@localhost"), 1)
-        build = GaugeMetricFamily("rabbitmq_build_info", "Versions", labels=("rabbitmq_version", "product"))
-        build.add_metric((__version__, "HoltMQ"), 1)
-        yield from (info, build)
-        yield GaugeMetricFamily("rabbitmq_connections", "Open connections", value=context.clients.counts()[0])
-        yield GaugeMetricFamily("rabbitmq_queues", "Work queues", value=len(context.broker.queues_by_id))
+        context, counts = self._context, self._context.broker.counts
+        connections = counts.connections_opened - counts.connections_closed
+        channels = counts.channels_opened - counts.channels_closed
+        yield _gauge("rabbitmq_connections", "Open AMQP connections", connections)
+        yield _gauge("rabbitmq_channels", "Open channels", channels)
+        yield _gauge("rabbitmq_consumers", "AMQP consumers", counts.consumers)
+        yield _gauge("rabbitmq_queues", "Queues that AMQP knows", len(context.broker.queues_by_id))
+        for name, text, count in (
+            ("consumers", "AMQP consumers", counts.consumers),
+            ("publishers", "Open connections that have published", counts.publishers),
+        ):
+            family = GaugeMetricFamily(f"rabbitmq_global_{name}", text, labels=_PROTOCOL)
+            family.add_metric((_AMQP,), count)
+            yield family
+        for name, text, total in (
+            ("connections_opened", "Connections opened", counts.connections_opened),
+            ("connections_closed", "Connections closed", counts.connections_closed),
+            ("channels_opened", "Channels opened", counts.channels_opened),
+            ("channels_closed", "Channels closed", counts.channels_closed),
+            ("queues_declared", "Declarations of queues", counts.queues_declared),
+            ("queues_created", "Queues created", counts.queues_created),
+            ("queues_deleted", "Queues deleted", counts.queues_deleted),
+        ):
+            yield _counter(f"rabbitmq_{name}", text, total)
         queues = len(context.service.store.queues)
-        yield GaugeMetricFamily("holtmq_partitioned_queues", "Partitioned queues", value=queues)
+        yield _gauge("holtmq_partitioned_queues", "Partitioned queues", queues)
 
     def _resources(self) -> Iterator[Metric]:
         context = self._context
         limits, alarm = context.config.limits, context.alarm()
         used = resource.getrusage(resource.RUSAGE_SELF)
-        yield GaugeMetricFamily(
-            "rabbitmq_process_resident_memory_bytes", "Memory in use", value=resident_bytes()
-        )
-        limit = limits.memory_bytes(total_memory())
-        yield GaugeMetricFamily("rabbitmq_resident_memory_limit_bytes", "Alarm above this", value=limit)
+        files = len(os.listdir("/proc/self/fd"))
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        memory_limit = limits.memory_bytes(total_memory())
+        yield _gauge("rabbitmq_process_open_fds", "Open files and sockets", files)
+        yield _gauge("rabbitmq_process_max_fds", "The most that may be open", most_files)
+        yield _gauge("rabbitmq_process_resident_memory_bytes", "Memory in use", resident_bytes())
+        yield _gauge("rabbitmq_resident_memory_limit_bytes", "Alarm above this", memory_limit)
         try:
             disk = os.statvfs(context.config.data.dir)
         except OSError:  # an in-memory journal has no directory
             pass
         else:
             free = disk.f_bavail * disk.f_frsize
-            yield GaugeMetricFamily("rabbitmq_disk_space_available_bytes", "Free disk", value=free)
-        yield GaugeMetricFamily(
-            "rabbitmq_disk_space_available_limit_bytes", "Alarm below this", value=limits.disk_free_min_bytes
-        )
+            yield _gauge("rabbitmq_disk_space_available_bytes", "Free disk", free)
+        disk_limit = limits.disk_free_min_bytes
+        yield _gauge("rabbitmq_disk_space_available_limit_bytes", "Alarm below this", disk_limit)
         for name, word in (("memory_used", "memory"), ("free_disk_space", "disk")):
-            yield GaugeMetricFamily(
-                f"rabbitmq_alarms_{name}_watermark", "1 while it blocks publishers", value=int(word in alarm)
-            )
-        yield GaugeMetricFamily("holtmq_up", "1 when usable", value=int(context.health()[0]))
-        uptime = context.clock() - context.started_at
-        yield GaugeMetricFamily("holtmq_uptime_seconds", "Since the start", value=uptime)
-        yield CounterMetricFamily("holtmq_cpu_seconds", "CPU time", value=used.ru_utime + used.ru_stime)
+            text = "1 while it blocks publishers"
+            yield _gauge(f"rabbitmq_alarms_{name}_watermark", text, int(word in alarm))
+        yield _gauge("holtmq_standby", "1 while another node owns the log", 0)
+        yield _gauge("holtmq_up", "1 when usable", int(context.health()[0]))
+        yield _counter("holtmq_cpu_seconds", "CPU time", used.ru_utime + used.ru_stime)
+        yield _histogram(
+            "holtmq_loop_delay_seconds",
+            "How late the event loop ran a timer, ten times a second",
+            context.loop_delay,
+        )
 
     def _journal(self) -> Iterator[Metric]:
         journal, stats = self._context.journal, self._context.journal.stats()
@@ -110,14 +174,18 @@ class Node(Collector):
             ("checkpoints", "Checkpoints", stats.checkpoints),
             ("checkpoint_failures", "Checkpoints that failed", stats.checkpoint_failures),
         ):
-            yield CounterMetricFamily(f"holtmq_journal_{name}", text, value=value)
+            yield _counter(f"holtmq_journal_{name}", text, value)
         for name, text, size in (
             ("last_sync_seconds", "How long the last sync took", stats.last_sync_seconds),
             ("bytes_on_disk", "Size of all segments", stats.bytes_on_disk),
             ("segments", "Segments", stats.segments),
             ("backlog_bytes", "Appended and not yet durable", journal.backlog),
         ):
-            yield GaugeMetricFamily(f"holtmq_journal_{name}", text, value=size)
+            yield _gauge(f"holtmq_journal_{name}", text, size)
+        text = "Time of a group commit: write and sync"
+        yield _histogram("holtmq_journal_commit_seconds", text, stats.commit_seconds)
+        damage = self._context.broker.flow.damage
+        yield _gauge("holtmq_messages_unreadable", "Set aside because they cannot be read", len(damage))
 
 
 class Rows(Collector):
@@ -141,41 +209,81 @@ async def metrics(call: Call) -> object:
 
 async def per_object(call: Call) -> object:
     """The node's totals, and a row for every queue and group."""
-    return _text(Node(call.context), Rows(await _per_queue(call)))
+    return _text(Node(call.context, "per-object"), Rows(await _per_queue(call)))
+
+
+class RowFamilies:
+    """The families with a row for every queue or group."""
+
+    def __init__(self) -> None:
+        group = ("queue", "group")
+        self.ready = GaugeMetricFamily(
+            "rabbitmq_detailed_queue_messages_ready", "Messages that wait; of a stream, stored", labels=_QUEUE
+        )
+        self.unacked = GaugeMetricFamily(
+            "rabbitmq_detailed_queue_messages_unacked", "Out with consumers; not of streams", labels=_QUEUE
+        )
+        self.consumers = GaugeMetricFamily(
+            "rabbitmq_detailed_queue_consumers", "AMQP consumers", labels=_QUEUE
+        )
+        self.oldest = GaugeMetricFamily(
+            "holtmq_queue_oldest_message_age_seconds", "Age of the oldest waiting message", labels=_QUEUE
+        )
+        self.letters = GaugeMetricFamily("holtmq_queue_dead_letters", "Dead letters kept", labels=_QUEUE)
+        self.lag = GaugeMetricFamily("holtmq_group_lag_messages", "Messages behind", labels=group)
+        self.behind = GaugeMetricFamily("holtmq_group_lag_seconds", "Age of the oldest unread", labels=group)
+        self.held = GaugeMetricFamily(
+            "holtmq_consumer_oldest_unacked_age_seconds",
+            "The longest a consumer has held a message",
+            labels=_QUEUE,
+        )
+
+    def all(self) -> list[Metric]:
+        """Every family."""
+        return list(vars(self).values())
 
 
 async def _per_queue(call: Call) -> list[Metric]:
     from holtmq.http.dashboard.api import dashboard_of
 
-    dashboard = dashboard_of(call.context)
-    ready = GaugeMetricFamily("rabbitmq_detailed_queue_messages_ready", "Messages that wait", labels=_QUEUE)
-    unacked = GaugeMetricFamily("rabbitmq_detailed_queue_messages_unacked", "Out", labels=_QUEUE)
-    consumers = GaugeMetricFamily("rabbitmq_detailed_queue_consumers", "Consumers", labels=_QUEUE)
-    oldest = GaugeMetricFamily("holtmq_queue_oldest_message_age_seconds", "Oldest waiting", labels=_QUEUE)
-    letters = GaugeMetricFamily("holtmq_queue_dead_letters", "Dead letters kept", labels=_QUEUE)
-    for row in await dashboard.facts.queues():
+    dashboard, families = dashboard_of(call.context), RowFamilies()
+    for row in (await dashboard.facts.queues()).rows:
         where = (row.vhost, row.name)
-        ready.add_metric(where, row.ready)
-        consumers.add_metric(where, row.consumers)
+        families.ready.add_metric(where, row.ready)
+        families.consumers.add_metric(where, row.consumers)
         if row.unacked is not None:
-            unacked.add_metric(where, row.unacked)
+            families.unacked.add_metric(where, row.unacked)
         if row.oldest is not None or not row.ready:
-            oldest.add_metric(where, row.oldest or 0.0)
+            families.oldest.add_metric(where, row.oldest or 0.0)
         if row.dead_letters is not None:
-            letters.add_metric(where, row.dead_letters)
-    lag = GaugeMetricFamily("holtmq_group_lag_messages", "Messages behind", labels=("queue", "group"))
-    behind = GaugeMetricFamily(
-        "holtmq_group_lag_seconds", "Age of the oldest unread", labels=("queue", "group")
-    )
+            families.letters.add_metric(where, row.dead_letters)
     await dashboard.watch.findings()  # refreshes the lags
     for one in dashboard.watch.lags():
-        lag.add_metric((one.queue, one.group), one.messages)
-        behind.add_metric((one.queue, one.group), one.seconds)
-    held = GaugeMetricFamily("holtmq_consumer_oldest_unacked_age_seconds", "Longest held", labels=_QUEUE)
+        families.lag.add_metric((one.queue, one.group), one.messages)
+        families.behind.add_metric((one.queue, one.group), one.seconds)
     now_ms = int(call.now * 1000)
-    for (vhost, queue), holders in dashboard.watch.holders().items():
-        held.add_metric((vhost, queue), max((now_ms - one.since) / 1000 for one in holders))
-    return [ready, unacked, consumers, oldest, letters, lag, behind, held]
+    for where, holders in (await dashboard.watch.holders()).items():
+        families.held.add_metric(where, max((now_ms - one.since) / 1000 for one in holders))
+    return families.all()
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _info(name: str, text: str, **labels: str) -> Metric:
+    family = GaugeMetricFamily(f"{name}_info", text, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), 1)
+    return family
+
+
+def _histogram(name: str, text: str, durations: Durations) -> Metric:
+    buckets = [(f"{bound:g}".replace("inf", "+Inf"), count) for bound, count in durations.cumulative()]
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=durations.total)
 
 
 def _text(*collectors: Collector) -> Reply:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from holtmq.auth.permissions import Action
 from holtmq.auth.rights import PUBLIC, Right
 from holtmq.http.engine.doorkeeper import behind_proxy
 from holtmq.http.engine.endpoints import READ_ONLY, Call, Endpoint, Reply
@@ -33,9 +34,14 @@ async def log_in(call: Call) -> object:
 
 
 async def show_session(call: Call) -> object:
-    """Who the caller is, by cookie or by any other credentials."""
+    """Who the caller is, by cookie or by any other credentials, and what it may do to some queue at least."""
     identity = call.identity
-    return {"user": identity.name, "tags": list(identity.tags), "anonymous": identity.subject is None}
+    return {
+        "user": identity.name,
+        "tags": list(identity.tags),
+        "anonymous": identity.subject is None,
+        "may": {action.value: identity.could(action) for action in Action},
+    }
 
 
 async def log_out(call: Call) -> object:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import resource
 import socket
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -17,6 +18,11 @@ from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint, Re
 from holtmq.http.engine.errors import Refusal
 
 _HOST: Final = socket.gethostname()
+# A container's limit of memory: control groups of version 2, then 1.
+_MEMORY_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 class EnabledIn(msgspec.Struct):
@@ -55,8 +61,15 @@ def resident_bytes() -> int:
 
 
 def total_memory() -> int:
-    """Memory of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Memory of the machine, or of the container if that has less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _MEMORY_LIMITS:
+        try:
+            limit = int(path.read_text(encoding="ascii"))
+        except (OSError, ValueError):  # not this kind of control group, or "max"
+            continue
+        total = min(total, limit)
+    return total
 
 
 async def metrics(call: Call) -> object:
@@ -188,8 +201,10 @@ async def buffers(call: Call) -> object:
 _MAINTENANCE: Final = "/api/v1/system/maintenance"
 ENDPOINTS: Final = (
     Endpoint("GET", "/health", PUBLIC, "system", "Whether the node is usable", health, statuses=(200, 503)),
-    Endpoint("GET", "/ready", PUBLIC, "system", "Whether clients shall come", ready, statuses=(200, 503)),
-    Endpoint("GET", _MAINTENANCE, ADMINISTER, "system", "The switches and the spool", show_maintenance),
+    Endpoint(
+        "GET", "/ready", PUBLIC, "system", "Whether the node accepts clients", ready, statuses=(200, 503)
+    ),
+    Endpoint("GET", _MAINTENANCE, ADMINISTER, "system", "Maintenance mode and the spool", show_maintenance),
     Endpoint(
         "POST",
         _MAINTENANCE,

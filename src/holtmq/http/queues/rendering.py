@@ -23,6 +23,7 @@ ACK_ERRORS = {
     AckVerdict.STALE: "transaction is unresolvable, already committed, or acknowledgment is stale",
     AckVerdict.UNKNOWN_STATUS: "Unknown acknowledgment status",
 }
+_SETTLED: Final = "The message is already settled"
 # Byte templates in which everything that repeats within a millisecond and 4096 offsets is already filled in:
 # 0.4 µs instead of 1.2 for a push result, 0.8 instead of 1.8 for a popped message, against formatting each.
 _HEX: Final = [b"%03x" % number for number in range(4096)]
@@ -31,6 +32,11 @@ _NUMBER: Final = '{{"index":{},"transactionId":'
 _NUMBERED: Final = [_NUMBER.format(index) for index in range(1000)]
 # Under a lease an unknown id is a client's mistake; newer clients search for this text.
 _NOT_DELIVERED = "Message not found: transaction is unresolvable under this lease"
+
+
+def refusal_text(verdict: AckVerdict) -> str:
+    """Why an acknowledgment made a whole commit fail."""
+    return _SETTLED if verdict is AckVerdict.STALE else ACK_ERRORS[verdict]
 
 
 def push_results(

@@ -12,10 +12,10 @@ from uuid import uuid4
 import msgspec
 
 from holtmq.auth.permissions import Action
-from holtmq.broker.errors import BrokerError, LeaseLost
+from holtmq.broker.errors import BrokerError
 from holtmq.broker.partitioned.commands.atomic_commit import Part, transact
 from holtmq.broker.partitioned.extras.keyed import KeyDecision, KeyOp
-from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE, micros
 from holtmq.broker.partitioned.log.identifiers import partition_id, partition_of
 from holtmq.broker.partitioned.requests import AckRequest, PushItem
@@ -39,7 +39,7 @@ from holtmq.http.extras.timers import TimerOperations
 from holtmq.http.queues.ack import NEEDS_PARTITION, NEEDS_TRANSACTION, NOWHERE, document_of
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
 from holtmq.http.queues.push import PushItemIn, check_text, explain_items, read_item
-from holtmq.http.queues.rendering import ack_verdict
+from holtmq.http.queues.rendering import ack_verdict, refusal_text
 from holtmq.http.queues.work import WorkApi
 
 
@@ -155,13 +155,14 @@ class TransactionApi:
                 self._work.transact(part, asked.work_pushes, asked.work_acks)
             else:
                 transact(self._service, part)
-        except BrokerError as error:
-            text = str(error)
-            if text in _ACK_TEXTS:
-                text = f"ACK operation failed: {text}"
-            if isinstance(error, LeaseLost) and not leases_only:
+        except AckRefused as refused:
+            text = f"ACK operation failed: {refusal_text(refused.verdict)}"
+            if refused.verdict is AckVerdict.INVALID_LEASE and not leases_only:
                 text += "; transaction rolled back"  # newer clients search for this text
             exchange.answer(200, _failure(own_id, text))
+            return
+        except BrokerError as error:
+            exchange.answer(200, _failure(own_id, str(error)))
             return
         parts = [self._result(index, asked, part, later, *which) for index, which in enumerate(order)]
         parts += _operation_results(len(order), ops, keyed, timer_operations.results)
@@ -282,16 +283,6 @@ def _operation_results(
         ).decode()
         for index, row in enumerate(rows, first)
     ]
-
-
-_ACK_TEXTS: Final = frozenset(
-    {
-        "Message not found",
-        "Invalid or expired lease",
-        "The message is already settled",
-        "Unknown acknowledgment status",
-    }
-)
 
 
 def _failure(own_id: str, text: str) -> bytes:

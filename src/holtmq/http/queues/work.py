@@ -19,6 +19,7 @@ from holtmq.http.engine.context import Context
 from holtmq.http.engine.exchange import Exchange
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import iso_us, quoted, quoted_or_null
+from holtmq.http.queues.rendering import ACK_ERRORS
 
 if TYPE_CHECKING:
     from holtmq.http.queues.ack import AckIn
@@ -26,16 +27,6 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "w"
 _LEASE_SECONDS: Final = 300.0
-_REFUSALS: Final = {
-    "Message not found": AckVerdict.NOT_FOUND,
-    "Invalid or expired lease": AckVerdict.INVALID_LEASE,
-}
-_VERDICTS: Final = {
-    AckStatus.COMPLETED: AckVerdict.ACKNOWLEDGED,
-    AckStatus.RETRY: AckVerdict.REDELIVERED,
-    AckStatus.FAILED: AckVerdict.REDELIVERED,
-    AckStatus.DEAD_LETTER: AckVerdict.FILED,
-}
 _FULL: Final = "the queue is full and refuses publishers"
 
 
@@ -138,25 +129,20 @@ class WorkApi:
     def _settle(self, index: int, ack: "AckIn") -> str:
         queue = self.queue_of(ack.partition_id)
         status = AckStatus.named(ack.status or "completed")
-        error: str | None
-        if queue is None:
-            error = "Message not found"
-        elif status is None:
-            error = "Unknown acknowledgment status"
-        else:
-            error = self._door.settle(queue, ack.transaction_id, ack.lease_id or "", status)
-        name = quoted_or_null(queue.name if queue is not None else None)
-        success = error is None
-        dead = success and status is AckStatus.DEAD_LETTER
         if status is None:
             verdict = AckVerdict.UNKNOWN_STATUS
+        elif queue is None:
+            verdict = AckVerdict.NOT_FOUND
         else:
-            verdict = _VERDICTS[status] if error is None else _REFUSALS[error]
+            verdict = self._door.settle(queue, ack.transaction_id, ack.lease_id or "", status)
+        name = quoted_or_null(queue.name if queue is not None else None)
+        success = "true" if verdict.success else "false"
+        dead = "true" if verdict is AckVerdict.FILED else "false"
         return (
             f'{{"index":{index},"transactionId":{quoted(ack.transaction_id)},'
-            f'"success":{str(success).lower()},"error":{quoted_or_null(error)},"message":"{verdict.value}",'
-            f'"queueName":{name},"partitionName":"Default",'
-            f'"leaseReleased":{str(success).lower()},"dlq":{str(dead).lower()}}}'
+            f'"success":{success},"error":{quoted_or_null(ACK_ERRORS.get(verdict))},'
+            f'"message":"{verdict.value}","queueName":{name},"partitionName":"Default",'
+            f'"leaseReleased":{success},"dlq":{dead}}}'
         )
 
     def queue_of(self, partition_id: str) -> WorkQueue | None:

@@ -6,7 +6,9 @@ Owns: that upload. Must not touch: a log that is not empty.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from holtmq.journal.checkpoint import checkpoint_name
 from holtmq.journal.disk import Disk
@@ -18,6 +20,8 @@ from .mark import Mark, write_mark
 from .store import ROW_BYTES, Kind, LogState, LogStore, Owner, Part
 
 log = logging.getLogger(__name__)
+
+BEAT_SECONDS: Final = 0.2
 
 
 def adopt(disk: Disk, store: LogStore, state: LogState, owner: Owner, mark: Mark) -> None:
@@ -41,20 +45,41 @@ def adopt(disk: Disk, store: LogStore, state: LogState, owner: Owner, mark: Mark
     if epoch is None:
         return  # another node was faster: the caller tries again
     log.warning("bringing this folder's journal into PostgreSQL", extra={"folder": disk.folder, "bytes": end})
-    numbers = [_upload_segment(disk, store, epoch, segment, end) for segment in found.segments]
+    alive = _Heartbeat(store, owner)
+    numbers = [_upload_segment(disk, alive, epoch, segment, end) for segment in found.segments]
     if found.checkpoint is not None:
         position = found.checkpoint.position
-        numbers.append(_upload_file(disk, store, epoch, checkpoint_name(position), Kind.CHECKPOINT, position))
-    left_over = [number for number in store.unfinished_uploads() if number not in numbers]
+        numbers.append(_upload_file(disk, alive, epoch, checkpoint_name(position), Kind.CHECKPOINT, position))
     _sync_last(disk, found.segments)
-    store.swap(owner, numbers, left_over)
+    store.swap(owner, numbers, [])
     write_mark(disk, Mark(mark.log, mark.folder, end, epoch))
 
 
-def _upload_segment(disk: Disk, store: LogStore, epoch: int, segment: FoundSegment, end: int) -> int:
+class _Heartbeat:
+    """Uploads, with a heartbeat now and then: another node must not take over the log meanwhile."""
+
+    def __init__(self, store: LogStore, owner: Owner) -> None:
+        self._store = store
+        self._owner = owner
+        self._beaten_at = time.monotonic()
+
+    def upload(self, epoch: int, part: Part, pieces: Iterable[bytes], at: int = 0) -> int:
+        """As ``LogStore.upload``."""
+        return self._store.upload(epoch, part, self._between(pieces), at)
+
+    def _between(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            now = time.monotonic()
+            if now - self._beaten_at >= BEAT_SECONDS:
+                self._beaten_at = now
+                self._store.beat(self._owner)
+            yield piece
+
+
+def _upload_segment(disk: Disk, alive: _Heartbeat, epoch: int, segment: FoundSegment, end: int) -> int:
     base = segment.header.base
     if segment.header.compacted:
-        return _upload_file(disk, store, epoch, segment.name, Kind.COMPACTED, base)
+        return _upload_file(disk, alive, epoch, segment.name, Kind.COMPACTED, base)
     file = disk.open(segment.name)
     try:
         stop = min(base + segment.size - HEADER_SIZE, end)
@@ -64,17 +89,17 @@ def _upload_segment(disk: Disk, store: LogStore, epoch: int, segment: FoundSegme
                 yield file.pread(min(ROW_BYTES, stop - at), at - base + HEADER_SIZE)
 
         part = Part(0, Kind.PLAIN, base, file.pread(HEADER_SIZE, 0), 0)
-        return store.upload(epoch, part, pieces(), base)
+        return alive.upload(epoch, part, pieces(), base)
     finally:
         file.close()
 
 
-def _upload_file(disk: Disk, store: LogStore, epoch: int, name: str, kind: Kind, base: int) -> int:
+def _upload_file(disk: Disk, alive: _Heartbeat, epoch: int, name: str, kind: Kind, base: int) -> int:
     file = disk.open(name)
     try:
         size = file.size()
         pieces = (file.pread(min(ROW_BYTES, size - at), at) for at in range(0, size, ROW_BYTES))
-        return store.upload(epoch, Part(0, kind, base, file.pread(HEADER_SIZE, 0), size), pieces)
+        return alive.upload(epoch, Part(0, kind, base, file.pread(HEADER_SIZE, 0), size), pieces)
     finally:
         file.close()
 

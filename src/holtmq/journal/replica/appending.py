@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from psycopg import errors
+from psycopg import Rollback, errors
 
 from holtmq.journal.interface import JournalError
 from holtmq.journal.writer import Stretch
@@ -21,6 +21,7 @@ from .errors import Fenced, Unreachable
 from .row_statement import RowStatement
 from .session import PatientConnection
 from .store import ROW_BYTES, Kind, LogStore, Owner, Part
+from .view import ReplicaView
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,14 @@ class Appender:
     """Appends as one owner. All calls come from one thread."""
 
     def __init__(
-        self, store: LogStore, owner: Owner, epoch: int, end: int, parts: dict[int, int], min_standbys: int
+        self,
+        store: LogStore,
+        owner: Owner,
+        epoch: int,
+        end: int,
+        parts: dict[int, int],
+        min_standbys: int,
+        view: ReplicaView,
     ) -> None:
         self.epoch = epoch
         self.end = end  # everything below is committed
@@ -41,7 +49,8 @@ class Appender:
         self._parts = parts  # base of a segment -> number of its part
         self._min_standbys = min_standbys
         self._statement = RowStatement(store.id, min_standbys)
-        self._short_of_standbys = False
+        self._known = store.session.current  # the connection on which the end of the log was compared
+        self._view = view
         self._wait = threading.Event()  # never set: its wait() is a sleep
 
     def append(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
@@ -59,24 +68,41 @@ class Appender:
             self._settle(stretches, exc)
         self.end = stretches[-1].end
 
+    def reconnect(self) -> None:
+        """After a lost connection: take a new epoch, unless the connection is still the one that is known."""
+        if self._store.session.current is not self._known:
+            self._renew(self.end)
+
     def _settle(self, stretches: Sequence[Stretch], reason: Exception) -> None:
         """The answer was lost. Read where the log ends; insert again only if nothing was inserted."""
         log.warning("commit without an answer", extra={"reason": str(reason), "position": self.end})
         began = time.monotonic()
         while True:
             try:
-                self.epoch, end = self._store.renew(self._owner)
+                end = self._renew(stretches[0].start, stretches[-1].end)
                 if end == stretches[0].start:
                     self._insert(stretches, lambda: None)
-                elif end != stretches[-1].end:
-                    raise JournalError(
-                        f"PostgreSQL's log ends at {end}, but it had confirmed {self.end}: its server was "
-                        "replaced by one that had not received everything (an asynchronous standby?)"
-                    )
                 log.info("commit settled", extra={"seconds": round(time.monotonic() - began, 3), "end": end})
                 return
             except Unreachable as exc:
                 self._pause(exc)
+
+    def _renew(self, *ends: int) -> int:
+        """Take a new epoch and return where the log ends: at one of ``ends``, or PostgreSQL has lost rows."""
+        session = self._store.session
+        session.warned = False
+        self.epoch, end = self._store.renew(self._owner)
+        if session.warned:  # this commit, too, did not wait for a synchronous standby
+            raise Unreachable("PostgreSQL committed with a warning")
+        if end not in ends:
+            raise JournalError(
+                f"PostgreSQL's log ends at {end}, but it had confirmed {self.end}: its server was replaced "
+                "by one that had not received everything (an asynchronous standby?)"
+            )
+        # The lost answer may have been that of a transaction that created a part.
+        self._parts = {part.base: part.id for part in self._store.parts() if part.kind is Kind.PLAIN}
+        self._known = session.current
+        return end
 
     def _pause(self, reason: Exception) -> None:
         if self.give_up_at is not None and time.monotonic() > self.give_up_at:
@@ -87,14 +113,16 @@ class Appender:
         session = self._store.session
         session.warned = False
         while True:
-            try:
-                with session.connection() as connection:
-                    self._insert_once(connection, stretches, meanwhile)
+            if session.current is not self._known:
+                # Behind a new connection may be another server: where its log ends has to be read first.
+                raise Unreachable("the connection was lost")
+            with session.connection() as connection:
+                done = self._insert_once(connection, stretches, meanwhile)
+            if done:
                 break
-            except _TooFewStandbys:
-                self._wait_for_standbys()
-        if self._short_of_standbys:
-            self._short_of_standbys = False
+            self._wait_for_standbys()
+        if self._view.short_of_standbys:
+            self._view.short_of_standbys = False
             log.warning("PostgreSQL has enough synchronous standbys again", extra={})
         if session.warned:
             # A warning on a commit means that the wait for a synchronous standby was cut short. ``renew``
@@ -103,15 +131,16 @@ class Appender:
 
     def _insert_once(
         self, connection: PatientConnection, stretches: Sequence[Stretch], meanwhile: Callable[[], None]
-    ) -> None:
+    ) -> bool:
+        """Insert all or nothing; False when there are too few standbys."""
         first = stretches[0]
         if len(stretches) == 1 and first.end - first.start <= ROW_BYTES and first.header.base in self._parts:
             # One statement is one transaction and one round trip.
             part = self._parts[first.header.base]
-            self._row(connection, part, first.start, b"".join(first.parts), meanwhile)
-            return
+            return self._row(connection, part, first.start, b"".join(first.parts), meanwhile)
         meanwhile()
         made: dict[int, int] = {}
+        done = False
         with connection.transaction():
             for stretch in stretches:
                 base = stretch.header.base
@@ -122,9 +151,15 @@ class Appender:
                     number = made[base] = self._store.new_part(connection, new, self.epoch, ready=True)
                 position = stretch.start
                 for piece in pieces_of(stretch.parts):
-                    self._row(connection, number, position, piece)
+                    if not self._row(connection, number, position, piece):
+                        raise Rollback
                     position += len(piece)
-        self._parts |= made
+            done = True
+        if done:
+            self._parts |= made
+        else:
+            self._statement.forget(connection)
+        return done
 
     def _row(
         self,
@@ -133,23 +168,24 @@ class Appender:
         position: int,
         piece: bytes,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> bool:
+        """Insert a row; False when there are too few standbys."""
         if self._statement.run(connection, part, position, self.epoch, piece, meanwhile):
-            return
+            return True
         now = self._store.state_on(connection)
         if now.epoch != self.epoch:
             raise Fenced(f"{now.owner or 'another node'} owns the log since epoch {now.epoch}")
-        raise _TooFewStandbys
+        return False
 
     def _wait_for_standbys(self) -> None:
-        if not self._short_of_standbys:
-            self._short_of_standbys = True
+        if not self._view.short_of_standbys:
+            self._view.short_of_standbys = True
             log.error(
                 "nothing is confirmed: PostgreSQL has too few synchronous standbys",
                 extra={"wanted": self._min_standbys},
             )
         self._store.beat(self._owner)
-        self._pause(_TooFewStandbys("PostgreSQL has too few synchronous standbys"))
+        self._pause(Unreachable("PostgreSQL has too few synchronous standbys"))
 
 
 class _Once:
@@ -162,10 +198,6 @@ class _Once:
         action, self._action = self._action, None
         if action is not None:
             action()
-
-
-class _TooFewStandbys(Exception):
-    """Nothing was inserted."""
 
 
 def pieces_of(parts: Sequence[bytes]) -> Iterator[bytes]:

@@ -4,7 +4,9 @@ Owns: the order of fetching, replaying and checking the owner, and the decision 
 Must not touch: what records mean; the caller replays what ``records`` yields.
 
 The owner is alive while its row or the log changes, timed by this node's monotonic clock. Wall clocks that
-jump, here or on the owner, have no effect.
+jump, here or on the owner, have no effect. When PostgreSQL no longer has a session of the owner, most likely
+its process has died: then this node waits only as long as a live owner needs to reconnect. Safety rests on
+neither (docs/decisions/0170).
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from typing import Final
 
 from .errors import StartAgain, Unreachable
 from .local_copy import LocalCopy
-from .store import Kind, LogState, LogStore, Owner, Part
+from .store import Kind, LogState, LogStore, Owner
 from .view import ReplicaView, Role, StoppedWaiting
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.05
 _REPORT_SECONDS: Final = 1.0
+_RECONNECT_SECONDS: Final = 0.5  # for an owner whose session is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,9 @@ class Follower:
         self._reported_at = 0.0
         self._seen: tuple[object, ...] = ()
         self._parts_seen = (0, 0)
+        self._compared_on = store.session.current
+        self._lost_seen: tuple[object, ...] = ()
+        self._lost_at = self._began
         self.epoch = 0
         self.was_released = False
 
@@ -66,6 +72,7 @@ class Follower:
         while not self._stop.is_set():
             try:
                 state = self._store.state()
+                self._compare_history()
                 fetched = self._fetch(state)
                 if fetched:
                     yield from self._copy.walk()
@@ -80,11 +87,22 @@ class Follower:
             self._stop.wait(_POLL_SECONDS)
         raise StoppedWaiting
 
+    def _compare_history(self) -> None:
+        """After a reconnect: StartAgain if PostgreSQL no longer has what this node has copied.
+
+        The server may have been replaced by one that had not received everything.
+        """
+        connection = self._store.session.current
+        if connection is not self._compared_on:
+            self._copy.require_same_history()
+            self._compared_on = connection
+
     def _fetch(self, state: LogState) -> bool:
         """Copy what is new; False when there was nothing."""
         copy = self._copy
         parts = (state.newest_part, state.part_count)
         gone: StartAgain | None = None
+        current: int | None = None
         if copy.headers:
             current = copy.part_ids.get(copy.last_base)
             try:
@@ -98,24 +116,22 @@ class Follower:
             return False
         found = self._store.parts()
         self._parts_seen = parts
-        following = self._next(found)
-        if following is None and gone is not None:
-            raise gone
-        if following is not None:
-            copy.enter(following, state.epoch)
-            # One at a time: more segments may follow.
-            self._parts_seen = (0, 0)
+        last = copy.last_base if copy.headers else -1
+        later = [part for part in found if part.kind is not Kind.CHECKPOINT and part.base > last]
+        if later:
+            # A later segment exists, so the last one here is complete in PostgreSQL.
+            if current is not None and gone is None and (rows := self._store.rows(current, copy.written)):
+                copy.add(rows)
+            elif later[0].kind is Kind.PLAIN and later[0].base == copy.written:
+                copy.enter(later[0], state.epoch)
+            else:
+                raise StartAgain(f"PostgreSQL no longer has the rows from {copy.written} on")
+            self._parts_seen = (0, 0)  # more may follow
             return True
+        if gone is not None:
+            raise gone
         copy.mirror(found)
         return False
-
-    def _next(self, parts: list[Part]) -> Part | None:
-        copy = self._copy
-        last = copy.last_base if copy.headers else -1
-        for part in parts:
-            if part.kind is Kind.PLAIN and part.base == copy.written and part.base > last:
-                return part
-        return None
 
     def _note(self, state: LogState) -> None:
         """The copy is complete: note whether the owner is alive, and report this node."""
@@ -124,6 +140,8 @@ class Follower:
         seen = (state.epoch, state.beat, state.released, copy.written)
         if seen != self._seen:
             self._seen, self._alive_at = seen, now
+        if state.connected or seen != self._lost_seen:
+            self._lost_seen, self._lost_at = seen, now
         self._whole_at = now
         if view.role is Role.STARTING:
             log.info("standing by", extra={"owner": state.owner, "position": copy.written})
@@ -152,22 +170,28 @@ class Follower:
         if not self._view.trouble:
             log.warning("PostgreSQL is out of reach", extra={"reason": str(reason)})
         self._view.trouble = f"PostgreSQL is out of reach: {reason}"
-        self._seen = ()
+        self._seen = self._lost_seen = ()
 
     def _is_free(self, state: LogState) -> bool:
-        now = time.monotonic()
-        waited = now - self._alive_at >= self._watching.takeover_after
+        now, takeover_after = time.monotonic(), self._watching.takeover_after
+        waited = now - self._alive_at >= takeover_after
         if state.owner_process == self._owner.process or waited:
             return True
-        if state.owner_folder == self._owner.folder:
-            return True  # an earlier process on this folder; it has ended, since this one holds the lock
+        if (state.owner_folder, state.owner) == (self._owner.folder, self._owner.name):
+            # An earlier process on this folder; it has ended, since this one holds the lock. The name tells
+            # a copy of that folder on another machine apart.
+            return True
         if not state.released:
-            return False
+            # Without a session the owner is dead, or about to reconnect.
+            return now - self._lost_at >= min(_RECONNECT_SECONDS, takeover_after / 2)
         return state.successor in ("", self._owner.name) and not self._watching.standby
 
     def _take(self, state: LogState) -> bool:
         if state.owner_process == self._owner.process:
-            self.epoch = state.epoch  # the last attempt succeeded, but its answer was lost
+            # The last attempt succeeded, but its answer was lost.
+            self.epoch, end = self._store.renew(self._owner)
+            if end != self._copy.written:
+                raise StartAgain(f"the log ends at {end}, but the copy at {self._copy.written}")
         else:
             try:
                 epoch = self._store.take_over(self._owner, state, self._copy.written)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import md5
 from uuid import UUID, uuid4
 
-from holtmq.journal.checkpoint import checkpoint_name, position_of
+from holtmq.journal.checkpoint import checkpoint_name, position_of, verify_checkpoint
 from holtmq.journal.disk import Disk, File
 from holtmq.journal.interface import JournalCorrupt
 from holtmq.journal.manifest import NAME as MANIFEST
@@ -149,9 +150,31 @@ class LocalCopy:
         try:
             have = min(trusted, part.base + file.size() - HEADER_SIZE)
             same = file.pread(HEADER_SIZE, 0) == part.header
-            return have if part.base < have and same else None
+            return have if part.base < have and same and self._ends_alike(file, part, have) else None
         finally:
             file.close()
+
+    def _ends_alike(self, file: File, part: Part, end: int) -> bool:
+        """Whether a row in PostgreSQL ends at ``end``, and the file has the same bytes there.
+
+        Each row begins with a SYNC record that has a time in it, so equal rows mean equal histories. After
+        PostgreSQL has lost rows (docs/failover.md), another owner may have written others.
+        """
+        found = self._store.last_row(part.id, end)
+        if found is None:
+            return False
+        position, length, digest = found
+        here = file.pread(length, position - part.base + HEADER_SIZE)
+        return position + length == end and md5(here, usedforsecurity=False).hexdigest() == digest
+
+    def require_same_history(self) -> None:
+        """StartAgain if PostgreSQL does not have the end of the copy."""
+        part = self._parts.get(self._base) if self._file is not None else None
+        if part is None or self.written == part.base:
+            return
+        assert self._file is not None
+        if not self._ends_alike(self._file, part, self.written):
+            raise StartAgain(f"PostgreSQL has another history before {self.written} than this node's copy")
 
     def _is_same_file(self, name: str, part: Part) -> bool:
         try:
@@ -192,10 +215,18 @@ class LocalCopy:
     def _bring_checkpoint(self, checkpoints: Sequence[Part]) -> int | None:
         for part in checkpoints[-1:]:
             name = checkpoint_name(part.base)
-            if not self._is_same_file(name, part):
+            if not (self._is_same_file(name, part) and self._is_sound_checkpoint(part.base)):
                 self._download(name, part)
             return part.base
         return None
+
+    def _is_sound_checkpoint(self, position: int) -> bool:
+        try:
+            verify_checkpoint(self._disk, position)
+        except JournalCorrupt as exc:
+            log.error("a damaged checkpoint in this folder is fetched again", extra={"problem": str(exc)})
+            return False
+        return True
 
     def _open_last(self, part: Part, have: int | None) -> None:
         self._file, self._base = self._disk.open(segment_name(part.base), write=True), part.base

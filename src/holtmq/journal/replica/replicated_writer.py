@@ -23,6 +23,7 @@ from .view import ReplicaView, Role
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS: Final = 3.0
+_LOOK_SECONDS: Final = 0.2  # how often an idle owner looks whether its connection is alive
 
 
 class ReplicatedWriter(LogWriter):
@@ -45,7 +46,8 @@ class ReplicatedWriter(LogWriter):
     ) -> None:
         super().__init__(disk, file, header, capacity, appender.end, appender.epoch, clock)
         self.syncs = False
-        self.idle_seconds = self._beat_seconds = min(takeover_after / 5, 1.0)
+        self._beat_seconds = min(takeover_after / 5, 1.0)
+        self.idle_seconds = min(self._beat_seconds, _LOOK_SECONDS)
         self._appender = appender
         self._store = store
         self._owner = owner
@@ -68,13 +70,21 @@ class ReplicatedWriter(LogWriter):
             self._note(self._left_at)
             self._left_at = None
         if now - self._beaten_at >= self._beat_seconds:
-            self.idle()
+            self._beat()
         return Commit(done.groups, done.durable, done.written, done.syncs, seconds)
 
     def idle(self) -> None:
+        """Send a heartbeat when one is due, or when the connection seems to be lost: a standby sees that at
+        once and does not wait long for a new one."""
+        due = time.monotonic() - self._beaten_at >= self._beat_seconds
+        if due or self._store.session.has_news:
+            self._beat()
+
+    def _beat(self) -> None:
         """Send a heartbeat; its answer says whether another node was asked to take over."""
         self._beaten_at = time.monotonic()
         try:
+            self._appender.reconnect()
             self._view.successor = self._store.beat(self._owner)
             self._store.report(self._owner.name, Role.OWNER, self._address, self._durable, 0.0)
         except Unreachable as exc:

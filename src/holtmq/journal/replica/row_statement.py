@@ -68,6 +68,11 @@ class RowStatement:
             raise errors.error_from_result(result)
         return result.command_tuples == 1
 
+    def forget(self, connection: PatientConnection) -> None:
+        """After a rollback, at which the driver may have dropped all prepared statements."""
+        connection.execute("DEALLOCATE ALL", prepare=False)
+        self._prepared = None
+
     def _wait(self, connection: PatientConnection, events: int) -> None:
         self._poll.register(connection.pgconn.socket, events)
         try:

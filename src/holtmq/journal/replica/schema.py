@@ -20,7 +20,6 @@ _CREATION_LOCK: Final = (
 )
 
 _DEFINITION: Final = """
-CREATE SCHEMA IF NOT EXISTS holtmq;
 CREATE TABLE holtmq.version (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     version integer NOT NULL
@@ -82,6 +81,9 @@ def ensure(connection: Connection[Any]) -> None:
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATION_LOCK,))
         if connection.execute("SELECT to_regclass('holtmq.version')").fetchone() == (None,):
+            # IF NOT EXISTS would demand the right to create schemas even when there is nothing to create.
+            if connection.execute("SELECT to_regnamespace('holtmq')").fetchone() == (None,):
+                connection.execute("CREATE SCHEMA holtmq")
             connection.execute(_DEFINITION, prepare=False)
             connection.execute("INSERT INTO holtmq.version (version) VALUES (%s)", (VERSION,))
             return

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .errors import ReplicaRefused, Unreachable
@@ -71,9 +71,12 @@ class PatientConnection(psycopg.Connection[Row]):
 class Session:
     """One connection, opened when it is needed and closed when it fails. For one thread at a time."""
 
-    def __init__(self, url: str, answer_seconds: float, purpose: str) -> None:
+    def __init__(
+        self, url: str, answer_seconds: float, purpose: str, lock_seconds: float | None = None
+    ) -> None:
         self._url = url
         self._answer_seconds = answer_seconds
+        self._lock_seconds = lock_seconds or answer_seconds
         self._purpose = purpose
         self._connection: PatientConnection | None = None
         self.warned = False  # PostgreSQL sent a warning since this was last cleared
@@ -98,6 +101,21 @@ class Session:
             self.close()
             raise
 
+    @property
+    def current(self) -> PatientConnection | None:
+        """The connection, if one is open. Another object means another session, perhaps of another server."""
+        return self._connection
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is no connection, or something to read on it although no statement runs: most likely
+        the server has closed it."""
+        if self._connection is None:
+            return True
+        poll = select.poll()
+        poll.register(self._connection.pgconn.socket, select.POLLIN)
+        return bool(poll.poll(0))
+
     def close(self) -> None:
         """Close the connection; the next use opens a new one."""
         connection, self._connection = self._connection, None
@@ -110,13 +128,18 @@ class Session:
         connection.answer_seconds = seconds
         connection.prepare_threshold = 2
         connection.add_notice_handler(self._noticed)
-        patience = int(seconds * 800)
+        patience = int(self._lock_seconds * 800)
         # An owner that hangs in the middle of a transaction must not block the takeover with its lock.
         connection.execute(f"SET lock_timeout = {patience}")
         connection.execute(f"SET idle_in_transaction_session_timeout = {patience}")
+        # A takeover reads the end of the log after it has waited for the lock of a running append. With
+        # another isolation level it would see the log as it was before the wait.
+        connection.execute("SET default_transaction_isolation = 'read committed'")
+        connection.execute("SET default_transaction_read_only = off")
+        # Set in any case: a session follows changes of the server's configuration in what it has not set.
         found = connection.execute("SHOW synchronous_commit").fetchone()
-        if found is not None and found[0] in ("off", "local"):
-            connection.execute("SET synchronous_commit = on")
+        level = "on" if found is None or found[0] in ("off", "local") else found[0]
+        connection.execute(sql.SQL("SET synchronous_commit = {}").format(sql.Literal(level)))
         return connection
 
     def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:

@@ -3,21 +3,25 @@
 Owns: uploading checkpoints and compacted segments, dropping parts. Must not touch: the rows of the open
 segment, and the decision what is reclaimed.
 
-It compares PostgreSQL with the folder, so what a lost connection or a crash left undone is done next time.
+It compares PostgreSQL with the journal's segments, so what a lost connection or a crash left undone is done
+next time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from holtmq.journal.checkpoint import checkpoint_name, position_of
+from holtmq.journal.checkpoint import checkpoint_name
 from holtmq.journal.disk import Disk
 from holtmq.journal.interface import JournalError
-from holtmq.journal.segment import HEADER_SIZE, base_of, read_header, segment_name
+from holtmq.journal.segment import HEADER_SIZE, read_header, segment_name
 
 from .errors import Unreachable
 from .store import ROW_BYTES, Kind, LogStore, Owner, Part
+
+log = logging.getLogger(__name__)
 
 _CHECKPOINTS: Final = 2  # how many PostgreSQL keeps
 
@@ -41,9 +45,9 @@ class Shipper:
         """A checkpoint is valid in the folder: upload it before anything is reclaimed."""
         self._asking(lambda: self._ship_checkpoint(position))
 
-    def reclaimed(self) -> None:
+    def reclaimed(self, sealed: Collection[int], deleted: Collection[int]) -> None:
         """Segments were deleted or compacted in the folder: do the same in PostgreSQL."""
-        self._asking(self._compare)
+        self._asking(lambda: self._compare(frozenset(sealed), frozenset(deleted)))
 
     def close(self) -> None:
         """Close the session."""
@@ -61,23 +65,25 @@ class Shipper:
         old = [part for part in self._store.parts() if part.kind is Kind.CHECKPOINT]
         if any(part.base == position for part in old):
             return
-        left_over = self._store.unfinished_uploads()
         number = self._upload(checkpoint_name(position), Kind.CHECKPOINT, position)
-        too_many = [part.id for part in old[: len(old) + 1 - _CHECKPOINTS]]
-        self._store.swap(self._owner, [number], [*too_many, *left_over])
+        self._store.swap(self._owner, [number], [part.id for part in old[: len(old) + 1 - _CHECKPOINTS]])
 
-    def _compare(self) -> None:
-        here = {base for name in self._disk.list() if (base := base_of(name)) is not None}
-        newest = max(position for name in self._disk.list() if (position := position_of(name)) is not None)
-        for part in self._store.parts():
-            # The writer owns the segments from the checkpoint on.
-            if part.kind is Kind.CHECKPOINT or part.base >= newest:
+    def _compare(self, sealed: frozenset[int], deleted: frozenset[int]) -> None:
+        # The writer owns the segments after these.
+        parts = [part for part in self._store.parts() if part.base <= max(sealed, default=-1)]
+        for part in parts:
+            if part.kind is Kind.CHECKPOINT:
                 continue
-            if part.base not in here:
+            # What the journal has given up, now or in a step that was interrupted. A file that is merely
+            # missing in the folder is damage, and PostgreSQL has the only copy.
+            if part.base in deleted or part.base not in sealed:
                 self._store.swap(self._owner, [], [part.id])
             elif self._is_compacted_anew(part):
                 number = self._upload(segment_name(part.base), Kind.COMPACTED, part.base)
                 self._store.swap(self._owner, [number], [part.id])
+        kept = [part for part in self._store.not_ready() if not self._store.drop(self._owner, part)]
+        if kept:
+            log.info("tables in use are dropped after a later checkpoint", extra={"tables": len(kept)})
 
     def _is_compacted_anew(self, part: Part) -> bool:
         file = self._disk.open(segment_name(part.base))

@@ -42,6 +42,7 @@ class LogState:
     released: bool
     successor: str
     beat: int
+    connected: bool  # the owner's session exists: only a hint, a lost connection does not end an owner
     newest_part: int
     part_count: int
 
@@ -121,7 +122,8 @@ class LogStore:
         """Read the log's row, inside the caller's transaction."""
         found = connection.execute(
             "SELECT id, identity, epoch, owner, owner_folder, owner_process, owner_pid, released, successor,"
-            " beat, (SELECT coalesce(max(p.id), 0) FROM holtmq.part p WHERE p.log = l.id AND p.ready),"
+            " beat, EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = l.owner_pid),"
+            " (SELECT coalesce(max(p.id), 0) FROM holtmq.part p WHERE p.log = l.id AND p.ready),"
             " (SELECT count(*) FROM holtmq.part p WHERE p.log = l.id AND p.ready)"
             f" FROM holtmq.log l WHERE id = %s {lock}",
             (self.id,),
@@ -169,6 +171,18 @@ class LogStore:
                 return found.fetchall()
         except errors.UndefinedTable:
             raise StartAgain(f"PostgreSQL no longer has the rows from {start} on") from None
+
+    def last_row(self, part: int, before: int) -> tuple[int, int, str] | None:
+        """Position, length and MD5 of the last row that starts before a position; None if there is none."""
+        query = sql.SQL(
+            "SELECT position, octet_length(bytes), md5(bytes) FROM {} WHERE position < %s"
+            " ORDER BY position DESC LIMIT 1"
+        )
+        try:
+            with self.session.connection() as connection:
+                return connection.execute(query.format(schema.rows_table(part)), (before,)).fetchone()
+        except errors.UndefinedTable:
+            raise StartAgain(f"PostgreSQL no longer has the rows before {before}") from None
 
     def epoch_after(self, epoch: int) -> int | None:
         """Where the log ended when the next epoch began; None when there is no later epoch."""
@@ -218,9 +232,14 @@ class LogStore:
         return epoch + 1
 
     def end_backend(self, pid: int) -> None:
-        """Terminate the session of an owner that holds a lock and does not answer."""
+        """Terminate the session of an owner that holds a lock on the log and does not answer."""
         with self.session.connection() as connection:
-            connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            # Not any session that has the same number by now.
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM pg_locks"
+                " WHERE pid = %s AND relation = 'holtmq.log'::regclass) AS holder",
+                (pid,),
+            )
 
     def beat(self, owner: Owner) -> str:
         """Send a heartbeat; return the node that should take over, or "". Fenced if another node owns it."""
@@ -270,18 +289,36 @@ class LogStore:
         return int(found[0])
 
     def swap(self, owner: Owner, add: Sequence[int], drop: Sequence[int]) -> None:
-        """In one transaction: make the uploads in ``add`` ready and drop the parts in ``drop``."""
+        """In one transaction: make the uploads in ``add`` ready and the parts in ``drop`` not ready."""
         with self.session.connection() as connection, connection.transaction():
             self.require(connection, owner)
             if drop:
-                connection.execute("DELETE FROM holtmq.part WHERE id = ANY(%s)", (list(drop),))
+                connection.execute("UPDATE holtmq.part SET ready = false WHERE id = ANY(%s)", (list(drop),))
             if add:
                 connection.execute("UPDATE holtmq.part SET ready = true WHERE id = ANY(%s)", (list(add),))
-            for part in drop:
-                schema.drop_rows_table(connection, part)
 
-    def unfinished_uploads(self) -> list[int]:
-        """The parts that are not ready."""
+    def drop(self, owner: Owner, part: int) -> bool:
+        """Drop a part that is not ready; False when its table is in use, for instance by ``pg_dump``.
+
+        The lock on the table comes before the lock on the log's row, and does not wait: a drop that waits
+        for a reader must not hold up heartbeats and takeovers.
+        """
+        with self.session.connection() as connection, connection.transaction():
+            lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(schema.rows_table(part))
+            try:
+                with connection.transaction():
+                    connection.execute(lock)
+            except errors.LockNotAvailable:
+                return False
+            except errors.UndefinedTable:
+                pass
+            self.require(connection, owner)
+            connection.execute("DELETE FROM holtmq.part WHERE id = %s AND NOT ready", (part,))
+            schema.drop_rows_table(connection, part)
+            return True
+
+    def not_ready(self) -> list[int]:
+        """The parts that are not ready: unfinished uploads, and what is to be dropped."""
         with self.session.connection() as connection:
             query = "SELECT id FROM holtmq.part WHERE log = %s AND NOT ready"
             return [row[0] for row in connection.execute(query, (self.id,))]

@@ -3,14 +3,14 @@
 import pytest
 from partitioned_support import Node, Popped, ids, node_with
 
-from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, LimitReached, NotFound
+from holtmq.broker.errors import LimitReached
 from holtmq.broker.partitioned.commands.transaction import (
     AckOperation,
     PushOperation,
     TransactionDecision,
     decide_transaction,
 )
-from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckStatus, AckVerdict
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.snapshot import snapshot
 
@@ -70,23 +70,24 @@ def test_two_push_operations_to_one_queue_see_each_other() -> None:
 @pytest.mark.parametrize(
     ("spoiler", "refusal"),
     [
-        (Ack(0, "nobody", AckStatus.COMPLETED, ""), NotFound),
-        (Ack(9, "a", AckStatus.COMPLETED, ""), NotFound),
-        (Ack(0, "a", AckStatus.COMPLETED, "stolen"), LeaseLost),
-        (Ack(0, "a", None, ""), Conflict),
+        (Ack(0, "nobody", AckStatus.COMPLETED, ""), AckVerdict.NOT_FOUND),
+        (Ack(9, "a", AckStatus.COMPLETED, ""), AckVerdict.NOT_FOUND),
+        (Ack(0, "a", AckStatus.COMPLETED, "stolen"), AckVerdict.INVALID_LEASE),
+        (Ack(0, "a", None, ""), AckVerdict.UNKNOWN_STATUS),
     ],
 )
-def test_one_refused_ack_refuses_everything(spoiler: Ack, refusal: type[BrokerError]) -> None:
+def test_one_refused_ack_refuses_everything(spoiler: Ack, refusal: AckVerdict) -> None:
     node = two_queues()
     batch = node.pop(batch=3)
     before = [snapshot(queue) for queue in node.queues.values()]
     push = PushOperation(node.queues["next"], [("x", "n1")])
 
-    with pytest.raises(refusal):
+    with pytest.raises(AckRefused) as refused:
         decide_transaction(
             [push], [*acks(node, batch), AckOperation(node.queue, QUEUE_MODE, spoiler)], node.now
         )
 
+    assert refused.value.verdict is refusal
     assert [snapshot(queue) for queue in node.queues.values()] == before
     assert node.ack(batch)[0].success
 
@@ -105,7 +106,7 @@ def test_a_transaction_repeated_after_a_lost_answer_is_refused_when_it_carries_i
     batch = node.pop(batch=3)
     commit(node, decide_transaction([], acks(node, batch), node.now), [])
 
-    with pytest.raises(Conflict):
+    with pytest.raises(AckRefused, match="stale"):
         decide_transaction([PushOperation(node.queues["next"], [("x", "n1")])], acks(node, batch), node.now)
 
 

@@ -95,12 +95,3 @@ def test_a_letter_is_found_by_its_message_even_after_the_message_is_gone() -> No
     assert find_letter(node.queue, 0, "b") == found
     assert find_letter(node.queue, 0, "b", group="h") is None
     assert find_letter(node.queue, 0, "c") is None
-
-
-def test_moved_bodies_are_found_at_their_new_place() -> None:
-    node = letters_of_two_groups()
-    node.queue.relocate([0], [777])
-
-    letter = node.queue.dead_letters.get(1)
-    assert letter is not None
-    assert letter.journal_position == node.queue.log.position(0) == 777

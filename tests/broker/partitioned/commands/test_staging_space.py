@@ -2,7 +2,7 @@
 
 import pytest
 
-from holtmq.broker.partitioned.commands.staging import StagedRow, Winner
+from holtmq.broker.partitioned.commands.staging_records import StagedRow, Winner
 from holtmq.broker.partitioned.log.bodies import Body, decode_body
 from holtmq.broker.partitioned.service import PartitionedService, Settings
 from holtmq.journal import FileJournal, JournalOptions, open_journal

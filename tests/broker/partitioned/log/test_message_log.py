@@ -79,7 +79,6 @@ def test_rows_of_a_delivery_are_the_same_in_one_slice_and_one_by_one() -> None:
     log.forget(range(2 * CHUNK_ROWS, 3 * CHUNK_ROWS))
     log.drop_dead(3 * CHUNK_ROWS)
     log.punch(CHUNK_ROWS + 2)
-    log.relocate([CHUNK_ROWS + 1, 3 * CHUNK_ROWS], [7, 8])
     border, behind = 2 * CHUNK_ROWS, 3 * CHUNK_ROWS
 
     for offsets in (
@@ -126,16 +125,6 @@ def test_a_log_emptied_to_the_last_chunk_goes_on() -> None:
 
     assert log.position(CHUNK_ROWS) == 7
     assert log.offset_at(0) == CHUNK_ROWS
-
-
-def test_compaction_can_move_bodies() -> None:
-    log = filled(10)
-    log.relocate([3, 4], [333, 444])
-
-    assert log.refs([3, 4]) == [(3, 333, log.created_us(3)), (4, 444, log.created_us(4))]
-
-
-# -- names -------------------------------------------------------------------------------------------
 
 
 def test_message_ids_sort_as_strings_in_queue_order() -> None:

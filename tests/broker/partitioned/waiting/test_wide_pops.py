@@ -197,7 +197,9 @@ def test_a_pop_over_many_queues_looks_at_those_with_messages(
     looked: list[str] = []
     claim = PartitionedQueue.claim
     monkeypatch.setattr(
-        PartitionedQueue, "claim", lambda queue, *a, **k: looked.append(queue.name) or claim(queue, *a, **k)
+        PartitionedQueue,
+        "claim",
+        lambda queue, *a, **k: looked.append(queue.name) or claim(queue, *a, **k),  # type: ignore[func-returns-value]
     )
 
     push(service, "q77", "a", 2)
@@ -216,7 +218,9 @@ def test_a_renewal_looks_at_the_queues_the_lease_was_given_out_in(
     looked: list[str] = []
     extend = PartitionedQueue.extend
     monkeypatch.setattr(
-        PartitionedQueue, "extend", lambda queue, *a: looked.append(queue.name) or extend(queue, *a)
+        PartitionedQueue,
+        "extend",
+        lambda queue, *a: looked.append(queue.name) or extend(queue, *a),  # type: ignore[func-returns-value]
     )
 
     renewed = service.extend("lease", 500, 2)

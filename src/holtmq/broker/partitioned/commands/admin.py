@@ -20,6 +20,8 @@ from holtmq.broker.partitioned.events import (
     MessageDeleted,
     QueueConfigured,
     QueueDeleted,
+    QueuePaused,
+    QueueResumed,
 )
 from holtmq.broker.partitioned.extras.traces import Traced
 from holtmq.broker.partitioned.groups.group import micros
@@ -37,6 +39,7 @@ from holtmq.broker.partitioned.queue_config import OptionValue, merge
 from holtmq.broker.partitioned.requests import PushResult
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import Change
+from holtmq.broker.pausing import Pause
 
 
 def configure(
@@ -64,6 +67,26 @@ def configure(
         event = QueueConfigured(name, namespace, task, config, queue.created_us)
     store.commit([(number, event)])
     return store.by_number[number]
+
+
+def pause(service: PartitionedService, name: str, pause: Pause) -> None:
+    """Deliver nothing of a queue, which is created if it has no message yet."""
+    store = service.store
+    queue = store.queues.get(name)
+    changes: list[Change] = []
+    if queue is None:
+        queue, configured = store.draft(name, pause.since_ms / 1000)
+        changes.append((queue.number, configured))
+    store.commit([*changes, (queue.number, QueuePaused(pause))])
+
+
+def resume(service: PartitionedService, name: str) -> bool:
+    """Deliver again; False when the queue was not paused."""
+    queue = service.store.queues.get(name)
+    if queue is None or queue.paused is None:
+        return False
+    service.store.commit([(queue.number, QueueResumed())])
+    return True
 
 
 def delete_queue(service: PartitionedService, name: str) -> bool:
@@ -115,7 +138,7 @@ def delete_group(
 
 
 def move_subscription(service: PartitionedService, group: str, timestamp_us: int) -> int:
-    """Move where a group starts in partitions without a cursor; return how many records it has."""
+    """Change a group's start position in partitions without a cursor; return how many records it has."""
     moved, starts, count = decide_move(
         service.store.subscriptions, service.store.queues.values(), group, timestamp_us
     )
@@ -125,11 +148,17 @@ def move_subscription(service: PartitionedService, group: str, timestamp_us: int
 
 
 def seek(
-    service: PartitionedService, group: str, queue_name: str, timestamp_us: int | None, partition: str | None
+    service: PartitionedService,
+    group: str,
+    queue_name: str,
+    timestamp_us: int | None,
+    partition: str | None,
+    *,
+    offset: int | None = None,
 ) -> SeekDecision:
-    """Move a group's cursors to a time, or with None after the newest message."""
+    """Move a group's cursors to an offset, to a time, or without either after the newest message."""
     queue = queue_named(service, queue_name)
-    decision = decide_seek(queue, group, timestamp_us, partition)
+    decision = decide_seek(queue, group, timestamp_us, partition, offset=offset)
     service.store.commit([(queue.number, event) for event in decision.events])
     return decision
 

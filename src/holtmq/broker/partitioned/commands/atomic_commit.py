@@ -7,16 +7,17 @@ wire names, clocks.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holtmq.broker.errors import LeaseLost, NotFound
+from holtmq.broker.errors import NotFound
 from holtmq.broker.partitioned.commands.acking import decide_acks
 from holtmq.broker.partitioned.commands.transaction import (
     AckOperation,
     PushOperation,
     TransactionDecision,
     decide_transaction,
+    refusal_of,
 )
 from holtmq.broker.partitioned.extras.stream_state import StateOp, StreamStates
-from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckStatus
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckRefused, AckStatus, AckVerdict
 from holtmq.broker.partitioned.log.bodies import Body, encode_body
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.requests import AckAnswer, AckRequest, PushItem, PushResult
@@ -198,8 +199,9 @@ def run_cycle(
         ack = Ack(cycle.partition, cycle.ack.transaction_id, status, cycle.ack.lease_id)
         decision = decide_acks(queue, cycle.group, [ack], now, release=cycle.release)
         outcome = decision.outcomes[0]
-        if not outcome.success or (ack.lease_id and (outcome.noop or outcome.repeated)):
-            raise LeaseLost(refusal_text(outcome))
+        refusal = refusal_of(ack, outcome)
+        if refusal is not None:
+            raise refusal
         changes += [(queue.number, event) for event in decision.events]
     records: list[bytes] = []
     bodies: list[Body] = []
@@ -215,23 +217,10 @@ def run_cycle(
     return None if spooled else service.results(cycle.items, decided), outcome, queue
 
 
-def refusal_text(outcome: AckOutcome) -> str:
-    """The error text for a refused ack."""
-    return _TEXTS.get(outcome.verdict.value, "The message is already settled")
-
-
-_TEXTS = {
-    "not_found": "Message not found",
-    "invalid_lease": "Invalid or expired lease",
-    "unknown_status": "Unknown acknowledgment status",
-    "stale": "The message is already settled",
-}
-
-
 def _home(service: PartitionedService, number: int, index: int) -> PartitionedQueue:
     queue = service.store.find(number, index)
     if queue is None:
-        raise NotFound("Message not found")
+        raise AckRefused(AckVerdict.NOT_FOUND)
     return queue
 
 

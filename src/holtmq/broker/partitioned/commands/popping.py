@@ -63,7 +63,7 @@ class Popping:
         if request.queue:
             queue = self._store.queues.get(request.queue)
             wrote = self._join(request, queue, Scope(request.queue, request.partition), now)
-            if queue is None:
+            if queue is None or queue.paused is not None:
                 return None
             runs = self._claim(queue, request, request.limit, request.most_partitions, self.most_bytes, now)
         else:
@@ -86,6 +86,8 @@ class Popping:
                 continue
             try:
                 wrote = self._join(request, queue, scope, now) or wrote
+                if queue.paused is not None:
+                    continue  # the event of its end puts the queue back in line
                 found = self._claim(queue, request, limit, most, left, now)
             except BaseException:
                 line.offer(queue)  # nothing was delivered

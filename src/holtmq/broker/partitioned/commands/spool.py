@@ -39,7 +39,7 @@ _state: Final = msgspec.msgpack.Decoder(_SpoolState)
 
 
 class Spool(StatePart):
-    """The switches and the spooled messages of a node."""
+    """Maintenance mode and the spooled messages of a node."""
 
     kinds = (int(Kind.SWITCHED), int(Kind.SPOOLED), int(Kind.UNSPOOLED), int(Kind.SPOOL_STATE))
 

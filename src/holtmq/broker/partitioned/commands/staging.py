@@ -40,7 +40,7 @@ from holtmq.broker.partitioned.commands.staging_records import (
 )
 from holtmq.broker.partitioned.events import decode_all, encode
 from holtmq.broker.partitioned.log.bodies import encode_body
-from holtmq.broker.partitioned.log.message_log import from_bytes, to_bytes
+from holtmq.broker.partitioned.log.message_log import from_bytes
 from holtmq.broker.partitioned.store import Change, PartitionedStore, StatePart, StateRecord
 from holtmq.broker.records.changes import Kind
 
@@ -194,7 +194,7 @@ class Staging(StatePart):
             batch,
             round(now * 1e6),
             b"".join([encode(number, event) for number, event in changes]),
-            to_bytes(order),
+            order.tobytes(),
             rest,
         )
         self._store.commit_state([(Kind.STAGE_COMMITTED, encode_record(publication))])
@@ -377,7 +377,7 @@ class Staging(StatePart):
         headers: array[int] = array("Q")
         kept = [headers]
         for (writer, batch), (task, attempt, number), part in self.parts():
-            packed = to_bytes(part.positions)
+            packed = part.positions.tobytes()
             parts.append((writer, batch, task, attempt, number, part.header, part.staged_us, packed))
             headers.append(part.header)
             kept.append(part.positions)

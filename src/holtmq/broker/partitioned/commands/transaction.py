@@ -7,11 +7,10 @@ touch: state; the caller writes all events as one journal record, then applies t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holtmq.broker.errors import BrokerError, Conflict, LeaseLost, NotFound
 from holtmq.broker.partitioned.commands.acking import decide_acks
 from holtmq.broker.partitioned.commands.pushing import PushDecision, decide_push
 from holtmq.broker.partitioned.events import QueueEvent
-from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckVerdict
+from holtmq.broker.partitioned.groups.acknowledgment import Ack, AckOutcome, AckRefused, AckVerdict
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 
@@ -92,7 +91,7 @@ def _decide_acks(
             started[number] = new_number + 1
         decision = decide_acks(queue, group, [acks[p].ack for p in mine], now, new_number=new_number)
         for place, outcome in zip(mine, decision.outcomes, strict=True):
-            refusal = _refusal(acks[place].ack, outcome)
+            refusal = refusal_of(acks[place].ack, outcome)
             if refusal is not None and refuses:
                 raise refusal
             outcomes[place] = outcome
@@ -100,18 +99,11 @@ def _decide_acks(
     return [outcomes[place] for place in range(len(acks))]
 
 
-def _refusal(ack: Ack, outcome: AckOutcome) -> BrokerError | None:
-    match outcome.verdict:
-        case AckVerdict.NOT_FOUND:
-            return NotFound("Message not found")
-        case AckVerdict.INVALID_LEASE:
-            return LeaseLost("Invalid or expired lease")
-        case AckVerdict.STALE:
-            return Conflict("The message is already settled")
-        case AckVerdict.UNKNOWN_STATUS:
-            return Conflict("Unknown acknowledgment status")
-        case _ if ack.lease_id and (outcome.noop or outcome.repeated):
-            # The transaction was committed before: its other operations must not happen twice.
-            return Conflict("The message is already settled")
-        case _:
-            return None
+def refusal_of(ack: Ack, outcome: AckOutcome) -> AckRefused | None:
+    """Why an acknowledgment cannot be part of an atomic commit; None if it can."""
+    if not outcome.success:
+        return AckRefused(outcome.verdict)
+    if ack.lease_id and (outcome.noop or outcome.repeated):
+        # The transaction was committed before: its other operations must not happen twice.
+        return AckRefused(AckVerdict.STALE)
+    return None

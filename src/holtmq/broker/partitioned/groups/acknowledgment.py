@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from holtmq.broker.errors import BrokerError
+
 RETRIES_EXHAUSTED: Final = "Retries exhausted"
 ERROR_MAX: Final = 4_000  # characters of a caller's error text kept with a dead letter
 
@@ -63,6 +65,14 @@ class AckVerdict(Enum):
     @property
     def success(self) -> bool:
         return self in _SUCCESSES
+
+
+class AckRefused(BrokerError):
+    """An acknowledgment that must succeed, as part of a transaction, was refused."""
+
+    def __init__(self, verdict: AckVerdict) -> None:
+        super().__init__(verdict.value)
+        self.verdict = verdict
 
 
 _SUCCESSES: Final = frozenset(

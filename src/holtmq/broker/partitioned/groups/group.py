@@ -263,11 +263,6 @@ class Group:
         """The answers to the ack that released this lease, for a client that did not receive them."""
         return self._releases.get((lease_id, partition))
 
-    def drop_leases(self) -> None:
-        self.leases.drop_all()
-        self._releases.clear()
-        self.lined_up = False
-
     def lagging(self) -> Iterator[tuple[int, int]]:
         """(partition, lag) of every partition with a lag."""
         for partition in range(len(self._partitions)):

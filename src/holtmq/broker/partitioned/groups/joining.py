@@ -4,7 +4,7 @@ Owns: when a subscription record is created and how it becomes a start on a queu
 (queue and subscriptions apply the events), clocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from holtmq.broker.errors import NotFound
@@ -24,6 +24,7 @@ from holtmq.broker.partitioned.groups.subscriptions import (
     Subscription,
     Subscriptions,
 )
+from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.queue import PartitionedQueue
 
 
@@ -98,9 +99,17 @@ class SeekDecision:
 
 
 def decide_seek(
-    queue: PartitionedQueue, group: str, timestamp_us: int | None, partition: str | None = None
+    queue: PartitionedQueue,
+    group: str,
+    timestamp_us: int | None,
+    partition: str | None = None,
+    *,
+    offset: int | None = None,
 ) -> SeekDecision:
-    """Continue from the first message at or after a time, or with None after the newest message."""
+    """Continue from the first message at or after a time, or with None after the newest message.
+
+    ``offset``: from this offset of the queue instead.
+    """
     index: int | None = None
     if partition is not None:
         index = queue.indexes.get(partition)
@@ -110,12 +119,48 @@ def decide_seek(
         raise NotFound(f"queue {queue.name} has no partitions")
     reader = queue.groups.get(group)
     number = queue.next_group if reader is None else reader.number
-    offset = queue.log.next_offset if timestamp_us is None else queue.log.offset_at(timestamp_us)
+    if offset is None:
+        offset = queue.log.next_offset if timestamp_us is None else queue.log.offset_at(timestamp_us)
+    else:
+        offset = min(offset, queue.log.next_offset)
     sought = Sought(number, offset, index)
     count = 1 if index is not None else len(queue.indexes)
     if reader is None:
         return SeekDecision((GroupStarted(group, number, 0), sought), offset, count)
     return SeekDecision((sought,), offset, count)
+
+
+@dataclass(slots=True)
+class SeekEffect:
+    """What a seek would do, in messages."""
+
+    skipped: int = 0  # not read yet, and never will be
+    repeated: int = 0  # read already, and delivered again
+    partitions: int = 0
+    leases: int = 0  # that end
+
+
+def count_seek(
+    queue: PartitionedQueue, group: str, decision: SeekDecision, now: float
+) -> Generator[None, None, SeekEffect]:
+    """Count, in steps, what a decided seek would do."""
+    effect, reader = SeekEffect(), queue.groups.get(group)
+    chosen = decision.events[-1].partition if isinstance(decision.events[-1], Sought) else None
+    for index in range(len(queue.partitions)) if chosen is None else (chosen,):
+        yield
+        where = queue.partitions[index]
+        if where is NO_PARTITION:
+            continue
+        there = where.position_of(decision.offset)
+        here = None if reader is None else reader.cursor(index)
+        here = where.first if here is None else max(here, where.first)
+        if there > here:
+            effect.skipped += where.count(here, there)
+        elif there < here:
+            effect.repeated += where.count(there, here)
+        effect.partitions += 1
+        effect.leases += reader is not None and reader.leases.lease(index, now) is not None
+    return effect
 
 
 def decide_group_deletion(queue: PartitionedQueue, group: str) -> tuple[GroupDeleted | None, int]:

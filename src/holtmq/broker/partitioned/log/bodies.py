@@ -172,10 +172,6 @@ def transaction_id_of(record: bytes) -> str:
     return record[_HEAD.size : _HEAD.size + size].decode()
 
 
-def is_sealed(record: bytes) -> bool:
-    return bool(record[0] & _SEALED)
-
-
 class BodyCache:
     """The newest bodies by journal position, bounded in bytes; the oldest push is evicted first."""
 

@@ -5,7 +5,7 @@ message's retention. Must not touch: bodies, wire names, clocks.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,3 @@ class DeadLetterStore:
                 if not siblings:
                     del self._by_offset[letter.offset]
         return offsets
-
-    def relocate(self, offset: int, journal_position: int) -> None:
-        """Record the new position of a body that compaction moved."""
-        for number in self._by_offset.get(offset, ()):
-            self._letters[number] = replace(self._letters[number], journal_position=journal_position)

@@ -4,7 +4,6 @@ Owns: the columns (journal position, creation time, partition, fingerprint) by q
 so that memory in the middle can be freed too. Must not touch: bodies, groups, clocks.
 """
 
-import sys
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -219,13 +218,6 @@ class MessageLog:
             del self._starts[:gone]
             self._base += gone
 
-    def relocate(self, offsets: Sequence[int], positions: Sequence[int]) -> None:
-        """Record the new journal positions of bodies that compaction moved."""
-        for offset, position in zip(offsets, positions, strict=True):
-            chunk = self._chunk(offset)
-            if chunk is not None:
-                chunk.positions[offset & _MASK] = position
-
     def position(self, offset: int) -> int:
         return self._row(offset).positions[offset & _MASK]
 
@@ -338,10 +330,10 @@ class MessageLog:
             ()
             if chunk is None
             else (
-                to_bytes(chunk.positions),
-                to_bytes(chunk.created),
-                to_bytes(chunk.partitions),
-                to_bytes(chunk.fingerprints),
+                chunk.positions.tobytes(),
+                chunk.created.tobytes(),
+                chunk.partitions.tobytes(),
+                chunk.fingerprints.tobytes(),
             )
             for chunk in self._chunks
         ]
@@ -396,17 +388,7 @@ Stretch = tuple[int, "array[int]", "array[int]", "array[int]"]
 LogState = tuple[int, int, int, list[int], list[tuple[bytes, ...]]]
 
 
-def to_bytes(column: "array[int]") -> bytes:
-    """Little-endian on every machine."""
-    if sys.byteorder == "big":
-        column = column[:]
-        column.byteswap()
-    return column.tobytes()
-
-
 def from_bytes(typecode: str, data: bytes | memoryview) -> "array[int]":
     column: array[int] = array(typecode)
     column.frombytes(data)
-    if sys.byteorder == "big":
-        column.byteswap()
     return column

@@ -21,9 +21,9 @@ from holtmq.broker.partitioned.log.message_log import (
     LogState,
     Partition,
     from_bytes,
-    to_bytes,
 )
 from holtmq.broker.partitioned.queue import PartitionedQueue, TransactionIdReader
+from holtmq.broker.pausing import Pause
 
 VERSION: Final = 1
 
@@ -63,6 +63,7 @@ class _QueueState:
     holes: dict[int, list[int]] = field(default_factory=dict)  # partition -> offsets of deleted messages
     deleted_partitions: list[int] = field(default_factory=list)
     partition_last: bytes = b""
+    paused: Pause | None = None
 
 
 def snapshot(queue: PartitionedQueue) -> bytes:
@@ -89,6 +90,7 @@ def snapshot(queue: PartitionedQueue) -> bytes:
         },
         [index for index, where in enumerate(queue.partitions) if where is NO_PARTITION],
         _column(partition.last_us for partition in queue.partitions),
+        queue.paused,
     )
     return msgspec.msgpack.encode(state)
 
@@ -114,6 +116,7 @@ def restore(
         fingerprint=fingerprint,
         max_dedup_entries=max_dedup_entries,
     )
+    queue.paused = state.paused
     queue.log.load(state.log)
     _restore_partitions(queue, state)
     queue.dedup.floor = state.dedup_floor
@@ -152,7 +155,7 @@ def _restore_partitions(queue: PartitionedQueue, state: _QueueState) -> None:
 
 
 def _column(values: Iterable[int]) -> bytes:
-    return to_bytes(array("Q", values))
+    return array("Q", values).tobytes()
 
 
 def _group_state(group: Group) -> _GroupState:
@@ -163,9 +166,9 @@ def _group_state(group: Group) -> _GroupState:
         group.start_us,
         group.partition_starts,
         group.conflates,
-        to_bytes(leases.cursors),
-        to_bytes(leases.consumed),
-        to_bytes(leases.settled_at),
+        leases.cursors.tobytes(),
+        leases.consumed.tobytes(),
+        leases.settled_at.tobytes(),
         leases.retries,
         leases.holds,
         leases.marks,

@@ -1,29 +1,49 @@
 // The frame around every page: navigation, login, keyboard, live state.
 import { html, render, useEffect, useState } from "./parts/html.js";
-import { get, post, remove, signedOut } from "./parts/api.js";
+import { post, remove, signedOut } from "./parts/api.js";
 import { ConfirmDialog } from "./parts/confirm.js";
-import { connected, listen, overview } from "./parts/live.js";
+import { KeyHelp, useKeyboard } from "./parts/keyboard.js";
+import { connected, listen, overview, stopListening } from "./parts/live.js";
 import { go, route } from "./parts/route.js";
+import { couldDo, isManagement, isMonitoring, loadSession, session } from "./parts/session.js";
 import { Overview } from "./pages/overview.js";
 import { Queues } from "./pages/queues.js";
 import { Queue } from "./pages/queue.js";
 import { Groups } from "./pages/groups.js";
+import { Messages } from "./pages/messages.js";
 import { DeadLetters } from "./pages/dead_letters.js";
 import { Exchanges } from "./pages/exchanges.js";
 import { Connections } from "./pages/connections.js";
+import { Pipeline } from "./pages/pipeline.js";
 import { Access } from "./pages/access.js";
 import { Journal } from "./pages/journal.js";
 
+const reads = () => couldDo("read");
+const monitors = isMonitoring;
+
+// Path, title, page, key after "g", and who sees it.
 const PAGES = [
-  ["overview", "Overview", Overview, "o"],
-  ["queues", "Queues", Queues, "q"],
-  ["groups", "Groups", Groups, "g"],
-  ["dead-letters", "Dead letters", DeadLetters, "d"],
-  ["exchanges", "Exchanges", Exchanges, "e"],
-  ["connections", "Connections", Connections, "c"],
-  ["access", "Users", Access, "u"],
-  ["journal", "Journal", Journal, "j"],
+  ["overview", "Overview", Overview, "o", monitors],
+  ["queues", "Queues", Queues, "q", isManagement],
+  ["groups", "Groups", Groups, "g", reads],
+  ["messages", "Messages", Messages, "m", reads],
+  ["dead-letters", "Dead letters", DeadLetters, "d", reads],
+  ["exchanges", "Exchanges", Exchanges, "e", isManagement],
+  ["connections", "Connections", Connections, "c", monitors],
+  ["pipeline", "Pipeline", Pipeline, "p", monitors],
+  ["access", "Users and policies", Access, "u", isManagement],
+  ["journal", "Journal", Journal, "j", monitors],
 ];
+
+async function begin() {
+  try {
+    await loadSession();
+  } catch {
+    if (!signedOut.value) setTimeout(begin, 2000); // the broker is away
+    return;
+  }
+  if (isMonitoring()) listen();
+}
 
 function Login() {
   const [error, setError] = useState("");
@@ -33,9 +53,9 @@ function Login() {
     try {
       await post("/api/v1/session", { user: form.get("user"), password: form.get("password") });
       signedOut.value = false;
-      listen();
+      await begin();
     } catch (problem) {
-      setError(problem.message === "log in first" ? "the name or the password is wrong" : problem.message);
+      setError(problem.message === "log in first" ? "The name or the password is wrong." : problem.message);
     }
   };
   return html`<main class="panel login" id="main"><h1>HoltMQ</h1>
@@ -47,50 +67,46 @@ function Login() {
     </form></main>`;
 }
 
-// "/" goes to the search field, "g q" to the queues and so on.
-function useKeyboard() {
-  useEffect(() => {
-    let pending = false;
-    const press = (event) => {
-      if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (pending) {
-        pending = false;
-        const page = PAGES.find(([, , , key]) => key === event.key);
-        if (page) go(`/${page[0]}`);
-      } else if (event.key === "g") pending = true;
-      else if (event.key === "/") {
-        const field = document.querySelector("input[type=search]");
-        if (field) {
-          event.preventDefault();
-          field.focus();
-        } else go("/queues");
-      }
-    };
-    addEventListener("keydown", press);
-    return () => removeEventListener("keydown", press);
-  }, []);
+async function logOut() {
+  await remove("/api/v1/session");
+  stopListening();
+  session.value = null;
+  signedOut.value = true;
+  go("/");
 }
 
-function App() {
-  useKeyboard();
-  useEffect(listen, []);
-  if (signedOut.value) return html`<${Login} />`;
-  const name = route.value.segments[0] || "overview";
-  const page = PAGES.find(([path]) => path === name);
-  const Page = name === "queue" ? Queue : page ? page[2] : null;
+function State() {
   const urgent = overview.value?.findings.length || 0;
+  if (!connected.value) return html`<span class="bad">broker does not answer</span>`;
+  if (!isMonitoring()) return null;
+  return html`<a href="#/overview">${urgent ? html`<span class="bad">${urgent} need attention</span>` : html`<span class="ok">all well</span>`}</a>`;
+}
+
+const Nothing = () => html`<h1>Nothing to see</h1><p>The user <b>${session.value.user}</b> has no permission on any queue and no tag. An administrator can give the tag <code>monitoring</code>, <code>policymaker</code> or <code>management</code>, or permissions in a virtual host.</p>`;
+
+function App() {
+  const pages = session.value ? PAGES.filter(([, , , , may]) => may()) : [];
+  useKeyboard(pages);
+  useEffect(() => { begin(); }, []);
+  if (signedOut.value) return html`<${Login} />`;
+  if (!session.value) return html`<main id="main"><p class="muted">Waiting for the broker…</p></main>`;
+  const name = route.value.segments[0] || pages[0]?.[0];
+  const page = pages.find(([path]) => path === (name === "queue" ? "queues" : name));
+  const refused = !page && PAGES.some(([path]) => path === name);
+  const Page = page && (name === "queue" ? Queue : page[2]);
   return html`
     <a class="skip" href="#main">Skip to content</a>
     <header class="top">
       <a class="brand" href="#/">HoltMQ</a>
-      <nav aria-label="Pages">${PAGES.map(([path, title]) => html`<a href=${`#/${path}`} aria-current=${path === name || (name === "queue" && path === "queues") ? "page" : undefined}>${title}</a>`)}</nav>
-      <span class="state" role="status">
-        ${connected.value ? html`<a href="#/overview">${urgent ? html`<span class="bad">${urgent} need attention</span>` : html`<span class="ok">all well</span>`}</a>` : html`<span class="bad">broker does not answer</span>`}
-        <a href="/docs">API</a>
-      </span>
+      <nav aria-label="Pages">${pages.map(([path, title]) => html`<a href=${`#/${path}`} aria-current=${page && path === page[0] ? "page" : undefined}>${title}</a>`)}</nav>
+      <span class="state"><span role="status"><${State} /></span>
+        <span class="muted">${session.value.user}</span>${session.value.anonymous ? null : html`<button class="link" onClick=${logOut}>Log out</button>`}
+        <a href="/docs">API</a></span>
     </header>
-    <main id="main" tabindex="-1">${Page ? html`<${Page} key=${route.value.path} />` : html`<p>There is no page <code>${name}</code>. <a href="#/">Overview</a></p>`}</main>
-    <${ConfirmDialog} />`;
+    <main id="main" tabindex="-1">${Page ? html`<${Page} key=${route.value.path} />`
+      : refused ? html`<h1>Not for you</h1><p>The user <b>${session.value.user}</b> may not see this page. ${pages.length ? html`<a href=${`#/${pages[0][0]}`}>${pages[0][1]}</a>` : null}</p>`
+      : pages.length ? html`<p>There is no page <code>${name}</code>. <a href=${`#/${pages[0][0]}`}>${pages[0][1]}</a></p>` : html`<${Nothing} />`}</main>
+    <${ConfirmDialog} /><${KeyHelp} pages=${pages} />`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -1,16 +1,48 @@
-// The journal: what was written, how fast it becomes durable, what it takes on disk.
+// The journal: how fast it becomes durable, its segments and why each is kept, checkpoints, backup.
 import { html } from "../parts/html.js";
-import { bytes, count } from "../parts/format.js";
+import { post } from "../parts/api.js";
+import { Form } from "../parts/form.js";
+import { bytes, count, milliseconds } from "../parts/format.js";
 import { overview } from "../parts/live.js";
+import { useData } from "../parts/load.js";
+import { isAdministrator } from "../parts/session.js";
+import { Loading, Problem, Table } from "../parts/table.js";
+
+const SEGMENTS = [
+  { title: "Segment from", show: (row) => html`<code>${count(row.base)}</code>` },
+  { title: "Size", num: true, show: (row) => bytes(row.bytes) },
+  { title: "Live records", num: true, show: (row) => count(row.live) },
+  { title: "Kept because", show: (row) => row.why },
+  { title: "Oldest message of", show: (row) => row.queues.map((name, index) => html`${index ? ", " : ""}<a href=${`#/queues?text=${encodeURIComponent(name)}`}>${name}</a>`) },
+];
+
+function Checkpoint({ data, reload }) {
+  const make = async () => {
+    await post("/api/v1/dashboard/journal/checkpoint");
+    reload();
+    return "begun: it completes in the background";
+  };
+  return html`<section class="panel" aria-label="Checkpoint"><h2>Checkpoint</h2><p>A restart reads the newest checkpoint and the ${bytes(data.bytesSinceCheckpoint)} of log after it. The next one is made at ${bytes(data.checkpointAtBytes)}.${data.checkpointing ? html` <b>One is being made now.</b>` : null}</p>
+    ${isAdministrator() ? html`<${Form} run=${make} action="Checkpoint now" label="Checkpoint" />` : null}</section>`;
+}
+
+const Nodes = ({ node }) => html`<section class="panel" aria-label="Nodes"><h2>Nodes</h2>${node === null ? html`<p>This node alone has the journal. With <code>journal.replica</code> another one can take over.</p>` : html`<dl class="figures"><div><dt>This node</dt><dd class="small">${node.name}</dd></div><div><dt>Owner</dt><dd class="small">${node.owner || node.name}</dd></div><div><dt>Epoch</dt><dd>${count(node.epoch)}</dd></div></dl>${node.trouble && html`<p class="notice" role="alert">${node.trouble}</p>`}<p class="muted">Standbys and how far behind they are: <code>holt cluster status</code>. Switch over: <code>holt cluster promote NODE</code>.</p>`}</section>`;
 
 export function Journal() {
-  const now = overview.value;
-  if (!now) return html`<p class="muted">Waiting for the broker…</p>`;
-  const { journal, disk, alarm } = now;
-  return html`<h1>Journal</h1>${alarm ? html`<p class="notice" role="alert">Publishers are blocked: the broker is ${alarm}.</p>` : null}
-    <section class="panel"><dl class="figures">
-      <div><dt>Commits</dt><dd>${count(journal.commits)}</dd></div><div><dt>Records</dt><dd>${count(journal.records)}</dd></div><div><dt>Records per commit</dt><dd>${journal.group ?? "–"}</dd></div>
-      <div><dt>Last sync</dt><dd>${journal.lastSyncMs === null ? "–" : `${journal.lastSyncMs} ms`}</dd></div><div><dt>On disk</dt><dd>${bytes(disk.journal)}</dd></div><div><dt>Segments</dt><dd>${count(journal.segments)}</dd></div>
-      <div><dt>Checkpoints</dt><dd>${count(journal.checkpoints)}</dd></div><div><dt>Disk free</dt><dd>${bytes(disk.free)}</dd></div>
-    </dl></section>`;
+  const { data, error, reload } = useData("/api/v1/dashboard/journal", 3);
+  const alarm = overview.value?.alarm;
+  if (!data) return html`<h1>Journal</h1><${Problem} error=${error} />${error ? null : html`<${Loading} />`}`;
+  return html`<h1>Journal</h1><${Problem} error=${error} />
+    ${alarm ? html`<p class="notice" role="alert">Publishers are blocked: the broker is ${alarm}.</p>` : null}
+    ${data.failed ? html`<p class="notice" role="alert">The journal failed and accepts nothing more: ${data.failed}</p>` : null}
+    ${data.stalled ? html`<p class="notice" role="alert">Nothing becomes durable now: ${data.stalled}</p>` : null}
+    <section class="panel" aria-label="Figures"><dl class="figures">
+      <div><dt>Commits</dt><dd>${count(data.commits)}</dd></div><div><dt>Records</dt><dd>${count(data.records)}</dd></div><div><dt>Records per commit</dt><dd>${count(data.group)}</dd></div>
+      <div><dt>Sync p50</dt><dd>${milliseconds(data.syncP50Ms)}</dd><small class="muted">of the last 512</small></div><div><dt>Sync p99</dt><dd>${milliseconds(data.syncP99Ms)}</dd></div><div><dt>Not yet durable</dt><dd>${bytes(data.backlogBytes)}</dd></div>
+      <div><dt>On disk</dt><dd>${bytes(data.bytesOnDisk)}</dd></div><div><dt>Freed so far</dt><dd>${bytes(data.reclaimedBytes)}</dd></div><div><dt>Checkpoints</dt><dd>${count(data.checkpoints)}</dd>${data.checkpointFailures ? html`<small class="bad">${count(data.checkpointFailures)} failed</small>` : null}</div>
+    </dl></section>
+    <div class="grid"><${Checkpoint} data=${data} reload=${reload} /><${Nodes} node=${data.node} />
+      <section class="panel" aria-label="Backup"><h2>Backup</h2><p>A backup is taken while the broker runs, to a folder or a bucket; later ones copy only what is new.</p><pre>holt backup --to /backups/holt</pre></section></div>
+    <section class="panel" aria-label="Segments"><h2>Segments</h2><${Table} label="Segments" columns=${SEGMENTS} rows=${data.segments} keyOf=${(row) => row.base} empty="This journal has no files: it is in memory." />
+      ${data.total > data.segments.length ? html`<p class="muted">The newest ${count(data.segments.length)} of ${count(data.total)} are shown.</p>` : null}</section>`;
 }

@@ -3,8 +3,8 @@ import { signal } from "./html.js";
 
 export const signedOut = signal(false);
 
-export async function request(method, path, body) {
-  const options = { method, headers: { accept: "application/json" }, credentials: "same-origin" };
+export async function request(method, path, body, headers = {}) {
+  const options = { method, headers: { accept: "application/json", ...headers }, credentials: "same-origin" };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
@@ -28,7 +28,7 @@ export async function request(method, path, body) {
 export const get = (path) => request("GET", path);
 export const post = (path, body) => request("POST", path, body);
 export const put = (path, body) => request("PUT", path, body);
-export const remove = (path, body) => request("DELETE", path, body);
+export const remove = (path, body, headers) => request("DELETE", path, body, headers);
 
 // Path segments of names that users chose.
 export const part = (text) => encodeURIComponent(text);

@@ -1,47 +1,62 @@
 // Lines over time, drawn by uPlot in the page's own colours.
 import { html, useEffect, useRef } from "./html.js";
+import { count } from "./format.js";
 import { brokerNow } from "./live.js";
 import uPlot from "../vendor/uplot.js";
 
+const HEIGHT = 190;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-export function Rates({ series, step, label }) {
+// lines: [name, colour variable, values]. Values are drawn as they are.
+function Lines({ lines, step, label, unit }) {
   const place = useRef(null);
   const plot = useRef(null);
-  const length = series.published.length;
+  const length = lines[0][2].length;
   const now = Math.floor(brokerNow() / 1000);
   const at = Array.from({ length }, (_, index) => now - (length - 1 - index) * step);
-  const scaled = (values) => values.map((value) => value / step);
-  const data = [at, scaled(series.published), scaled(series.delivered), scaled(series.acked)];
+  const data = [at, ...lines.map(([, , values]) => values)];
   useEffect(() => {
-    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
-    const line = (name, variable) => ({ label: name, stroke: colour(variable), width: 2, points: { show: false } });
-    const made = new uPlot(
-      { width: place.current.clientWidth || 320, height: 190, legend: { show: false }, cursor: { y: false },
-        axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => `${tick}/s`) }],
-        scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
-        series: [{}, line("published", "--in"), line("delivered", "--out"), line("acked", "--ack")] },
-      data, place.current);
-    plot.current = made;
-    const watch = new ResizeObserver(() => made.setSize({ width: place.current.clientWidth, height: 190 }));
-    watch.observe(place.current);
-    return () => {
-      watch.disconnect();
-      made.destroy();
+    const draw = () => {
+      const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
+      plot.current?.destroy();
+      plot.current = new uPlot(
+        { width: place.current.clientWidth || 320, height: HEIGHT, legend: { show: false }, cursor: { y: false },
+          axes: [axis, { ...axis, size: 66, values: (_, ticks) => ticks.map((tick) => `${count(tick)}${unit}`) }],
+          scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
+          series: [{}, ...lines.map(([name, variable]) => ({ label: name, stroke: colour(variable), width: 2, points: { show: false } }))] },
+        plot.current ? plot.current.data : data, place.current);
     };
-  }, [step]);
+    draw();
+    const watch = new ResizeObserver(() => plot.current.setSize({ width: place.current.clientWidth, height: HEIGHT }));
+    watch.observe(place.current);
+    const scheme = matchMedia("(prefers-color-scheme: dark)");
+    scheme.addEventListener("change", draw);
+    return () => {
+      scheme.removeEventListener("change", draw);
+      watch.disconnect();
+      plot.current.destroy();
+    };
+  }, [step, lines.length]);
   useEffect(() => plot.current?.setData(data));
-  const latest = (values) => (values.length ? (values[values.length - 1] / step).toFixed(1) : "0");
-  return html`<figure role="img" aria-label=${`${label}: published ${latest(series.published)}, delivered ${latest(series.delivered)}, acknowledged ${latest(series.acked)} per second`}>
+  const latest = lines.map(([name, , values]) => `${name} ${values.length ? count(Math.round(values[values.length - 1] * 10) / 10) : "unknown"}${unit}`).join(", ");
+  return html`<figure role="img" aria-label=${`${label}: ${latest}`}>
     <div class="chart" ref=${place}></div>
-    <figcaption class="legend"><span><i class="in"></i>published</span><span><i class="out"></i>delivered</span><span><i class="ack"></i>acknowledged</span></figcaption>
+    <figcaption class="legend">${lines.map(([name, variable]) => html`<span><i class=${variable.slice(2)}></i>${name}</span>`)}</figcaption>
   </figure>`;
 }
 
-// A line the size of a word.
-export function Spark({ values, label }) {
-  if (!values || !values.length) return null;
-  const top = Math.max(...values, 1);
-  const points = values.map((value, index) => `${(index / (values.length - 1)) * 80},${18 - (value / top) * 16}`).join(" ");
-  return html`<svg width="80" height="20" role="img" aria-label=${label}><polyline points=${points} fill="none" stroke="currentColor" stroke-width="1.5" /></svg>`;
+export function Rates({ series, step, label }) {
+  const scaled = (values) => values.map((value) => value / step);
+  const lines = [["published", "--in", scaled(series.published)], ["delivered", "--out", scaled(series.delivered)], ["acknowledged", "--ack", scaled(series.acked)]];
+  return html`<${Lines} lines=${lines} step=${step} label=${label} unit="/s" />`;
+}
+
+export const Depth = ({ values, step, label }) => html`<${Lines} lines=${[["ready", "--in", values]]} step=${step} label=${label} unit="" />`;
+
+// A line the size of a word: messages in above, out below it in another colour.
+export function Spark({ lines, label }) {
+  if (!lines) return null;
+  const top = Math.max(1, ...lines.flat());
+  const points = (values) => values.map((value, index) => `${((index / (values.length - 1)) * 80).toFixed(1)},${(18 - (value / top) * 16).toFixed(1)}`).join(" ");
+  return html`<svg class="spark" width="80" height="20" role="img" aria-label=${label}><polyline class="out" points=${points(lines[1])} /><polyline class="in" points=${points(lines[0])} /></svg>`;
 }

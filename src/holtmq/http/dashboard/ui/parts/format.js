@@ -34,3 +34,8 @@ export function bytes(value) {
 }
 
 export const moment = (ms) => (ms ? new Date(ms).toLocaleString() : UNKNOWN);
+
+export const milliseconds = (value) => (value === null || value === undefined ? UNKNOWN : `${value} ms`);
+
+// A list of words as a sentence has them.
+export const some = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;

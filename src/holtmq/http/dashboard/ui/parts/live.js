@@ -12,17 +12,24 @@ export const brokerNow = () => Date.now() + ahead;
 
 let source = null;
 
+export function stopListening() {
+  if (source) source.close();
+  source = null;
+  overview.value = null;
+}
+
 export function listen() {
   if (source) source.close();
-  source = new EventSource("/api/v1/dashboard/events");
+  const opened = (source = new EventSource("/api/v1/dashboard/events"));
   source.addEventListener("overview", (event) => {
     overview.value = JSON.parse(event.data);
     ahead = overview.value.now - Date.now();
     connected.value = true;
   });
   source.onerror = () => {
+    if (opened !== source) return;
     connected.value = false;
-    if (source.readyState === EventSource.CLOSED) setTimeout(check, 2000);
+    if (opened.readyState === EventSource.CLOSED) setTimeout(() => opened === source && check(), 2000);
   };
 }
 

@@ -1,18 +1,19 @@
-// A table whose columns can be sorted by the server.
+// A table whose columns can be sorted by the server. On a narrow window rows become cards.
 import { html } from "./html.js";
+import { count } from "./format.js";
 import { refine, route } from "./route.js";
 
-export function Table({ columns, rows, empty, label, keyOf }) {
-  const { sort, descending } = route.value.query;
-  return html`<div class="scroll"><table aria-label=${label}>
+export function Table({ columns, rows, empty, label, keyOf, order }) {
+  const { sort = order, descending } = route.value.query;
+  return html`<div class="scroll"><table class="list" aria-label=${label}>
     <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.num ? "num" : ""}
         aria-sort=${column.sort && sort === column.sort ? (descending ? "descending" : "ascending") : undefined}>
       ${column.sort
         ? html`<button onClick=${() => refine({ sort: column.sort, descending: sort === column.sort && !descending ? "true" : "", offset: "" })}>
             ${column.title}${sort === column.sort ? (descending ? " ↓" : " ↑") : ""}</button>`
-        : column.title}</th>`)}</tr></thead>
+        : column.title || html`<span class="hidden">Actions</span>`}</th>`)}</tr></thead>
     <tbody>${rows.length
-      ? rows.map((row) => html`<tr key=${keyOf ? keyOf(row) : undefined}>${columns.map((column) => html`<td class=${column.num ? "num" : ""}>${column.show(row)}</td>`)}</tr>`)
+      ? rows.map((row, index) => html`<tr key=${keyOf ? keyOf(row) : undefined}>${columns.map((column) => html`<td class=${column.num ? "num" : ""} data-title=${column.title}>${column.show(row, index)}</td>`)}</tr>`)
       : html`<tr><td colspan=${columns.length} class="muted">${empty}</td></tr>`}</tbody>
   </table></div>`;
 }
@@ -20,11 +21,21 @@ export function Table({ columns, rows, empty, label, keyOf }) {
 export function Pager({ total, offset, limit }) {
   if (total <= limit && !offset) return null;
   const last = Math.min(total, offset + limit);
-  return html`<div class="bar" role="navigation" aria-label="Pages">
+  return html`<div class="bar last" role="navigation" aria-label="Rows">
     <button class="do" disabled=${offset === 0} onClick=${() => refine({ offset: Math.max(0, offset - limit) || "" })}>Previous</button>
-    <span class="muted">${offset + 1}–${last} of ${total}</span>
+    <span class="muted">${count(offset + 1)}–${count(last)} of ${count(total)}</span>
     <button class="do" disabled=${last >= total} onClick=${() => refine({ offset: offset + limit })}>Next</button>
   </div>`;
 }
 
 export const Problem = ({ error }) => (error ? html`<p class="notice" role="alert">${error.message}</p>` : null);
+
+export const Loading = () => html`<p class="muted">Loading…</p>`;
+
+// The search field of a list; "/" moves to it.
+export function Search({ name = "text", label }) {
+  return html`<input type="search" aria-label=${label} placeholder=${`${label} ( / )`} value=${route.value.query[name] || ""} onInput=${(event) => refine({ [name]: event.target.value, offset: "" })} />`;
+}
+
+// A list without paging of its own, such as users: sorted by the page.
+export const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

@@ -1,0 +1,79 @@
+"""What AMQP clients did on this node since it started, and how many there are.
+
+Owns: the counters. The AMQP side adds to them, per batch of messages and not per message.
+Must not touch: clocks, clients.
+"""
+
+from typing import Final
+
+
+class ClientCounts:
+    """Counters that only go up, and levels of what is open now."""
+
+    __slots__ = (
+        "channels_closed",
+        "channels_opened",
+        "confirmed",
+        "connections_closed",
+        "connections_opened",
+        "consumers",
+        "delivered_auto_ack",
+        "delivered_manual_ack",
+        "dropped",
+        "get_auto_ack",
+        "get_empty",
+        "get_manual_ack",
+        "publishers",
+        "queues_created",
+        "queues_declared",
+        "queues_deleted",
+        "received",
+        "received_confirm",
+        "redelivered",
+        "returned",
+    )
+
+    def __init__(self) -> None:
+        self.connections_opened = 0  # with a completed handshake
+        self.connections_closed = 0
+        self.channels_opened = 0
+        self.channels_closed = 0
+        self.consumers = 0  # now
+        self.publishers = 0  # connections that have published and are open now
+        self.received = 0  # messages from publishers
+        self.received_confirm = 0  # of these, on channels with confirms
+        self.confirmed = 0
+        self.returned = 0  # mandatory, and no queue took them
+        self.dropped = 0  # not mandatory, and no queue took them
+        self.delivered_auto_ack = 0  # to consumers
+        self.delivered_manual_ack = 0
+        self.get_auto_ack = 0  # by basic.get
+        self.get_manual_ack = 0
+        self.get_empty = 0
+        self.redelivered = 0
+        self.queues_declared = 0  # also those that existed
+        self.queues_created = 0
+        self.queues_deleted = 0
+
+    def churn(self) -> tuple[int, ...]:
+        """What came and went, in the order of ``CHURN``."""
+        return (
+            self.connections_opened,
+            self.connections_closed,
+            self.channels_opened,
+            self.channels_closed,
+            self.queues_declared,
+            self.queues_created,
+            self.queues_deleted,
+        )
+
+
+CHURN: Final = (  # RabbitMQ's names
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)

@@ -1,0 +1,212 @@
+"""Consumers of a channel without a socket: tags, prefetch, cancel, and what returns to the queue."""
+
+import pytest
+from amqp_support import Client, new_broker, numbers, publish
+
+from holtmq.amqp.codes import ReplyCode
+from holtmq.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicDeliver,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicNack,
+    BasicQos,
+    BasicRecover,
+    ChannelFlow,
+    Method,
+    QueueDeclare,
+    QueueDelete,
+    QueueDeleteOk,
+)
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Client(new_broker())
+    client.call(QueueDeclare("q"))
+    return client
+
+
+def fill(client: Client, count: int) -> None:
+    client.feed(b"".join(publish(body) for body in numbers(count)))
+
+
+def tags(said: list[Method]) -> list[int]:
+    return [method.delivery_tag for method in said if isinstance(method, BasicDeliver)]
+
+
+def test_a_tag_is_made_up_where_none_is_given(client: Client) -> None:
+    (first,) = client.call(BasicConsume("q"))
+    (second,) = client.call(BasicConsume("q"))
+
+    assert isinstance(first, BasicConsumeOk)
+    assert isinstance(second, BasicConsumeOk)
+    assert first.consumer_tag.startswith("amq.ctag-")
+    assert first.consumer_tag != second.consumer_tag
+
+
+def test_a_tag_in_use_ends_the_connection(client: Client) -> None:
+    client.call(BasicConsume("q", "me"), BasicConsume("q", "me"))
+
+    assert client.failure is not None
+    assert client.failure.code is ReplyCode.NOT_ALLOWED
+    assert "'me'" in str(client.failure)
+
+
+def test_consume_ok_comes_before_the_first_delivery(client: Client) -> None:
+    fill(client, 2)
+
+    said = client.call(BasicConsume("q"))
+
+    assert [type(method) for method in said] == [BasicConsumeOk, BasicDeliver, BasicDeliver]
+
+
+def test_no_wait_gets_deliveries_and_no_answer(client: Client) -> None:
+    fill(client, 1)
+
+    assert tags(client.call(BasicConsume("q", "me", no_wait=True))) == [1]
+    assert client.call(BasicCancel("me", True)) == []
+
+
+def test_prefetch_limits_each_consumer_and_an_ack_makes_room(client: Client) -> None:
+    fill(client, 5)
+    client.call(BasicQos(0, 2, False))
+
+    first = tags(client.call(BasicConsume("q", "a")))
+    second = tags(client.call(BasicConsume("q", "b")))
+
+    assert (first, second) == ([1, 2], [3, 4])
+    assert tags(client.call(BasicAck(3, False))) == [5]
+
+
+def test_a_global_prefetch_is_shared(client: Client) -> None:
+    fill(client, 5)
+    client.call(BasicQos(0, 3, True))
+
+    got = tags(client.call(BasicConsume("q", "a"), BasicConsume("q", "b")))
+
+    assert got == [1, 2, 3]
+    assert tags(client.call(BasicAck(2, True))) == [4, 5]
+
+
+def test_a_later_prefetch_is_for_later_consumers(client: Client) -> None:
+    fill(client, 5)
+    client.call(BasicQos(0, 1, False), BasicConsume("q", "a"), BasicQos(0, 0, False))
+
+    assert tags(client.call(BasicAck(1, False))) == [2]
+    assert tags(client.call(BasicConsume("q", "b"))) == [3, 4, 5]
+
+
+def test_a_cancelled_consumer_s_messages_return_in_their_old_places(client: Client) -> None:
+    fill(client, 4)
+    client.call(BasicConsume("q", "me"))
+    client.call(BasicAck(2, False))
+
+    said = client.call(BasicCancel("me"))
+
+    assert said == [BasicCancelOk("me")]
+    assert client.bodies() == [b"000", b"002", b"003"]
+    assert client.queue().unacked == 0
+
+
+def test_without_cancel_requeue_they_stay_until_the_channel_ends() -> None:
+    client = Client(new_broker())
+    client.call(QueueDeclare("q", arguments={"x-cancel-requeue": False}))
+    fill(client, 2)
+    client.call(BasicConsume("q", "me"))
+    client.call(BasicCancel("me"))
+
+    assert client.queue().unacked == 2
+    client.call(BasicAck(1, False))
+    assert client.queue().unacked == 1
+
+
+def test_an_unknown_tag_is_cancelled_without_an_error(client: Client) -> None:
+    assert client.call(BasicCancel("none")) == [BasicCancelOk("none")]
+
+
+def test_a_late_ack_of_a_cancelled_consumer_counts_while_the_message_waits(client: Client) -> None:
+    fill(client, 2)
+    client.call(BasicConsume("q", "me"))
+    client.call(BasicCancel("me"))
+
+    client.call(BasicAck(1, False))
+
+    assert client.failure is None
+    assert client.bodies() == [b"001"]
+
+
+def test_the_client_hears_of_its_deleted_queue_after_delete_ok(client: Client) -> None:
+    client.connection.wants_cancel_notify = True
+    client.call(BasicConsume("q", "me"))
+
+    said = client.call(QueueDelete("q"))
+
+    assert [type(method) for method in said] == [QueueDeleteOk, BasicCancel]
+
+
+@pytest.mark.parametrize("verdict", [BasicNack(0, True, True), BasicRecover(True)])
+def test_what_returns_is_marked_redelivered(client: Client, verdict: Method) -> None:
+    fill(client, 2)
+    client.call(BasicQos(0, 2, False), BasicConsume("q"))
+
+    said = client.call(verdict)
+
+    again = [method for method in said if isinstance(method, BasicDeliver)]
+    assert [method.redelivered for method in again] == [True, True]
+    assert [method.delivery_tag for method in again] == [3, 4]
+
+
+@pytest.mark.parametrize("verdict", [BasicAck(7, False), BasicNack(7, False, True), BasicAck(7, True)])
+def test_a_tag_never_given_ends_the_channel_and_returns_the_rest(client: Client, verdict: Method) -> None:
+    fill(client, 2)
+    client.call(BasicConsume("q"))
+
+    client.call(verdict)
+
+    assert client.failure is not None
+    assert client.failure.code is ReplyCode.PRECONDITION_FAILED
+    assert client.bodies() == numbers(2)
+
+
+def test_acks_before_an_unknown_tag_in_the_same_read_count(client: Client) -> None:
+    fill(client, 3)
+    client.call(BasicConsume("q"))
+
+    client.call(BasicAck(1, False), BasicAck(2, False), BasicAck(9, False))
+
+    assert client.bodies() == [b"002"]
+
+
+def test_flow_stops_deliveries_and_starts_them_again(client: Client) -> None:
+    client.call(BasicConsume("q"), ChannelFlow(False))
+    fill(client, 2)
+
+    assert client.queue().unacked == 0
+    assert tags(client.call(ChannelFlow(True))) == [1, 2]
+
+
+def test_an_exclusive_consumer_stays_alone(client: Client) -> None:
+    client.call(BasicConsume("q", "me", exclusive=True), BasicConsume("q", "you"))
+
+    assert client.failure is not None
+    assert client.failure.code is ReplyCode.ACCESS_REFUSED
+
+
+def test_get_takes_one_and_says_how_many_are_left(client: Client) -> None:
+    fill(client, 2)
+
+    (first,) = client.call(BasicGet("q", False))
+    (second,) = client.call(BasicGet("q", True))
+    (third,) = client.call(BasicGet("q", True))
+
+    assert isinstance(first, BasicGetOk)
+    assert isinstance(second, BasicGetOk)
+    assert (first.delivery_tag, first.message_count, second.delivery_tag) == (1, 1, 2)
+    assert isinstance(third, BasicGetEmpty)
+    assert client.queue().unacked == 1
