@@ -458,7 +458,7 @@ class Node:
     def sample_figures(self) -> None:
         """Count what happened in this second."""
         used, self.broker.flow.used = self.broker.flow.used, set()
-        self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters, self.broker.counts)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""

@@ -177,6 +177,7 @@ class AmqpServer:
             user = found.name
         except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
+        self.authenticator.attempts.amqp.count(user is not None)
         if connection.phase is Phase.HANDSHAKE:
             if self.refusal:
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self.refusal))
