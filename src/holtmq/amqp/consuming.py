@@ -176,6 +176,11 @@ class Consuming:
                 channel.overdue.update((lease.number, holder) for lease in leases)
         channel.flow.release(leases)
 
+    def tell_cancelled(self, consumer: Consumer) -> None:
+        """Notify the client that the broker has cancelled a consumer, if it understands that."""
+        if self._connection.wants_cancel_notify:
+            self._channel.send(BasicCancel(consumer.tag, True))
+
     def lost(self, consumer: Consumer) -> None:
         """Remove a consumer whose queue was deleted, and notify the client."""
         channel = self._channel
