@@ -4,14 +4,15 @@ Owns: publish, settle and confirm; the channel's leases and prefetch; method dis
 Must not touch: sockets, the connection's handshake, parsing of frames.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.confirms import Confirms
 from holtmq.amqp.consumer import Consumer, content_frames
 from holtmq.amqp.consuming import Consuming
-from holtmq.amqp.errors import ChannelFault, ConnectionFault
+from holtmq.amqp.errors import ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
 from holtmq.amqp.methods import (
     BasicAck,
@@ -40,7 +41,8 @@ from holtmq.amqp.methods import (
     TxSelectOk,
 )
 from holtmq.amqp.topology import Topology
-from holtmq.amqp.transaction import Settle, Transaction
+from holtmq.amqp.transaction import STEP, Settle, Transaction
+from holtmq.broker.errors import BrokerError
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import Traits
@@ -86,6 +88,8 @@ class Channel:
         self.partial_header: bytes | None = None
         self.partial_body: list[bytes] = []
         self.partial_missing = 0
+
+    make_consumer: ClassVar[type[Consumer]] = Consumer  # a traced channel makes others
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish a message of which all frames have arrived."""
@@ -381,7 +385,28 @@ class Channel:
     def _tx_commit(self) -> None:
         if self.transaction is None:
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-        journalled, unrouted = self.transaction.commit()
+        if self.transaction.is_long:
+            self.connection.stall()
+            self.broker.long_changes.add(self._commit_in_steps(self.transaction), STEP)
+        else:
+            self._committed(*self.transaction.commit())
+
+    def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
+        """The connection processes no frame until the end."""
+        connection = self.connection
+        try:
+            done = yield from transaction.commit_in_steps(lambda: self.closing)
+            if done is not None:
+                self._committed(*done)
+        except JournalFailed as error:
+            connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
+        except BrokerError as error:
+            which = TxCommit.class_id << 16 | TxCommit.method_id
+            connection.fail_channel(self, channel_error(error), which)
+        finally:
+            connection.unstall()
+
+    def _committed(self, journalled: bool, unrouted: list[tuple[Route, bytes, bytes]]) -> None:
         for message in unrouted:
             self._return(*message)
         self._make_room()

@@ -27,6 +27,8 @@ from holtmq.amqp.methods import (
     Method,
 )
 from holtmq.amqp.outbox import Outbox
+from holtmq.amqp.publish_caches import PublishCaches
+from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.reading import Reading
 from holtmq.amqp.token_life import TokenLife
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
@@ -94,6 +96,14 @@ class Connection:
         self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
         self._reading = Reading(self)
+
+    def make_channel(self, number: int) -> Channel:
+        """A new channel. (A traced connection makes others.)"""
+        return Channel(self, number)
+
+    def make_publish_run(self, vhost: VHost, caches: PublishCaches) -> PublishRun:
+        """The fast path of publishing. (A traced connection makes another.)"""
+        return PublishRun(self, vhost, caches)
 
     def note_published(self) -> None:
         """This connection publishes: an alarm must stop it."""
@@ -262,7 +272,7 @@ class Connection:
         full = self.broker.limits.check_channel(self.user_name)
         if full is not None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
-        channel = self.channels[number] = Channel(self, number)
+        channel = self.channels[number] = self.make_channel(number)
         self.broker.limits.channel_opened(self.user_name)
         self.broker.counts.channels_opened += 1
         channel.send(ChannelOpenOk())

@@ -21,6 +21,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.amqp.topology import refuse_on_stream
 from holtmq.auth.permissions import Action
+from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.equivalence import type_name
 from holtmq.broker.topology.queue_arguments import MAX_MS, QueueType, queue_text
@@ -71,7 +72,7 @@ class Consuming:
                 f"invalid arg 'x-consumer-timeout' for {queue_text(queue.name, queue.vhost)}: {timeout!r} is "
                 "not a positive integer of at most ten years in milliseconds",
             )
-        consumer = Consumer(
+        consumer = self._channel.make_consumer(
             channel,
             tag,
             queue,
@@ -111,7 +112,7 @@ class Consuming:
         queue = self._broker.add_reply_queue(
             self._connection.vhost, f"{DIRECT_REPLY_TO}.{secrets.token_urlsafe(24)}"
         )
-        consumer = Consumer(
+        consumer = self._channel.make_consumer(
             self._channel, tag, queue, no_ack=True, exclusive=True, prefetch=0, priority=_LOW_PRIORITY
         )
         self._broker.consume(queue, consumer)
@@ -176,10 +177,15 @@ class Consuming:
                 channel.overdue.update((lease.number, holder) for lease in leases)
         channel.flow.release(leases)
 
-    def tell_cancelled(self, consumer: Consumer) -> None:
-        """Notify the client that the broker has cancelled a consumer, if it understands that."""
-        if self._connection.wants_cancel_notify:
-            self._channel.send(BasicCancel(consumer.tag, True))
+    def dismiss(self, tag: str) -> bool | None:
+        """Cancel a consumer for an operator; None: there is none. False: its client cannot be told."""
+        if tag not in self._channel.consumers or self._channel.closing:
+            return None
+        self.cancel(tag)
+        if not self._connection.wants_cancel_notify:
+            return False
+        self._channel.send(BasicCancel(tag, True))
+        return True
 
     def lost(self, consumer: Consumer) -> None:
         """Remove a consumer whose queue was deleted, and notify the client."""
@@ -204,6 +210,11 @@ class Consuming:
             channel.send(BasicGetEmpty())
             channel.counts.get_empty += 1
             return
+        self.hand_over(queue, message, no_ack)
+
+    def hand_over(self, queue: WorkQueue, message: Message, no_ack: bool) -> None:
+        """Answer a basic.get with a message; lease it unless it counts as acked."""
+        channel = self._channel
         counts = channel.counts
         redelivered = queue.is_redelivered(message)
         counts.redelivered += redelivered

@@ -127,7 +127,7 @@ class PublishRun:
                         key_at = name_bytes + 2
                         if len(address) < key_at or len(address) != key_at + address[key_at - 1]:
                             break
-                        if not address.startswith(exchange) or len(exchange) != key_at - 1:
+                        if not address.startswith(exchange):  # both begin with the name's length
                             exchange = address[: key_at - 1]
                             targets = self._targets(exchange)
                             token = targets.token if targets is not None else None

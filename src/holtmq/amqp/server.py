@@ -54,10 +54,12 @@ class AmqpServer:
         limits: Limits,
         wake: Callable[[], None],
         refresh_clock: Callable[[], None],
+        connect: Callable[..., Connection] = Connection,
         verifier: TokenVerifier | None = None,
     ) -> None:
         self._verifier = verifier  # of tokens as passwords
         self.broker = broker
+        self.connect = connect
         self.settings = settings
         self.limits = limits
         self.wake = wake
@@ -326,7 +328,7 @@ class AmqpProtocol(asyncio.Protocol):
         server = self._server
         server.refresh_clock()
         self.connected_at = server.broker.flow.now_ms / 1000
-        self.connection = Connection(
+        self.connection = server.connect(
             server.broker,
             server.settings,
             self,

@@ -97,6 +97,5 @@ class TokenLife:
                 if consumer.queue is not channel.consuming.reply_queue and not access.may(
                     Action.READ, consumer.queue.name
                 ):
-                    channel.consuming.cancel(consumer.tag)
-                    channel.consuming.tell_cancelled(consumer)
+                    channel.consuming.dismiss(consumer.tag)
         connection.send(ConnectionUpdateSecretOk())

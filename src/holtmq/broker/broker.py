@@ -65,7 +65,7 @@ class Broker(Administration):
     ) -> None:
         super().__init__(journal)
         self.flow = Flow(journal, self.vhosts, spill)
-        self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
+        self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms, step)
         self.jobs = JobBoard(self)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}

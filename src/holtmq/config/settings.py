@@ -502,6 +502,14 @@ class Subscriptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4.0
 
 
+class Tracing(msgspec.Struct, frozen=True, kw_only=True):
+    """Spans for OpenTelemetry; where they go is set by the standard OTEL_ variables."""
+
+    enabled: Annotated[
+        bool, About("Make spans of messages that carry a trace context. Needs holtmq[otel].", values.BOOL)
+    ] = False
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole configuration of one node."""
 
@@ -523,3 +531,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     auth: Auth = Auth()
     queue: Queue = Queue()
     subscriptions: Subscriptions = Subscriptions()
+    tracing: Tracing = Tracing()

@@ -7,14 +7,17 @@ from typing import Final
 
 from holtmq.http import hot_routes
 from holtmq.http.arrow import exchange_rows, ranges, staging
-from holtmq.http.dashboard import api, changes, clients, events, exchanges, journal, pages, partitions
+from holtmq.http.dashboard import api, changes, clients, events, exchanges, journal, pages, partitions, search
 from holtmq.http.dashboard import groups as dashboard_groups
 from holtmq.http.dashboard import queues as dashboard_queues
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
+    all_dead_letters,
     analytics,
     api_docs,
+    backups,
+    consumers,
     dead_letters,
     delayed,
     groups,
@@ -37,10 +40,13 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *configure.ENDPOINTS,
     *dead_letters.ENDPOINTS,
     *delayed.ENDPOINTS,
+    *all_dead_letters.ENDPOINTS,
     *groups.ENDPOINTS,
     *pausing.ENDPOINTS,
     *transfers.ENDPOINTS,
     *jobs.ENDPOINTS,
+    *consumers.ENDPOINTS,
+    *backups.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
     *session.ENDPOINTS,
@@ -67,6 +73,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *exchanges.ENDPOINTS,
     *changes.ENDPOINTS,
     *journal.ENDPOINTS,
+    *search.ENDPOINTS,
     *clients.ENDPOINTS,
     *events.ENDPOINTS,
     *pages.ENDPOINTS,

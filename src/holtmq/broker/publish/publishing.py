@@ -15,6 +15,7 @@ from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.delays import Delays
+from holtmq.broker.publish.prepared import PreparedPublishes
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.routes import Route
@@ -63,6 +64,7 @@ class Publishing:
         "now_ms",
         "on_dirty",
         "pager",
+        "prepares",
         "seq",
         "stream_publishes",
         "timers",
@@ -85,6 +87,7 @@ class Publishing:
         self.timers: TimerWheel[Callable[[], object]] = TimerWheel()
         self.now_ms = 0
         self.seq = 0
+        self.prepares = False  # one large transaction at a time has numbers ahead of ``seq``
         self.dirty: list[WorkQueue] = []  # queues with work in this turn
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
         self.delays = Delays(self)
@@ -303,10 +306,6 @@ class Publishing:
             self._record_and_place(message, queues)
         return True
 
-    def forward_later(self, message: Message, vhost: str, exchange: str, delay_ms: int) -> None:
-        """In a batch, hand a message to a delayed exchange."""
-        self.delays.add(message, vhost, exchange, self.now_ms + delay_ms)
-
     def add_record(self, kind: int, payload: bytes) -> None:
         """Add a record to the batch."""
         assert self.batch is not None
@@ -335,11 +334,12 @@ class Publishing:
         """Approximate size of the batch so far."""
         return 0 if self.batch is None else self.batch.size
 
-    def begin(self) -> None:
-        """Open a batch: everything journalled until ``commit`` is one record."""
+    def begin(self, prepared: PreparedPublishes | None = None) -> None:
+        """Open a batch: everything journalled until ``commit`` is one record, with what was prepared."""
         assert self.batch is None
         self.write_gathered()  # earlier publishes are not part of the batch
         self.batch = Batch()
+        self.batch.prepared = prepared
 
     def abort(self) -> None:
         """Discard the batch."""
@@ -354,7 +354,10 @@ class Publishing:
         cross_kind = self.cross_kind
         positions: list[int] = []
         together = cross_kind is not None and (bool(streams) or cross_kind.pending)
-        if together and cross_kind is not None:
+        if batch.prepared is not None:
+            assert not together
+            positions = batch.prepared.write(records)
+        elif together and cross_kind is not None:
             positions = cross_kind.write(records, streams)
         elif len(records) == 1:
             positions = [self.journal.append(*records[0])]
@@ -367,7 +370,7 @@ class Publishing:
             place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
         for index, persistent, due_ms in batch.delays:
             self.delays.schedule(positions[index], persistent, due_ms)
-        return bool(records) or together
+        return bool(records) or together or (batch.prepared is not None and batch.prepared.is_journalled)
 
     def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
         """Accept a persistent message that is routed after a delay."""
