@@ -18,6 +18,7 @@ from holtmq.amqp.methods import (
     BasicConsumeOk,
     BasicQos,
     BasicQosOk,
+    ChannelClose,
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
     QueueDeclare,
@@ -221,6 +222,22 @@ def test_a_new_token_keeps_the_connection_and_changes_its_rights(
         peer.expect(QueueDeclareOk)
         timed_broker.clock.advance(seconds=500)
         assert peer.expect_close().reply_code == 320
+
+
+@pytest.mark.parametrize("key", ["direct", "a.topic"], ids=["short way", "general way"])
+def test_a_permission_that_the_new_token_lacks_is_gone_at_once(
+    timed_broker: TestBroker, sign: Sign, key: str
+) -> None:
+    exchange = "amq.direct" if key == "direct" else "amq.headers"
+    with opened(timed_broker, sign()) as peer:
+        for _ in range(3):
+            peer.publish(key, b"x", exchange)
+        peer.send(0, ConnectionUpdateSecret(sign("rabbitmq.read:%2F/*").encode(), "renewed"))
+        peer.expect(ConnectionUpdateSecretOk)
+
+        peer.publish(key, b"x", exchange)
+
+        assert peer.expect(ChannelClose).reply_code == 403
 
 
 @pytest.mark.parametrize("wrong", [{"sub": "another"}, {"key": "stranger"}, {"seconds": -1}])

@@ -7,6 +7,7 @@ changed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from holtmq.auth.permissions import FULL_ACCESS, Access, Action, Permissions
@@ -18,6 +19,7 @@ MONITORING: Final = "monitoring"
 POLICYMAKER: Final = "policymaker"
 MANAGEMENT: Final = "management"
 _MOST_ANSWERS: Final = 4096
+_MOST_VHOSTS: Final = 256
 
 PlaceOf = Callable[[str], tuple[str, str]]  # a partitioned queue's name -> its vhost, its name there
 
@@ -215,7 +217,7 @@ def of_scopes(
     return Identity(
         subject or "token with scopes",
         scopes.tags,
-        scopes.access,
+        lru_cache(maxsize=_MOST_VHOSTS)(scopes.access),
         tuple(vhost.name for vhost in users.vhosts()),
         place_of,
         users.changes,
