@@ -1,4 +1,5 @@
-"""Write the generated parts of the documentation: settings, routes, layouts of records, the reference.
+"""Write the generated parts of the documentation: settings, differences from RabbitMQ,
+routes with their rights, layouts of records, the reference.
 
 Owns: the texts between the two marks of a page. Run it after a change of any of them;
 tests tell when it was forgotten.
@@ -9,11 +10,12 @@ from pathlib import Path
 import reference
 
 from holtmq.broker.records import layouts
-from holtmq.config import render
+from holtmq.config import differences, render
 from holtmq.http import rights_table
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {
+    "amqp.md": differences.markdown,
     "configuration.md": render.markdown,
     "journal-format.md": layouts.markdown,
     "rights.md": rights_table.markdown,

@@ -35,6 +35,9 @@ MEANINGS = {
     "x-queue-mode": _EFFECTLESS,
     "x-retry-delay": "HoltMQ only. Milliseconds that a returned message waits before its next delivery.",
     "x-retry-multiplier": "HoltMQ only. By how much that wait grows with each return, 1 to 1000.",
+    "x-delayed-retry-type": "Which returned messages wait before their next delivery.",
+    "x-delayed-retry-min": "The least milliseconds of that wait; it grows with each return.",
+    "x-delayed-retry-max": "The most milliseconds of that wait.",
     "x-cancel-requeue": "HoltMQ only. Whether cancelling a consumer requeues what it has not acked.",
     "x-consumer-timeout": "Milliseconds in which a consumer must ack a delivery.",
     "x-max-age": "How long a stream keeps messages: `7D`; units `Y`, `M`, `D`, `h`, `m`, `s`.",
@@ -45,6 +48,10 @@ MEANINGS = {
     "x-queue-leader-locator": _EFFECTLESS,
     "x-queue-master-locator": _EFFECTLESS,
     "x-queue-version": _EFFECTLESS,
+    "x-consumer-disconnected-timeout": _EFFECTLESS,
+    "x-member-placement-tag": _EFFECTLESS,
+    "x-max-in-memory-length": _EFFECTLESS,
+    "x-max-in-memory-bytes": _EFFECTLESS,
 }
 
 
@@ -55,7 +62,9 @@ def queue_arguments() -> str:
         kinds = ("no" if name in REFUSED[kind] else "yes" for kind in QueueType)
         key = name.removeprefix("x-")
         policy = f"`{key}`" if key in policies.KEYS else ""
-        out.append(f"| `{name}` | {MEANINGS[name]} | {' | '.join(kinds)} | {policy} |")
+        out.append(
+            f"| `{name}` | {MEANINGS.get(name, 'See [AMQP](../amqp.md).')} | {' | '.join(kinds)} | {policy} |"
+        )
     others = [key for key in policies.KEYS if f"x-{key}" not in RULES]
     operators = ", ".join(f"`{key}`" for key in sorted(policies.OPERATOR_KEYS))
     kept = ", ".join(f"`{key}`" for key in sorted(policies.WITHOUT_MEANING))

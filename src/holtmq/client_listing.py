@@ -50,6 +50,14 @@ class AmqpClients:
         ]
         return len(channels), sum(channels)
 
+    def cancel(self, connection: str, channel: int, tag: str) -> bool | None:
+        """Cancel a consumer; None: there is none. False: its client does not understand that it was."""
+        for protocol in self._running():
+            if _name(protocol) == connection:
+                found = protocol.connection.channels.get(channel)
+                return None if found is None else found.consuming.dismiss(tag)
+        return None
+
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""
         for protocol in self._running():

@@ -8,21 +8,26 @@ import asyncio
 import logging
 import math
 import os
+import platform
 import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from holtmq import start_checks
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.handshake import Settings
+from holtmq.amqp.interceptors import Intercept, Interceptors
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.damage import Damaged
+from holtmq.broker.dialect import Dialect
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -167,6 +172,7 @@ class Node:
                 config.max_message_bytes,
                 config.channel_flow,
                 int(config.consumer_timeout * 1000),
+                self._interceptors(),
             ),
             Limits(most, config.handshake_timeout),
             self.wake,
@@ -246,6 +252,7 @@ class Node:
             journal,
             max_priority=amqp.max_priority,
             cancel_requeue=amqp.cancel_requeue,
+            dialect=Dialect(**msgspec.structs.asdict(config.compatibility)),
             spill=None if config.data.memory or self.disk is not None else SpillFile(config.data.dir),
         )
         self.broker.flow.memory.limit = config.limits.queue_memory_bytes(total_memory())
@@ -274,6 +281,15 @@ class Node:
         self.refresh_clock()
         self.recovered_records = fold.finish()
         self._complete_broker()
+
+    def _interceptors(self) -> Interceptors:
+        asked = self.config.interceptors
+        return Interceptors(
+            Intercept(asked.timestamp.value),
+            Intercept(asked.routing_node.value),
+            Intercept(asked.client_id.value),
+            f"holt@{platform.node()}",
+        )
 
     def _doorkeeper(self) -> Doorkeeper:
         users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
@@ -452,6 +468,9 @@ class Node:
             self._cut_off = bool(trouble)
             log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
             self.amqp.refuse(trouble)
+            self.http.refuse(trouble)
+        elif trouble:
+            self.http.refuse(trouble)  # also requests whose body came after the last time
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()

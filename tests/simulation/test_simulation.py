@@ -27,6 +27,7 @@ from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import _EVENTS, Change, PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+from holtmq.broker.publish.delays import Delays
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import _Holding
@@ -180,6 +181,12 @@ def test_a_multiple_ack_that_misses_one_is_found(monkeypatch: pytest.MonkeyPatch
     assert "unacked, holders have" in first_broken_promise()
 
 
+def test_a_delayed_message_that_a_full_queue_drops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Delays, "_must_wait", lambda *_: False)
+
+    assert "neither waiting nor leased" in first_broken_promise()
+
+
 def test_a_command_applied_before_its_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = PartitionedStore.commit
 
@@ -212,7 +219,13 @@ def test_a_partition_lease_that_is_not_released_is_found(monkeypatch: pytest.Mon
     promise = first_broken_promise()
     assert any(
         words in promise
-        for words in ("under a lease that is over", "claimable", " of {", "waits while there is")
+        for words in (
+            "under a lease that is over",
+            "should have been refused",
+            "claimable",
+            " of {",
+            "waits while there is",
+        )
     )
 
 
@@ -289,6 +302,10 @@ def _stored(world: World) -> set[int]:
     return {at for queue in _logs(world) for run in queue.log.stored_positions() for at in run}
 
 
+def _letters(world: World) -> set[int]:
+    return {letter.journal_position for queue in _logs(world) for letter in queue.dead_letters}
+
+
 def _logs(world: World) -> list[PartitionedQueue]:
     return list(world.partitioned.store.queues.values())
 
@@ -309,6 +326,7 @@ FORGOTTEN: dict[str, Callable[[World], set[int]]] = {
         lease.message.position for session in world.broker.sessions for lease in session.outstanding()
     },
     "what is delayed": lambda world: set(world.broker.flow.delayed),
+    "dead letters that outlive their message": lambda world: _letters(world) - _stored(world),
 }
 
 

@@ -437,7 +437,7 @@ class Connection:
         """Close from our side with a reason."""
         if self.phase in (Phase.CLOSING, Phase.CLOSED):
             return
-        if self.phase is Phase.PROTOCOL:
+        if self.phase is Phase.PROTOCOL or self._fails_silently(error):
             self.end(str(error))
             return
         self._leave()
@@ -445,6 +445,15 @@ class Connection:
         self.phase = Phase.CLOSING
         self.closed_because = error.reply_text
         self.hooks.failed(error)
+
+    def _fails_silently(self, error: AmqpError) -> bool:
+        """Whether the socket closes without a reason, as RabbitMQ's does in the handshake."""
+        return (
+            self.broker.dialect.silent_handshake_errors
+            and self.phase is Phase.HANDSHAKE
+            and not self.handshake.is_tuned
+            and error.code is not ReplyCode.ACCESS_REFUSED
+        )
 
     def end(self, reason: str) -> None:
         """End the connection; the server flushes the outbox and closes the socket."""

@@ -171,11 +171,9 @@ class Reading:
         return at
 
     def _cut_body(self, number: int, size: int, data: bytes, at: int) -> bool:
-        """Keep the piece of a body frame that ends this read; False if the frame has to be complete first."""
+        """Keep the piece of a body frame that ends this read; False if its channel awaits none."""
         channel = self._channels.get(number)
         if channel is None or channel.partial_header is None or not self._is_open(channel):
-            return False
-        if size > channel.partial_missing:
             return False
         piece = data[at:]
         channel.partial_body.append(piece)

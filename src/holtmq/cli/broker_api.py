@@ -5,7 +5,7 @@ Owns: one HTTP connection, the login, and error texts. Must not touch: what verb
 
 import base64
 import http.client
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -17,11 +17,16 @@ from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
 T = TypeVar("T")
 
 _TIMEOUT: Final = 30.0
+_PIECE: Final = 1 << 20
 NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class NobodyAnswers(Exception):
     """There is no broker at this address."""
+
+
+class NoAnswer(click.ClickException):
+    """The broker is down, or went away in the middle of a request."""
 
 
 class ErrorIn(msgspec.Struct):
@@ -75,6 +80,26 @@ class BrokerApi:
         encoded = b"" if body is None else msgspec.json.encode(body)
         return self._request(method, path, encoded, query, headers)
 
+    def pieces(self, *path: str, query: str = "") -> Iterator[bytes]:
+        """GET this path; the answer piece by piece."""
+        try:
+            response = self._ask("GET", path, b"", query, NO_HEADERS)
+            if response.status >= 300:
+                raise click.ClickException(self._refusal(response.status, response.read()))
+            while piece := response.read(_PIECE):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            raise click.ClickException(f"{self._url} did not answer: {error}") from None
+
+    def _ask(
+        self, method: str, path: tuple[str, ...], body: bytes, query: str, headers: Mapping[str, str]
+    ) -> http.client.HTTPResponse:
+        target = "/".join((self._base, *(quote(part, safe="") for part in path)))
+        if query:
+            target += f"?{query}"
+        self._connection.request(method, target, body, {**self._headers, **headers})
+        return self._connection.getresponse()
+
     def _request(
         self,
         method: str,
@@ -83,15 +108,12 @@ class BrokerApi:
         query: str = "",
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> bytes:
-        target = "/".join((self._base, *(quote(part, safe="") for part in path)))
         try:
-            self._connection.request(
-                method, target + (f"?{query}" if query else ""), body, {**self._headers, **headers}
-            )
-            response = self._connection.getresponse()
+            response = self._ask(method, path, body, query, headers)
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise click.ClickException(f"{self._url} did not answer: {error}") from None
+            self._connection.close()
+            raise NoAnswer(f"{self._url} did not answer: {error}") from None
         if response.status >= 300:
             raise click.ClickException(self._refusal(response.status, answer))
         return answer

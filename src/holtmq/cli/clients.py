@@ -62,6 +62,10 @@ class ConsumerRow(msgspec.Struct, frozen=True):
     held_since: int | None
 
 
+class CancelAnswer(msgspec.Struct, frozen=True):
+    told: bool
+
+
 class RouteAnswer(msgspec.Struct, frozen=True):
     queues: list[str]
     delayed_by: list[str]
@@ -103,7 +107,7 @@ def close_connection(target: Target, name: str, reason: str) -> None:
 
 @click.group()
 def consumer() -> None:
-    """List the consumers of queues."""
+    """List the consumers of queues, and cancel them."""
 
 
 @consumer.command("list")
@@ -125,6 +129,24 @@ def list_consumers(target: Target, as_json: bool) -> None:
         for one in target.api().get(list[ConsumerIn], "consumers")
     ]
     show(rows, ConsumerRow.__struct_fields__, as_json)
+
+
+@consumer.command("cancel")
+@click.argument("tag")
+@click.option("--queue", help="Of this queue.")
+@click.option("--connection", "connection_name", help="Of this connection, if several use the tag.")
+@in_vhost
+@with_broker
+def cancel_consumer(
+    target: Target, tag: str, queue: str | None, connection_name: str | None, vhost: str
+) -> None:
+    """Cancel the consumer TAG, as listed; its client is told, and what it holds goes back to the queue."""
+    body = {"consumer_tag": tag, "vhost": vhost, "queue": queue, "connection": connection_name}
+    raw = target.api().send("POST", "v1", "operator", "consumers", "cancel", body=body)
+    answer = msgspec.json.decode(raw, type=CancelAnswer)
+    click.echo(f"Consumer '{tag}' cancelled.")
+    if not answer.told:
+        click.echo("Its client does not understand basic.cancel, and still believes that it consumes.")
 
 
 @click.group()

@@ -3,8 +3,7 @@
 Owns: following a job to its end. Must not touch: what jobs do.
 """
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import click
@@ -46,6 +45,12 @@ class JobsAnswer(msgspec.Struct, frozen=True):
     jobs: list[JobRow]
 
 
+def _with_options(verb: Verb, options: tuple[Callable[[Verb], Verb], ...]) -> Verb:
+    for option in reversed(options):
+        verb = option(verb)
+    return verb
+
+
 def which_messages(verb: Verb) -> Verb:
     """The options that say which messages, how fast, and whether to wait."""
     options: tuple[Callable[[Verb], Verb], ...] = (
@@ -61,7 +66,7 @@ def which_messages(verb: Verb) -> Verb:
         click.option("--dry-run", is_flag=True, help="Count only."),
         click.option("--detach", is_flag=True, help="Do not wait: print the job and end."),
     )
-    return functools.reduce(lambda made, option: option(made), reversed(options), verb)
+    return _with_options(verb, options)
 
 
 def to_target(verb: Verb) -> Verb:
@@ -72,22 +77,28 @@ def to_target(verb: Verb) -> Verb:
         click.option("--routing-key", help="With this routing key, instead of each message's own."),
         click.option("--to-vhost", help="In this vhost, if it is another one."),
     )
-    return functools.reduce(lambda made, option: option(made), reversed(options), verb)
+    return _with_options(verb, options)
 
 
-def run_job(api: BrokerApi, path: tuple[str, ...], options: dict[str, object], as_json: bool) -> None:
-    """Start a job and follow it to its end."""
-    body = {name: options[name] for name in ("filter", "count", "rate", "dry_run") if options.get(name)}
-    body |= {name: options[name] for name in ("select",) if options.get(name)}
+def run_job(
+    api: BrokerApi,
+    path: tuple[str, ...],
+    options: Mapping[str, object],
+    as_json: bool,
+    body: Mapping[str, object] | None = None,
+) -> None:
+    """Start a job and follow it to its end; ``body``: what the verb itself adds to the request."""
+    asked = {name: options[name] for name in ("filter", "count", "rate", "dry_run") if options.get(name)}
     to = _target(options)
     if to:
-        body["to"] = to
-    wait = "wait=0" if options.get("detach") else _WAIT
-    raw = api.send("POST", "v1", "operator", *path, body={**body.pop("select", {}), **body}, query=wait)  # type: ignore[dict-item]
-    follow(api, raw, as_json, detach=bool(options.get("detach")))
+        asked["to"] = to
+    detach = bool(options.get("detach"))
+    query = "wait=0" if detach else _WAIT
+    raw = api.send("POST", "v1", "operator", *path, body={**(body or {}), **asked}, query=query)
+    follow(api, raw, as_json, detach=detach)
 
 
-def _target(options: dict[str, object]) -> dict[str, object]:
+def _target(options: Mapping[str, object]) -> dict[str, object]:
     if "to_queue" not in options:
         return {}
     queue, exchange = options["to_queue"], options["to_exchange"]

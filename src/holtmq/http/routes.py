@@ -13,9 +13,13 @@ from holtmq.http.dashboard import queues as dashboard_queues
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.extras import ephemeral, keyed, locks, stream_processing, timers, traces
 from holtmq.http.operator import (
+    all_dead_letters,
     analytics,
     api_docs,
+    backups,
+    consumers,
     dead_letters,
+    delayed,
     groups,
     jobs,
     messages,
@@ -35,10 +39,14 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *hot_routes.ENDPOINTS,
     *configure.ENDPOINTS,
     *dead_letters.ENDPOINTS,
+    *delayed.ENDPOINTS,
+    *all_dead_letters.ENDPOINTS,
     *groups.ENDPOINTS,
     *pausing.ENDPOINTS,
     *transfers.ENDPOINTS,
     *jobs.ENDPOINTS,
+    *consumers.ENDPOINTS,
+    *backups.ENDPOINTS,
     *traces.ENDPOINTS,
     *stream_processing.ENDPOINTS,
     *session.ENDPOINTS,

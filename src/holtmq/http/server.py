@@ -14,6 +14,7 @@ from holtmq.http.engine.app import Application
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.engine import Engine
+from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.protocol import HttpConnection
 from holtmq.http.hot_routes import HotApis, HotRoutes
 from holtmq.http.management.api import ManagementApi
@@ -101,6 +102,16 @@ class HttpServer:
         for connection in connections:
             connection.transport.abort()
         return len(connections)
+
+    def refuse(self, reason: str) -> None:
+        """Answer running and new requests with 503, except public ones; empty: serve them again."""
+        if not reason:
+            self.engine.refusal = None
+            return
+        self.engine.refusal = Refusal(503, reason, "cut_off")
+        unknown = Refusal(503, f"{reason}. Whether this request took effect is unknown: repeat it", "cut_off")
+        for connection in list(self.engine.connections):
+            connection.break_off(unknown)
 
     async def stop(self, grace: float) -> None:
         """Stop listening, answer waiting pops, and give running requests ``grace`` seconds to finish."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.errors import BrokerError, Conflict, NotFound
 from holtmq.broker.jobs import job as words
-from holtmq.broker.jobs.filters import Filter, Subject, parse_filter
+from holtmq.broker.jobs.filters import Filter, parse_filter
 from holtmq.broker.jobs.job import Job, Progress, Request, Source, encode_job
 from holtmq.broker.jobs.letter_batches import discard_letters, redrive_letters
 from holtmq.broker.jobs.letters import partitioned_letter, work_letter
+from holtmq.broker.jobs.subjects import letter_subject, levels, work_subject
 from holtmq.broker.jobs.transfers import Destination, MayWrite, to_origin, to_target, transfer
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
@@ -21,11 +22,9 @@ from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.records.changes import JobDeleted, JobPut, Kind, encode_change
-from holtmq.broker.work.priority_levels import Levels
-from holtmq.broker.work.spilling_fifo import SpillingFifo
+from holtmq.broker.streams.stream_queue import stored_name
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import JournalError
-from holtmq.wire.properties import PROPERTIES_AT
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
@@ -166,7 +165,7 @@ class JobBoard:
         for message in run:
             progress.scanned += 1
             progress.after = message.seq, max(progress.after[1], message.position)
-            if self._is_meant(job, queue, message) and matches(_subject(queue, message, now_ms)):
+            if self._is_meant(job, queue, message) and matches(work_subject(queue, message, now_ms)):
                 wanted.append(message)
                 if len(wanted) == most:
                     break
@@ -247,7 +246,7 @@ class JobBoard:
 
     def _following(self, progress: Progress, queue: WorkQueue) -> list[Message]:
         """The next messages; moves the place to their priority level."""
-        for level, fifo in _levels(queue):
+        for level, fifo in levels(queue):
             if progress.level is not None and level > progress.level:
                 continue
             if level != progress.level:
@@ -284,7 +283,8 @@ class JobBoard:
 
     def _look_up(self, source: Source) -> WorkQueue | PartitionedQueue | None:
         if source.partitioned:
-            return None if self.partitioned is None else self.partitioned.store.queues.get(source.queue)
+            name = stored_name(source.vhost, source.queue)
+            return None if self.partitioned is None else self.partitioned.store.queues.get(name)
         vhost = self._flow.vhosts.get(source.vhost)
         return None if vhost is None else vhost.queues.get(source.queue)
 
@@ -326,35 +326,3 @@ class JobBoard:
     def _refuse_if_failed(self) -> None:
         if self._flow.journal.failed is not None:
             raise self._flow.journal.failed
-
-
-def _levels(queue: WorkQueue) -> list[tuple[int, SpillingFifo]]:
-    store = queue.store
-    return store.by_level(highest_first=True) if isinstance(store, Levels) else [(0, store)]
-
-
-def _subject(queue: WorkQueue, message: Message, now_ms: int) -> Subject:
-    return Subject(
-        message.body,
-        message.header,
-        message.exchange,
-        message.routing_key,
-        (now_ms - message.arrived_ms) / 1000,
-        queue.returned.get(message.seq, 0),
-    )
-
-
-def letter_subject(
-    service: PartitionedService, queue: PartitionedQueue, letter: DeadLetter, now_ms: int
-) -> Subject:
-    """A consumer group's dead letter, for a filter."""
-    body = service.store.letter_body(queue, letter)
-    facts = body.facts
-    return Subject(
-        body.payload,
-        b"" if facts is None else bytes(PROPERTIES_AT) + facts.header,
-        "" if facts is None else facts.exchange,
-        "" if facts is None else facts.routing_key,
-        (now_ms - letter.failed_us // 1000) / 1000,
-        letter.retry_count,
-    )

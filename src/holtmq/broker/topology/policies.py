@@ -17,6 +17,7 @@ from holtmq.broker.topology.queue_arguments import (
     BadValue,
     QueueOptions,
     QueueType,
+    check_delayed_retry,
     read_text,
     with_values,
 )
@@ -50,6 +51,7 @@ WITHOUT_MEANING: Final = frozenset(
 OPERATOR_KEYS: Final = frozenset(
     {"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"}
 )
+_RETRY_KEYS: Final = ("delayed-retry-type", "delayed-retry-min", "delayed-retry-max", "retry-delay")
 # Limits: the strictest of queue, policy and operator policy applies.
 _LIMITS: Final = OPERATOR_KEYS | {"max-age"}
 
@@ -131,6 +133,8 @@ def make_policy(
     }
     if target is ApplyTo.EXCHANGES and (stray := next((key for key in values if key in _QUEUE_KEYS), None)):
         raise Conflict(f"invalid key '{stray}' for {thing}: it means nothing to exchanges")
+    retry = {_QUEUE_KEYS[key].option: value for key, value in values.items() if key in _RETRY_KEYS}
+    check_delayed_retry(with_values(QueueOptions(), retry), f"invalid definition for {thing}: ", "")
     return Policy(vhost, name, compiled, target, priority, dict(definition), values)
 
 

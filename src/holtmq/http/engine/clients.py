@@ -115,6 +115,10 @@ class Clients(Protocol):
         """How many connections and channels there are."""
         ...
 
+    def cancel(self, connection: str, channel: int, tag: str) -> bool | None:
+        """Cancel a consumer; None: there is none. False: its client does not understand that it was."""
+        ...
+
     def close(self, name: str, reason: str) -> bool:
         """Close the connection of this name; False when there is none."""
         ...

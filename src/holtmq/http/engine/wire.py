@@ -62,9 +62,10 @@ def segment(raw: str) -> str:
 class Query:
     """Query parameters of a request. Unknown ones are ignored, malformed numbers take the default."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_raw", "_values")
 
     def __init__(self, raw: bytes) -> None:
+        self._raw = raw
         self._values: dict[str, str] = {}
         for pair in raw.decode("latin-1").split("&"):
             name, _, value = pair.partition("=")
@@ -76,6 +77,11 @@ class Query:
 
     def optional(self, name: str) -> str | None:
         return self._values.get(name) or None
+
+    def every(self, name: str) -> list[str]:
+        """All values of a parameter that may be repeated."""
+        pairs = (pair.partition("=") for pair in self._raw.decode("latin-1").split("&"))
+        return [unquote_plus(value) for key, _, value in pairs if unquote_plus(key) == name and value]
 
     def number(self, name: str, default: int, low: int = 0, high: int = 1 << 53) -> int:
         value = self._values.get(name, "")
