@@ -1,5 +1,5 @@
-"""Write the generated parts of the documentation: settings, differences from RabbitMQ,
-routes with their rights, layouts of records, the reference.
+"""Write the generated parts of the documentation: settings, differences from RabbitMQ, routes with their
+rights, layouts of records, the reference.
 
 Owns: the texts between the two marks of a page. Run it after a change of any of them;
 tests tell when it was forgotten.

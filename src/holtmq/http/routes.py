@@ -7,7 +7,7 @@ from typing import Final
 
 from holtmq.http import hot_routes
 from holtmq.http.arrow import exchange_rows, ranges, staging
-from holtmq.http.dashboard import api, changes, clients, events, exchanges, journal, pages, partitions
+from holtmq.http.dashboard import api, changes, clients, events, exchanges, journal, pages, partitions, search
 from holtmq.http.dashboard import groups as dashboard_groups
 from holtmq.http.dashboard import queues as dashboard_queues
 from holtmq.http.engine.endpoints import Endpoint
@@ -73,6 +73,7 @@ _DESCRIBED: Final[tuple[Endpoint, ...]] = (
     *exchanges.ENDPOINTS,
     *changes.ENDPOINTS,
     *journal.ENDPOINTS,
+    *search.ENDPOINTS,
     *clients.ENDPOINTS,
     *events.ENDPOINTS,
     *pages.ENDPOINTS,

@@ -178,12 +178,12 @@ async def get(call: ManagementCall) -> object:
 
 
 def message_row(
-    queue: WorkQueue,
+    queue: WorkQueue | None,
     message: Message,
     wanted: GetEncoding = GetEncoding.AUTO,
     truncate: int | None = None,
 ) -> dict[str, object]:
-    """A message as JSON; ``truncate``: show at most this many bytes of its body."""
+    """A message as JSON. ``queue`` None: it is in none yet. ``truncate``: show at most so many bytes."""
     shown = message.body if truncate is None else message.body[:truncate]
     payload, encoding = base64.b64encode(shown).decode(), Encoding.BASE64
     if wanted is GetEncoding.AUTO:
@@ -191,10 +191,10 @@ def message_row(
             payload, encoding = shown.decode(), Encoding.STRING
     return {
         "payload_bytes": len(message.body),
-        "redelivered": queue.is_redelivered(message),
+        "redelivered": queue is not None and queue.is_redelivered(message),
         "exchange": message.exchange,
         "routing_key": message.routing_key,
-        "message_count": len(queue),
+        "message_count": 0 if queue is None else len(queue),
         "properties": properties_row(message),
         "payload": payload,
         "payload_encoding": encoding.value,
