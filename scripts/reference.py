@@ -16,6 +16,7 @@ from holtmq.cli import main as holt
 from holtmq.config import Config
 from holtmq.config.settings import Data
 from holtmq.http.operator import scrape
+from holtmq.http.operator.scrape_rows import RowFamilies, RowFamily
 from holtmq.testing import TestBroker
 
 _EFFECTLESS = "Checked and stored; it has no effect."
@@ -88,7 +89,7 @@ def metrics() -> str:
     out: list[str] = []
     for title, families in (
         ("`/metrics`", node),
-        ("Added by `/metrics/per-object`", scrape.RowFamilies().all()),
+        ("Added by `/metrics/per-object`", RowFamilies().all()),
     ):
         out += [f"## {title}", "", "| metric | type | labels | |", "|---|---|---|---|"]
         out += [_metric(one) for one in families]
@@ -96,11 +97,12 @@ def metrics() -> str:
     return "\n".join(out)
 
 
-def _metric(family: Metric) -> str:
+def _metric(family: Metric | RowFamily) -> str:
     name = family.name + ("_total" if family.type == "counter" else "")
-    names = getattr(family, "_labelnames", ()) or sorted(
-        {label for sample in family.samples for label in sample.labels}
-    )
+    if isinstance(family, RowFamily):
+        names = list(family.labels)
+    else:
+        names = list(dict.fromkeys(label for sample in family.samples for label in sample.labels))
     labels = ", ".join(f"`{label}`" for label in names if label != "le")
     return f"| `{name}` | {family.type} | {labels} | {family.documentation} |"
 
