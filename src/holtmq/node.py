@@ -100,6 +100,7 @@ class Node:
         disk: Disk | None = None,
         freed: FreedMemory | None = None,
     ) -> None:
+        self._verifier = TokenVerifier(config.auth) if config.auth.jwt_enabled else None
         self.config = config
         self._freed = freed
         self.clock = clock
@@ -178,6 +179,7 @@ class Node:
             self.wake,
             self.refresh_clock,
             Connection if self.tracing is None else self.tracing.connect,
+            self._verifier,
         )
         self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
@@ -295,12 +297,12 @@ class Node:
         )
 
     def _doorkeeper(self) -> Doorkeeper:
-        users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
+        users, streams = self.broker.users, self.broker.streams
         assert streams is not None
         return Doorkeeper(
             users,
             self.amqp.authenticator,
-            TokenVerifier(auth) if auth.jwt_enabled else None,
+            self._verifier,
             Sessions(users),
             self.clock,
             streams.place_of,
@@ -467,7 +469,7 @@ class Node:
     def sample_figures(self) -> None:
         """Count what happened in this second."""
         used, self.broker.flow.used = self.broker.flow.used, set()
-        self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters, self.broker.counts)
         exchanges, self.broker.flow.used_exchanges = self.broker.flow.used_exchanges, set()
         self.sampler.sample_exchanges(int(self.clock()), exchanges)
 

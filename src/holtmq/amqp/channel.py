@@ -63,6 +63,8 @@ class Channel:
     def __init__(self, connection: "Connection", number: int) -> None:
         self.connection = connection
         self.number = number
+        interceptors = connection.settings.interceptors
+        self._interceptors = None if interceptors.are_off else interceptors
         self.broker = connection.broker
         self.flow = connection.broker.flow
         self.counts = connection.broker.counts
@@ -94,9 +96,8 @@ class Channel:
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish a message of which all frames have arrived."""
-        interceptors = self.connection.settings.interceptors
-        if not interceptors.are_off:
-            header = interceptors.apply(header, self.connection)
+        if self._interceptors is not None:
+            header = self._interceptors.apply(header, self.connection)
         counts = self.counts
         traits = self.flow.traits.of(header)
         if not traits.plain:

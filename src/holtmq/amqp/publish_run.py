@@ -228,8 +228,10 @@ class PublishRun:
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.
         self._reach = 0 if missed * 2 > taken else reach
-        if taken and channel.confirms is not None:
-            channel.published(taken, journalled)
+        if taken:
+            self._connection.note_published()
+            if channel.confirms is not None:
+                channel.published(taken, journalled)
         return at
 
     def _targets(self, exchange: bytes) -> ExchangeTargets | None:
@@ -252,6 +254,5 @@ class PublishRun:
             self._connection.check(Action.WRITE, name)
         except BrokerError:
             return None
-        self._connection.note_published()
         found = self._exchanges[exchange] = vhost.targets_of(known)
         return found

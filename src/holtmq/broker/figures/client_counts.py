@@ -4,6 +4,8 @@ Owns: the counters. The AMQP side adds to them, per batch of messages and not pe
 Must not touch: clocks, clients.
 """
 
+from typing import Final
+
 
 class ClientCounts:
     """Counters that only go up, and levels of what is open now."""
@@ -53,8 +55,31 @@ class ClientCounts:
         self.queues_created = 0
         self.queues_deleted = 0
 
+    def churn(self) -> tuple[int, ...]:
+        """What came and went, in the order of ``CHURN``."""
+        return (
+            self.connections_opened,
+            self.connections_closed,
+            self.channels_opened,
+            self.channels_closed,
+            self.queues_declared,
+            self.queues_created,
+            self.queues_deleted,
+        )
 
-class ConnectionTally:
+
+CHURN: Final = (  # RabbitMQ's names
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+
+
+class ConnectionMessages:
     """The messages of one connection's channels."""
 
     __slots__ = ("delivered", "published", "settled")
