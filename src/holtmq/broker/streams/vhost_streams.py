@@ -79,6 +79,7 @@ class Streams:
             self._settle,
             self._broker.flow.touch,
             arguments,
+            self._broker.dialect,
         )
         self._by_stored_name[queue.stored_as] = queue
         return queue
