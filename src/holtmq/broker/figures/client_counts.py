@@ -77,3 +77,20 @@ CHURN: Final = (  # RabbitMQ's names
     "queue_created",
     "queue_deleted",
 )
+
+
+class ConnectionMessages:
+    """The messages of one connection's channels."""
+
+    __slots__ = ("delivered", "published", "settled")
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.delivered = 0
+        self.settled = 0
+
+    def add(self, published: int, delivered: int, held: int) -> None:
+        """Add a channel that published and was delivered so many, of which it still holds ``held``."""
+        self.published += published
+        self.delivered += delivered
+        self.settled += delivered - held

@@ -11,6 +11,7 @@ from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.work.work_queue import WorkQueue
 
 _NOTHING: Final = Totals(0, 0, 0)
@@ -31,6 +32,13 @@ class Sampler:
         self.unacked = 0
         self._last: dict[object, Totals] = {}
         self._levels: dict[int, tuple[int, int]] = {}
+
+    def sample_exchanges(self, second: int, used: Iterable[Exchange[WorkQueue]]) -> None:
+        """Sample the exchanges in ``used``."""
+        for exchange in used:
+            if exchange.ring is None:
+                exchange.ring = Ring((0,), second)
+            exchange.ring.record(second, (exchange.published,))
 
     def sample(
         self, second: int, used: Iterable[WorkQueue], counters: QueueCounters, clients: ClientCounts

@@ -196,7 +196,16 @@ def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) ->
         "internal": exchange.internal,
         "arguments": plain(dict(exchange.arguments)),
         "policy": policy.name if policy else None,
+        "message_stats": {
+            "publish_in": exchange.published,
+            "publish_in_details": {"rate": exchange_rate(exchange, call.context.clock())},
+        },
     }
+
+
+def exchange_rate(exchange: QueueExchange, now: float) -> float:
+    """Messages per second that publishers send to an exchange."""
+    return 0.0 if exchange.ring is None else round(exchange.ring.rates(int(now))[0], 1)
 
 
 def exchange_name(given: str) -> str:
