@@ -134,7 +134,7 @@ def test_rabbitmq_admin(broker: TestBroker, connection: pika.BlockingConnection)
     assert api.list_bindings_for_vhost("admin-v") == []
     api.create_policy_for_vhost("admin-v", "p", {"max-length": 1}, pattern=".*")
     assert api.get_policy_for_vhost("admin-v", "p")["definition"] == {"max-length": 1}
-    # It writes the spaces in the name of a connection as "+", which RabbitMQ does not find either.
+    # It writes the spaces in the name of a connection as "+", which in a path is not a space.
     assert [row["user"] for row in api.list_connections()] == ["guest"]
     assert [row["number"] for row in api.list_channels()] == [1]
     assert api.list_consumers() == []
