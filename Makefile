@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage frameworks bench bench-spark dist docs demo run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage reliability frameworks bench bench-spark dist docs demo run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ soak-failover: setup-test ## Bring FAULTS (210) faults upon two nodes and a Post
 damage: setup ## Damage data folders in CASES (200) ways, run a broker on each and drain it
 	@PYTHONPATH=tests $(BIN)/python -m damage --cases $${CASES:-200} $(ARGS)
 
+reliability: setup-test ## Try all that docs/reliability.md claims and print one table; SCALE=0.1 is a tenth of it
+	@$(BIN)/python -m bench.reliability --scale $${SCALE:-1} $(ARGS)
+
 frameworks: setup-test ## Run the frameworks' hello worlds: dramatiq, FastStream, taskiq, nameko, NestJS, rascal, ...
 	@scripts/setup-frameworks.sh
 	HOLT_TEST_FRAMEWORKS=$(CURDIR)/.venv-frameworks/bin/python $(BIN)/python -m pytest tests/e2e/frameworks $(ARGS)
@@ -75,7 +78,7 @@ dist: setup ## Build sdist and wheel into dist/, check them, run the wheel alone
 
 docs: setup ## Build the documentation as a site into site/; broken links and anchors are errors
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet it would not be strict
 	echo "site/index.html"
 
 demo: setup-test ## See it all: broker, orders, groups, then archive, rollup and a report on Spark

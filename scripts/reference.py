@@ -16,6 +16,7 @@ from holtmq.cli import main as holt
 from holtmq.config import Config
 from holtmq.config.settings import Data
 from holtmq.http.operator import scrape
+from holtmq.http.operator.scrape_rows import RowFamilies, RowFamily
 from holtmq.testing import TestBroker
 
 MEANINGS = {
@@ -27,7 +28,7 @@ MEANINGS = {
     "x-overflow": "What happens at the limit: `drop-head`, `reject-publish` or `reject-publish-dlx`.",
     "x-dead-letter-exchange": "Where rejected, expired and dropped messages go.",
     "x-dead-letter-routing-key": "Their routing key; without it they keep their own.",
-    "x-max-priority": "The highest priority, to 255 (quorum: 31); `amqp.max_priority` bounds the levels kept.",
+    "x-max-priority": "The highest priority, to 255 (quorum: 31); `amqp.max_priority` bounds the levels.",
     "x-single-active-consumer": "One consumer gets all messages; the next takes over when it leaves.",
     "x-delivery-limit": "How often a message may be returned before it is dead-lettered; -1: no limit.",
     "x-retry-delay": "HoltMQ only. Milliseconds that a returned message waits before its next delivery.",
@@ -49,7 +50,9 @@ def queue_arguments() -> str:
         kinds = ("no" if name in REFUSED[kind] else "yes" for kind in QueueType)
         key = name.removeprefix("x-")
         policy = f"`{key}`" if key in policies.KEYS else ""
-        out.append(f"| `{name}` | {MEANINGS[name]} | {' | '.join(kinds)} | {policy} |")
+        out.append(
+            f"| `{name}` | {MEANINGS.get(name, 'See [AMQP](../amqp.md).')} | {' | '.join(kinds)} | {policy} |"
+        )
     others = [key for key in policies.KEYS if f"x-{key}" not in RULES]
     operators = ", ".join(f"`{key}`" for key in sorted(policies.OPERATOR_KEYS))
     kept = ", ".join(f"`{key}`" for key in sorted(policies.WITHOUT_MEANING))
@@ -73,7 +76,7 @@ def metrics() -> str:
     out: list[str] = []
     for title, families in (
         ("`/metrics`", node),
-        ("Added by `/metrics/per-object`", scrape.RowFamilies().all()),
+        ("Added by `/metrics/per-object`", RowFamilies().all()),
     ):
         out += [f"## {title}", "", "| metric | type | labels | |", "|---|---|---|---|"]
         out += [_metric(one) for one in families]
@@ -81,11 +84,12 @@ def metrics() -> str:
     return "\n".join(out)
 
 
-def _metric(family: Metric) -> str:
+def _metric(family: Metric | RowFamily) -> str:
     name = family.name + ("_total" if family.type == "counter" else "")
-    names = getattr(family, "_labelnames", ()) or sorted(
-        {label for sample in family.samples for label in sample.labels}
-    )
+    if isinstance(family, RowFamily):
+        names = list(family.labels)
+    else:
+        names = list(dict.fromkeys(label for sample in family.samples for label in sample.labels))
     labels = ", ".join(f"`{label}`" for label in names if label != "le")
     return f"| `{name}` | {family.type} | {labels} | {family.documentation} |"
 

@@ -137,6 +137,24 @@ def test_closing_a_connection_from_the_page(
         worker.process_data_events(20)
 
 
+def test_a_shovel_is_shown_and_deleted_from_the_page(broker: TestBroker, page: Page) -> None:
+    ends = {
+        "src-uri": "amqp://",
+        "src-queue": "from-here",
+        "dest-uri": "amqp://127.0.0.1:9",
+        "dest-queue": "to",
+    }
+    url = broker.http_url + "/api/parameters/shovel/%2F/mover"
+    httpx.put(url, json={"value": ends}, auth=("guest", "guest")).raise_for_status()
+    page.goto(broker.http_url + "/#/shovels")
+
+    expect(page.get_by_text("cannot connect to amqp://127.0.0.1:9")).to_be_visible()
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+
+    expect(page.get_by_text("No shovel moves messages between brokers.")).to_be_visible()
+
+
 def test_the_route_test_says_where_a_message_would_go(
     broker: TestBroker, page: Page, worker: pika.BlockingConnection
 ) -> None:
@@ -220,7 +238,17 @@ def test_no_page_is_wider_than_the_window(
     push(broker, "clicks", 3)
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})  # type: ignore[arg-type]
     page = context.new_page()
-    for path in ("", "queues", "groups", "dead-letters", "exchanges", "connections", "access", "journal"):
+    for path in (
+        "",
+        "queues",
+        "groups",
+        "dead-letters",
+        "exchanges",
+        "connections",
+        "shovels",
+        "access",
+        "journal",
+    ):
         page.goto(f"{broker.http_url}/#/{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path

@@ -68,6 +68,7 @@ class Channel:
         self.broker = connection.broker
         self.flow = connection.broker.flow
         self.counts = connection.broker.counts
+        self.received = 0  # messages published on this channel
         self.outbox = connection.outbox
         self.max_payload = connection.max_payload
         self.ledger = Ledger()
@@ -102,6 +103,7 @@ class Channel:
         if not traits.plain:
             header, traits = self._check_special(traits, header)
         counts.received += 1
+        self.received += 1
         if self.transaction is not None:
             self.transaction.publish(route, traits, header, body, mandatory)
             return
@@ -424,6 +426,7 @@ class Channel:
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
         self.counts.channels_closed += 1
+        self.connection.tally.add(self.received, self.ledger.last, len(self.ledger))
         if self.transaction is not None:
             self.transaction.rollback()
         self.overdue.clear()

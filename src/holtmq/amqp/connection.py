@@ -35,6 +35,7 @@ from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.auth.rights import Identity
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
+from holtmq.broker.figures.client_counts import ConnectionMessages
 from holtmq.broker.topology.exchanges import Kind
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
@@ -73,6 +74,7 @@ class Connection:
         self.outbox = Outbox(hooks.has_output)
         self.phase = Phase.PROTOCOL
         self.channels: dict[int, Channel] = {}
+        self.tally = ConnectionMessages()  # of channels that were closed
         self.confirming: list[Channel] = []  # channels that published with confirms in this read
         self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost

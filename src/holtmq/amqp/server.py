@@ -194,6 +194,7 @@ class AmqpServer:
         self._logged_in(connection, user)
 
     def _logged_in(self, connection: Connection, user: str | None) -> None:
+        self.authenticator.attempts.amqp.count(user is not None)
         if connection.phase is Phase.HANDSHAKE:
             if self.refusal:
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self.refusal))

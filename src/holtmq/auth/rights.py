@@ -18,6 +18,8 @@ from holtmq.auth.users import ADMINISTRATOR, DEFAULT_VHOST, User, UserStore
 MONITORING: Final = "monitoring"
 POLICYMAKER: Final = "policymaker"
 MANAGEMENT: Final = "management"
+IMPERSONATOR: Final = "impersonator"
+KNOWN_TAGS: Final = (ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT, IMPERSONATOR)
 _MOST_ANSWERS: Final = 4096
 _MOST_VHOSTS: Final = 256
 

@@ -5,12 +5,16 @@ budget). Must not touch: the rules, which are ``attention``'s.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Final
+
+import msgspec
 
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.statistics import count_group
+from holtmq.broker.topology.parameters import THRESHOLDS
 from holtmq.http.dashboard.attention import (
     GROWING_MINUTES,
     Finding,
@@ -41,7 +45,6 @@ class Watch:
         self._context = context
         self._facts = facts
         self._clients = clients
-        self.thresholds = Thresholds()
         self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
         self._lags: dict[tuple[str, str], GroupLag] = {}
         self._next_group = 0
@@ -58,24 +61,33 @@ class Watch:
         """The same by queue and group."""
         return self._lags
 
+    @property
+    def thresholds(self) -> Thresholds:
+        """The current thresholds; what cannot be read (an import may have written it) is the default."""
+        stored = self._context.broker.parameters.global_value(THRESHOLDS)
+        if stored is not None:
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(stored, type=Thresholds)
+        return Thresholds()
+
     def change(self, thresholds: Thresholds) -> None:
-        """Set the thresholds; the next ``findings`` scans again."""
-        self.thresholds = thresholds
+        """Set the thresholds, also for later starts; the next ``findings`` scans again."""
+        self._context.broker.put_global_parameter(THRESHOLDS, msgspec.json.encode(thresholds))
         self._findings.expire()
 
     async def _look(self, now: float) -> list[Finding]:
         context, stepwise = self._context, Stepwise()
         healthy, reason = context.health()
         found = of_node(context.alarm(), healthy, reason)
-        holders = await self.holders()
+        holders, thresholds = await self.holders(), self.thresholds
         for row in (await self._facts.queues()).rows:
             net = _net_by_minute(self.ring(row), now)
             held = holders.get((row.vhost, row.name), [])
-            found += of_queue(row, held, net, self.thresholds, now)
+            found += of_queue(row, held, net, thresholds, now)
             await stepwise.between()
         await self._refresh_lags(stepwise, now)
         for lag in self._lags.values():
-            found += of_group(lag, self.thresholds, now)
+            found += of_group(lag, thresholds, now)
         return ordered(found)
 
     async def holders(self) -> dict[tuple[str, str], list[Holder]]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from holtmq.auth.attempts import AuthAttempts
 from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback, refuse_from_outside
 from holtmq.auth.rights import Identity, PlaceOf, of_role, of_user
@@ -78,6 +79,11 @@ class Doorkeeper:
         self._anonymous = anonymous or (NOBODY if verifier is not None else DEFAULT_USER)
         self._of_users: dict[tuple[str, str | None], Identity] = {}
 
+    @property
+    def attempts(self) -> AuthAttempts:
+        """How many logins were tried."""
+        return self._authenticator.attempts
+
     def still_holds(self, identity: Identity) -> bool:
         """Whether an identity found earlier is still valid."""
         if identity.changes != self.users.changes:
@@ -104,7 +110,10 @@ class Doorkeeper:
         try:
             if credentials is not None:
                 known = self._authenticator.from_memory(*credentials, from_loopback=peer.is_local)
-                return None if known is None else self._of_user(known, known.name)
+                if known is None:
+                    return None
+                self.attempts.http.count(succeeded=True)
+                return self._of_user(known, known.name)
             verifier = self._verifier_for(authorization)
             if verifier.fetches_keys:
                 return None
@@ -138,9 +147,11 @@ class Doorkeeper:
     async def log_in(self, name: str, password: str, peer: Peer) -> User:
         """The user of a name and password; raises as ``identify`` does."""
         try:
-            return await self._authenticator.authenticate(
+            user = await self._authenticator.authenticate(
                 name, password, from_loopback=peer.is_local, address=peer.address
             )
+            self.attempts.http.count(succeeded=True)
+            return user
         except LoginRefused as refusal:
             raise self._refused(refusal, peer) from None
         except TooManyLogins as error:
@@ -188,6 +199,7 @@ class Doorkeeper:
         return self._verifier
 
     def _refused(self, refusal: LoginRefused, peer: Peer) -> TokenRefused:
+        self.attempts.http.count(succeeded=False)
         log.warning("login refused", extra={"reason": str(refusal), "peer": peer.address})
         # One text for every reason: an attacker must not learn which names exist.
         return TokenRefused("Login failed")

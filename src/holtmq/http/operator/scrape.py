@@ -1,7 +1,7 @@
 """``GET /metrics`` for scrapers: RabbitMQ's metric names where it has the metric, ``holtmq_`` for ours.
 
 Owns: the families and their names. Must not touch: counting. ``/metrics`` reads running totals, so its cost
-does not depend on the number of queues; ``/metrics/per-object`` has a row for every queue and group.
+does not depend on the number of queues; ``/metrics/per-object`` adds ``scrape_rows``.
 """
 
 import os
@@ -31,7 +31,6 @@ _ASKS_FOR_TEXT: Final = (b"text/plain", b"openmetrics-text")
 _PROTOCOL: Final = ("protocol",)
 _AMQP: Final = "amqp091"
 _HTTP: Final = "http"
-_QUEUE: Final = ("vhost", "queue")
 
 
 class Node(Collector):
@@ -188,83 +187,20 @@ class Node(Collector):
         yield _gauge("holtmq_messages_unreadable", "Set aside because they cannot be read", len(damage))
 
 
-class Rows(Collector):
-    """Families that were collected beforehand."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """All of them."""
-        return self._families
-
-
 async def metrics(call: Call) -> object:
     """Text for scrapers, which ask for it in Accept; JSON for Queen's clients and all others."""
     accepted = call.exchange.headers.get(b"accept", b"")
     if not any(kind in accepted for kind in _ASKS_FOR_TEXT):
         return await metrics_as_json(call)
-    return _text(Node(call.context))
+    return Reply(200, _text(Node(call.context)), _TEXT)
 
 
 async def per_object(call: Call) -> object:
     """The node's totals, and a row for every queue and group."""
-    return _text(Node(call.context, "per-object"), Rows(await _per_queue(call)))
+    from holtmq.http.operator.scrape_rows import row_text  # it imports the dashboard, which imports this
 
-
-class RowFamilies:
-    """The families with a row for every queue or group."""
-
-    def __init__(self) -> None:
-        group = ("queue", "group")
-        self.ready = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_messages_ready", "Messages that wait; of a stream, stored", labels=_QUEUE
-        )
-        self.unacked = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_messages_unacked", "Out with consumers; not of streams", labels=_QUEUE
-        )
-        self.consumers = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_consumers", "AMQP consumers", labels=_QUEUE
-        )
-        self.oldest = GaugeMetricFamily(
-            "holtmq_queue_oldest_message_age_seconds", "Age of the oldest waiting message", labels=_QUEUE
-        )
-        self.letters = GaugeMetricFamily("holtmq_queue_dead_letters", "Dead letters kept", labels=_QUEUE)
-        self.lag = GaugeMetricFamily("holtmq_group_lag_messages", "Messages behind", labels=group)
-        self.behind = GaugeMetricFamily("holtmq_group_lag_seconds", "Age of the oldest unread", labels=group)
-        self.held = GaugeMetricFamily(
-            "holtmq_consumer_oldest_unacked_age_seconds",
-            "The longest a consumer has held a message",
-            labels=_QUEUE,
-        )
-
-    def all(self) -> list[Metric]:
-        """Every family."""
-        return list(vars(self).values())
-
-
-async def _per_queue(call: Call) -> list[Metric]:
-    from holtmq.http.dashboard.api import dashboard_of
-
-    dashboard, families = dashboard_of(call.context), RowFamilies()
-    for row in (await dashboard.facts.queues()).rows:
-        where = (row.vhost, row.name)
-        families.ready.add_metric(where, row.ready)
-        families.consumers.add_metric(where, row.consumers)
-        if row.unacked is not None:
-            families.unacked.add_metric(where, row.unacked)
-        if row.oldest is not None or not row.ready:
-            families.oldest.add_metric(where, row.oldest or 0.0)
-        if row.dead_letters is not None:
-            families.letters.add_metric(where, row.dead_letters)
-    await dashboard.watch.findings()  # refreshes the lags
-    for one in dashboard.watch.lags():
-        families.lag.add_metric((one.queue, one.group), one.messages)
-        families.behind.add_metric((one.queue, one.group), one.seconds)
-    now_ms = int(call.now * 1000)
-    for where, holders in (await dashboard.watch.holders()).items():
-        families.held.add_metric(where, max((now_ms - one.since) / 1000 for one in holders))
-    return families.all()
+    rows = await row_text(call.context, call.now)
+    return Reply(200, b"".join([_text(Node(call.context, "per-object")), *rows]), _TEXT)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -286,11 +222,10 @@ def _histogram(name: str, text: str, durations: Durations) -> Metric:
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=durations.total)
 
 
-def _text(*collectors: Collector) -> Reply:
+def _text(collector: Collector) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    for one in collectors:
-        registry.register(one)
-    return Reply(200, generate_latest(registry), _TEXT)
+    registry.register(collector)
+    return generate_latest(registry)
 
 
 ENDPOINTS: Final = (
