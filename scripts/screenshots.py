@@ -156,7 +156,7 @@ def prepare(page: Page, name: str) -> None:
         page.get_by_role("button", name="shop", exact=True).click()
     elif name == "policies":
         page.get_by_role("button", name="Edit").first.click()
-        page.get_by_role("button", name="Go").first.click()
+        page.get_by_role("button", name="Show the effect").first.click()
         page.get_by_text("takes effect on").wait_for()
     elif name == "group":
         page.get_by_text("Seek", exact=True).first.click()

@@ -12,8 +12,8 @@ const SEGMENTS = [
   { title: "Segment from", show: (row) => html`<code>${count(row.base)}</code>` },
   { title: "Size", num: true, show: (row) => bytes(row.bytes) },
   { title: "Live records", num: true, show: (row) => count(row.live) },
-  { title: "Kept because", show: (row) => row.why },
-  { title: "Oldest message of", show: (row) => row.queues.map((name, index) => html`${index ? ", " : ""}<a href=${`#/queues?text=${encodeURIComponent(name)}`}>${name}</a>`) },
+  { title: "Kept because", wide: true, show: (row) => row.why },
+  { title: "Oldest message of", wide: true, show: (row) => row.queues.map((name, index) => html`${index ? ", " : ""}<a href=${`#/queues?text=${encodeURIComponent(name)}`}>${name}</a>`) },
 ];
 
 function Checkpoint({ data, reload }) {

@@ -45,7 +45,7 @@ function Thresholds() {
     return "saved";
   };
   return html`<details onToggle=${open}><summary class="muted">Thresholds</summary>
-    ${values && html`<${Form} run=${save} action="Save" label="Thresholds">${Object.entries(LABELS).map(([name, label]) => html`<${Field} label=${label}><input name=${name} type="number" min="0" value=${values[name]} /><//>`)}<//>`}</details>`;
+    ${values && html`<${Form} run=${save} action="Save" label="Thresholds">${Object.entries(LABELS).map(([name, label]) => html`<${Field} label=${label}><input name=${name} type="number" min="0" defaultValue=${values[name]} /><//>`)}<//>`}</details>`;
 }
 
 const Figure = ({ name, value, note, bad }) => html`<div><dt>${name}</dt><dd class=${bad ? "bad" : ""}>${value}</dd>${note && html`<small class="muted">${note}</small>`}</div>`;
