@@ -72,6 +72,11 @@ dist: setup ## Build sdist and wheel into dist/, check them, run the wheel alone
 	build/dist-venv/bin/pip install --quiet --disable-pip-version-check dist/*.whl
 	$(BIN)/python scripts/try_wheel.py build/dist-venv/bin/python
 
+docs: setup ## Build the documentation as a site into site/; broken links and anchors are errors
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	echo "site/index.html"
+
 demo: setup-test ## See it all: broker, orders, groups, then archive, rollup and a report on Spark
 	@$(BIN)/python scripts/demo.py $(ARGS)
 
@@ -79,4 +84,4 @@ run: setup-run ## Start a broker here, with its data in ./holt-data (or HOLT_DAT
 	@exec $(BIN)/holt serve $(ARGS)
 
 clean: ## Remove .venv and every cache (never data)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/e2e/node/node_modules
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site tests/e2e/node/node_modules

@@ -126,6 +126,65 @@ def commit(site: Site, count: int) -> Callable[[], object]:
     return lambda: site.channel.tx_commit()
 
 
+def commit_acks(site: Site, count: int) -> Callable[[], object]:
+    requeue(site, count)
+    site.channel.tx_select()
+    site.channel.basic_ack(0, multiple=True)
+    site.channel.queue_declare("q", passive=True)
+    return lambda: site.channel.tx_commit()
+
+
+def delayed(site: Site, count: int) -> Callable[[], object]:
+    arguments = {"x-delayed-type": "fanout"}
+    site.channel.exchange_declare("late", "x-delayed-message", durable=True, arguments=arguments)
+    site.channel.queue_declare("q", durable=True)
+    site.channel.queue_bind("q", "late")
+    properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 3_600_000})
+    for _ in range(count):
+        site.channel.basic_publish("late", "", b"x" * 16, properties)
+    site.channel.queue_declare("q", passive=True)
+
+    def the_clock_is_set_forward(node: Node) -> None:
+        node.clock = lambda: time.time() + 7_200
+        node.tick()
+
+    def wait() -> None:
+        site.topology(the_clock_is_set_forward)
+        while site.channel.queue_declare("q", passive=True).method.message_count < count:
+            time.sleep(0.01)
+
+    return wait
+
+
+def load_definitions(site: Site, count: int) -> Callable[[], object]:
+    bindings = [
+        {
+            "source": "many",
+            "vhost": "/",
+            "destination": f"bound-{number % 100}",
+            "destination_type": "queue",
+            "routing_key": f"key.{number}",
+            "arguments": {},
+        }
+        for number in range(count)
+    ]
+    queues = [
+        {"name": f"bound-{number}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+        for number in range(100)
+    ]
+    exchange = {
+        "name": "many",
+        "vhost": "/",
+        "type": "topic",
+        "durable": True,
+        "auto_delete": False,
+        "internal": False,
+        "arguments": {},
+    }
+    definitions = {"queues": queues, "exchanges": [exchange], "bindings": bindings}
+    return lambda: site.http.post("/api/definitions", json=definitions).raise_for_status()
+
+
 def list_bindings(site: Site, count: int) -> Callable[[], object]:
     _bindings(site, count)
     return lambda: site.get("/api/bindings")
@@ -200,6 +259,9 @@ def requeue(site: Site, count: int) -> Callable[[], object]:
 
 REQUESTS: Final[dict[str, tuple[int, Prepare]]] = {
     "tx.commit": (100_000, commit),
+    "tx.commit of acks": (100_000, commit_acks),
+    "delayed messages due at once": (100_000, delayed),
+    "load definitions with bindings": (100_000, load_definitions),
     "list bindings": (100_000, list_bindings),
     "list bindings, sorted, two columns": (100_000, sort_bindings),
     "export definitions with bindings": (100_000, export),

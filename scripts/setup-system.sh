@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests need from outside Python: the C client tools, strace, PostgreSQL, Java for Spark, a browser, node's amqplib.
+# What the tests need from outside Python: the C client tools, strace, PostgreSQL, RabbitMQ, Java for Spark, a browser, node's amqplib.
 # On Debian as root it installs what is missing; elsewhere it says what to install, and goes on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,6 +17,8 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then missing+=(po
 if ! has curl; then missing+=(curl); fi
 # `holt verify` watches sync calls with it, and a test plants a broker that makes none.
 if ! has strace; then missing+=(strace); fi
+# A migration is tested from a real RabbitMQ; the tests start their own.
+if [ ! -x /usr/lib/rabbitmq/bin/rabbitmq-server ]; then missing+=(rabbitmq-server); fi
 if [ -d tests/spark ] && ! has_java_17; then missing+=(default-jre-headless); fi
 if wants_node && ! has npm; then missing+=(nodejs npm); fi
 # The dead-letter report is looked at in a real browser.
@@ -26,6 +28,13 @@ if [ "${#missing[@]}" -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && has apt-get; then
     say "installing Debian packages: ${missing[*]}"
     apt-get update -qq
+    # Servers are only wanted as programs: no package may start its service.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+      printf '#!/bin/sh\nexit 101\n' > "$policy"
+      chmod 755 "$policy"
+      trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
   else
     say "missing: ${missing[*]} (Debian names). Tests that need them fail and say so."

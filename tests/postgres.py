@@ -20,6 +20,11 @@ from typing import Any, Final
 import psycopg
 
 _START_SECONDS: Final = 60.0
+_SYNCHRONOUS: Final = """
+synchronous_standby_names = 'second'
+synchronous_commit = on
+wal_retrieve_retry_interval = 100ms
+"""
 _SETTINGS: Final = """
 listen_addresses = '127.0.0.1'
 max_connections = 60
@@ -139,3 +144,43 @@ class Cluster:
 
     def _identity(self) -> dict[str, Any]:
         return {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid}
+
+
+class Pair:
+    """A primary and its synchronous standby."""
+
+    def __init__(self) -> None:
+        self._primary, self._standby = Cluster(), Cluster()
+
+    @property
+    def url(self) -> str:
+        """Of the primary, as it is now."""
+        return self._primary.url
+
+    def create(self) -> Pair:
+        """Make both and start them."""
+        self._primary.create(_SYNCHRONOUS)
+        self._standby.create_standby_of(self._primary, "second")
+        return self
+
+    def restart(self) -> None:
+        """The primary crashes and starts again."""
+        self._primary.kill()
+        self._primary.start()
+
+    def fail_over(self) -> str:
+        """The primary is gone for good, the standby takes its place and gets a standby; return its address.
+
+        Until that one is there, no commit is answered.
+        """
+        self._primary.kill()
+        self._standby.promote()
+        self._primary.destroy()
+        self._primary, self._standby = self._standby, Cluster()
+        self._standby.create_standby_of(self._primary, "second")
+        return self._primary.url
+
+    def destroy(self) -> None:
+        """Stop and remove both."""
+        self._standby.destroy()
+        self._primary.destroy()

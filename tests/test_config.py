@@ -2,10 +2,12 @@
 
 import json
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from holtmq.broker.dialect import Dialect
 from holtmq.config import (
     Config,
     ConfigError,
@@ -13,6 +15,7 @@ from holtmq.config import (
     Loaded,
     SubscriptionDefault,
     SyncMode,
+    differences,
     load,
     render,
 )
@@ -81,7 +84,8 @@ def test_every_default_survives_being_written_out_and_read_back(setting: Setting
     )
 
     from_env = load({setting.env: as_text})
-    from_file = load({}, file=write(tmp_path, f"[{setting.section}]\n{setting.key} = {json.dumps(shown)}\n"))
+    section = f"[{setting.section}]\n" if setting.section else ""
+    from_file = load({}, file=write(tmp_path, f"{section}{setting.key} = {json.dumps(shown)}\n"))
     from_flag = load({}, {setting.name: as_text})
 
     for loaded in (from_env, from_file, from_flag):
@@ -313,6 +317,59 @@ def test_json_holds_every_setting_with_value_and_origin() -> None:
 def test_the_documentation_lists_every_setting_as_it_is() -> None:
     # Make it so with: .venv/bin/python scripts/docs.py
     assert render.markdown() in DOCS.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("place", ["file", "environment", "flag"])
+def test_the_profile_sets_every_difference_and_explicit_settings_win(place: str, tmp_path: Path) -> None:
+    file = write(tmp_path, 'profile = "rabbitmq"\n') if place == "file" else None
+    environment = {"HOLT_AMQP_CHANNEL_FLOW": "true"}
+    if place == "environment":
+        environment["HOLT_PROFILE"] = "RabbitMQ"
+    flags: dict[str, object] = {"amqp.max_priority": "20"}
+    if place == "flag":
+        flags["profile"] = "rabbitmq"
+
+    loaded = load(environment, flags, file)
+
+    explicit = {"amqp.channel_flow": True, "amqp.max_priority": 20}
+    for name, value in {**differences.rabbitmq_settings(), **explicit}.items():
+        setting = by_name()[name]
+        assert loaded.value(setting) == value, name
+        assert (loaded.origin(setting) == "profile rabbitmq") == (name not in explicit)
+    others = {setting.name for setting in all_settings()} - set(differences.rabbitmq_settings()) - {"profile"}
+    assert all(loaded.origin(by_name()[name]) == "default" for name in others)
+
+
+def test_every_difference_has_a_setting_or_a_reason_and_every_compatibility_setting_a_row() -> None:
+    rows = differences.DIFFERENCES
+    assert all(bool(row.setting) != bool(row.stays) for row in rows)
+    in_section = {setting.name for setting in all_settings() if setting.section == "compatibility"}
+    assert in_section <= {row.setting for row in rows}
+    assert {row.setting for row in rows if row.setting} <= set(by_name())
+    for row in rows:
+        assert not row.setting or by_name()[row.setting].default != row.value, row.what
+    assert {field.name for field in fields(Dialect)} == {name.split(".")[1] for name in in_section}
+
+
+def test_the_table_of_differences_is_the_list_in_the_code() -> None:
+    # Make it so with: .venv/bin/python scripts/docs.py
+    assert differences.markdown() in (DOCS.parent / "amqp.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('profile = "kafka"', "'kafka' is not usable for profile: expected holt or rabbitmq"),
+        ('profil = "rabbitmq"', "unknown setting profil; did you mean profile?"),
+    ],
+)
+def test_a_wrong_profile_is_refused_with_its_place(text: str, problem: str, tmp_path: Path) -> None:
+    file = write(tmp_path, f"{text}\n")
+
+    with pytest.raises(ConfigError) as raised:
+        load({}, file=file)
+
+    assert [str(one) for one in raised.value.problems] == [f"{file}:1: {problem}"]
 
 
 def test_the_configuration_cannot_be_changed_after_loading() -> None:

@@ -8,20 +8,26 @@ import asyncio
 import logging
 import math
 import os
+import platform
 import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from holtmq import start_checks
+from holtmq.amqp.connection import Connection
 from holtmq.amqp.handshake import Settings
+from holtmq.amqp.interceptors import Intercept, Interceptors
 from holtmq.amqp.server import AmqpServer, Limits
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.tokens import TokenVerifier
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_USER, DEFAULT_VHOST, User
 from holtmq.broker.broker import Broker
 from holtmq.broker.damage import Damaged
+from holtmq.broker.dialect import Dialect
 from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.log.bodies import Cipher
 from holtmq.broker.partitioned.queue_config import QueueConfig
@@ -37,6 +43,7 @@ from holtmq.http.engine.context import Context, ReplicaState
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
+from holtmq.http.hot_routes import HotApis
 from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import resident_bytes, total_memory
@@ -60,6 +67,9 @@ from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 from holtmq.shovel.destination import Inside
 from holtmq.shovel.shovels import ShovelService
+
+if TYPE_CHECKING:
+    from holtmq.tracing.start import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +118,7 @@ class Node:
         self.http_port = 0
         self.recovered_records = 0
         self.loop_watch = LoopWatch()
+        self.tracing: Tracing | None = None
         self.started_at = 0.0
         self._password_upgrades: PasswordUpgrades
         self._loop: asyncio.AbstractEventLoop
@@ -132,6 +143,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         began = self._loop.time()
         self.started_at = self.clock()
+        if self.config.tracing.enabled:
+            self.tracing = start_tracing()
         if self.config.journal.replica:
             if self.disk is None:
                 start_checks.make_private(self.config.data.dir)
@@ -159,10 +172,12 @@ class Node:
                 config.max_message_bytes,
                 config.channel_flow,
                 int(config.consumer_timeout * 1000),
+                self._interceptors(),
             ),
             Limits(most, config.handshake_timeout),
             self.wake,
             self.refresh_clock,
+            Connection if self.tracing is None else self.tracing.connect,
         )
         self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
@@ -173,7 +188,8 @@ class Node:
         self.wake()
         await self.listeners.open_amqp(self.amqp)
         self.shovels = self._shovel_service()
-        self.http = HttpServer(self._http_context(), sockets - most)
+        apis = HotApis() if self.tracing is None else self.tracing.apis
+        self.http = HttpServer(self._http_context(), sockets - most, apis)
         await self.listeners.open_http(self.http)
         ports = self.listeners.ports
         self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
@@ -236,6 +252,7 @@ class Node:
             journal,
             max_priority=amqp.max_priority,
             cancel_requeue=amqp.cancel_requeue,
+            dialect=Dialect(**msgspec.structs.asdict(config.compatibility)),
             spill=None if config.data.memory or self.disk is not None else SpillFile(config.data.dir),
         )
         self.broker.flow.memory.limit = config.limits.queue_memory_bytes(total_memory())
@@ -264,6 +281,15 @@ class Node:
         self.refresh_clock()
         self.recovered_records = fold.finish()
         self._complete_broker()
+
+    def _interceptors(self) -> Interceptors:
+        asked = self.config.interceptors
+        return Interceptors(
+            Intercept(asked.timestamp.value),
+            Intercept(asked.routing_node.value),
+            Intercept(asked.client_id.value),
+            f"holt@{platform.node()}",
+        )
 
     def _doorkeeper(self) -> Doorkeeper:
         users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
@@ -304,6 +330,7 @@ class Node:
             self.loop_watch.delay,
             self.checkpoint,
             self._replica_state,
+            watch_range=None if self.tracing is None else self.tracing.watch_range,
         )
 
     def _replica_state(self) -> ReplicaState | None:
@@ -335,6 +362,8 @@ class Node:
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
         await asyncio.to_thread(self.journal.close)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.stop)
         log.info("stopped", extra={})
 
     def refresh_clock(self) -> None:
@@ -439,6 +468,9 @@ class Node:
             self._cut_off = bool(trouble)
             log.warning("clients refused" if trouble else "clients admitted again", extra={"reason": trouble})
             self.amqp.refuse(trouble)
+            self.http.refuse(trouble)
+        elif trouble:
+            self.http.refuse(trouble)  # also requests whose body came after the last time
         if self.journal.failed is not None:
             self.amqp.stop_listening()
             self.ended.set()
@@ -608,6 +640,22 @@ def _partitioned(journal: Journal, config: Config) -> PartitionedService:
     return service
 
 
+class CannotStart(Exception):
+    """A setting asks for something that this installation does not have; the text says what."""
+
+
+def start_tracing() -> "Tracing":
+    """OpenTelemetry, which is optional."""
+    try:
+        from holtmq.tracing.start import CannotTrace, Tracing
+    except ModuleNotFoundError as error:
+        raise CannotStart(f"tracing.enabled: {error}; pip install 'holtmq[otel]'") from None
+    try:
+        return Tracing()
+    except CannotTrace as error:
+        raise CannotStart(f"tracing.enabled: {error}") from None
+
+
 def serve(config: Config) -> int:
     """Run a node until SIGTERM or SIGINT; return the process's exit status."""
     import gc
@@ -645,7 +693,7 @@ async def _serve(config: Config, freed: FreedMemory) -> int:
     except StoppedWaiting:
         log.info("stopped", extra={})
         return 0
-    except (JournalError, OSError) as error:  # also a TLS certificate that cannot be read
+    except (JournalError, OSError, CannotStart) as error:  # also a TLS certificate that cannot be read
         log.error("cannot start", extra={"reason": str(error)})
         stopped.cancel()
         return 1

@@ -122,4 +122,6 @@ class ReplicaLife:
         silent = time.monotonic() - self.view.answered_at
         if silent <= self._config.journal.takeover_after:
             return ""
+        if self.view.short_of_standbys:
+            return f"PostgreSQL has too few synchronous standbys for {silent:.0f} s: nothing is confirmed"
         return f"PostgreSQL has not answered for {silent:.0f} s: nothing is confirmed"

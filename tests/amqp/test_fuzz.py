@@ -251,8 +251,6 @@ class Peer:
     def ended(self) -> None: ...
 
 
-# -- what peers may send -------------------------------------------------------------------------
-
 names = st.sampled_from((*QUEUES, "", "amq.rabbitmq.reply-to", "amq.x", "nope", "\udcff"))
 exchange_names = st.sampled_from(
     ("x1", "x2", "", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "nope", "\udcff")

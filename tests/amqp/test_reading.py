@@ -48,9 +48,6 @@ def publishes(count: int, first: int = 0, channel: int = 1) -> bytes:
     return b"".join(publish(b"%03d" % n, channel=channel) for n in range(first, first + count))
 
 
-# -- publishes that repeat ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 97, 1000, 1 << 20])
 def test_equal_publishes_arrive_in_order_however_the_reads_are_cut(client: Client, size: int) -> None:
     client.feed(publishes(40), size)
@@ -190,9 +187,6 @@ def test_reads_cut_anywhere_have_the_same_effect(
     assert effect(1 << 20) == effect(size)
 
 
-# -- acks in a row --------------------------------------------------------------------------------
-
-
 def consume(client: Client, count: int, *, prefetch: int = 0, queue: str = "q", channel: int = 1) -> int:
     """Hand ``count`` messages to a consumer; how many it got."""
     client.call(BasicQos(0, prefetch), channel=channel)
@@ -291,9 +285,6 @@ def test_acks_in_a_row_count_with_their_transaction(client: Client) -> None:
     client.call(TxCommit())
 
     assert (before, client.queue().unacked) == (5, 2)
-
-
-# -- deliveries -----------------------------------------------------------------------------------
 
 
 def test_a_message_from_before_a_restart_is_marked_also_behind_a_newer_one_of_higher_priority(

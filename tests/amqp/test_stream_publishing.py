@@ -137,9 +137,6 @@ def verdicts(answers: Sequence[Method]) -> tuple[set[int], set[int]]:
     return told
 
 
-# -- one read is one push --------------------------------------------------------------------------
-
-
 def test_what_one_read_publishes_to_a_stream_is_one_batch_of_the_journal(client: Client) -> None:
     client.read(*[publish(body) for body in numbers(50)])
 
@@ -195,9 +192,6 @@ def test_while_pushes_are_spooled_a_read_goes_to_the_spool(client: Client) -> No
 
     assert client.bodies() == [b"1"]
     assert len(client.service.spool) == 2
-
-
-# -- the journal has everything in the order in which it was said ----------------------------------
 
 
 def test_a_persistent_message_for_a_work_queue_is_written_behind_the_stream_s(client: Client) -> None:
@@ -300,9 +294,6 @@ def test_a_stream_that_is_deleted_between_two_publishes_of_a_read_stays_deleted(
     assert client.failure is None
 
 
-# -- what is kept of an envelope -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "properties",
     [
@@ -387,9 +378,6 @@ def test_what_was_gathered_is_read_back_from_the_journal_as_it_was(client: Clien
     client.service.store.cache = type(client.service.store.cache)(0)
 
     assert [(body.transaction_id, body.payload, body.facts) for body in client.stored()] == written
-
-
-# -- refusals --------------------------------------------------------------------------------------
 
 
 def test_a_full_stream_refuses_exactly_what_does_not_fit(client: Client) -> None:

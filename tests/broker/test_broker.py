@@ -12,9 +12,6 @@ from holtmq.journal import JournalFailed
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
 
-# -- queues live and die -------------------------------------------------------------------------
-
-
 def test_a_nameless_queue_gets_a_name(bench: Bench) -> None:
     one, other = bench.declare(""), bench.declare("")
 
@@ -162,9 +159,6 @@ def test_a_purge_counts_what_it_drops(bench: Bench) -> None:
     assert (bench.bodies("q"), bench.queue("q").bytes, bench.queue("q").unacked) == ([], 0, 1)
 
 
-# -- exchanges and bindings ----------------------------------------------------------------------
-
-
 def test_an_auto_delete_exchange_goes_with_its_last_binding(bench: Bench) -> None:
     bench.broker.declare_exchange(bench.vhost, "x", "fanout", durable=True, auto_delete=True)
     bench.declare("q")
@@ -233,9 +227,6 @@ def test_topology_changes_make_cached_routes_stale(bench: Bench) -> None:
     assert len(set(versions)) == len(versions)
 
 
-# -- policies ------------------------------------------------------------------------------------
-
-
 def test_a_policy_bites_at_once_and_its_removal_lets_go(bench: Bench) -> None:
     bench.declare("dead")
     bench.declare("q")
@@ -289,9 +280,6 @@ def test_an_operator_policy_wins_where_it_is_stricter(bench: Bench) -> None:
     assert bench.bodies("q") == [b"b", b"c"]
 
 
-# -- users and vhosts ----------------------------------------------------------------------------
-
-
 def test_permissions_need_a_user_and_a_vhost(bench: Bench) -> None:
     everything = Permissions(".*", ".*", ".*")
     with pytest.raises(NotFound, match="no user 'nobody'"):
@@ -315,9 +303,6 @@ def test_names_of_two_vhosts_do_not_meet(bench: Bench) -> None:
 
     assert len(bench.broker.vhost("other").queues["q"]) == 0
     assert bench.bodies("q") == [b"a", b"b"]
-
-
-# -- a journal that failed -----------------------------------------------------------------------
 
 
 def test_after_a_failure_nothing_durable_is_declared_deleted_or_purged(bench: Bench) -> None:

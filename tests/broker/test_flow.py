@@ -20,9 +20,6 @@ def kinds(bench: Bench) -> list[Kind]:
     return [Kind(kind) for kind, _ in bench.journal._records.values()]
 
 
-# -- outcomes ------------------------------------------------------------------------------------
-
-
 def test_a_persistent_message_in_a_durable_queue_is_journalled(bench: Bench) -> None:
     bench.declare("q")
 
@@ -94,9 +91,6 @@ def test_a_refused_copy_does_not_keep_the_others_out(bench: Bench) -> None:
 
     assert outcome is PublishOutcome.REFUSED
     assert bench.bodies("free") == [b"m"]
-
-
-# -- batches -------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_one_record_with_publishes_and_acks(bench: Bench) -> None:
@@ -185,9 +179,6 @@ def test_an_aborted_batch_leaves_nothing(bench: Bench) -> None:
     bench.flow.commit()
 
     assert bench.bodies("q") == []
-
-
-# -- dead letters --------------------------------------------------------------------------------
 
 
 def test_a_dead_letter_leaves_and_arrives_in_one_record(bench: Bench) -> None:
@@ -308,9 +299,6 @@ def test_a_dead_letter_can_be_delayed(bench: Bench) -> None:
     assert bench.bodies("q") == [b"m"]
 
 
-# -- delays --------------------------------------------------------------------------------------
-
-
 def late(bench: Bench) -> None:
     """A delayed exchange that leads to queue ``q``."""
     bench.declare("q")
@@ -375,9 +363,6 @@ def test_a_messages_own_time_begins_when_its_delay_ends(bench: Bench) -> None:
     bench.advance(30)
 
     assert bench.bodies("q") == []
-
-
-# -- a journal that failed -----------------------------------------------------------------------
 
 
 def fail(bench: Bench) -> None:
@@ -480,9 +465,6 @@ def test_after_a_failure_a_release_with_a_delivery_limit_still_works(bench: Benc
 
 
 @pytest.mark.usefixtures("small_pages")
-# -- the turn ------------------------------------------------------------------------------------
-
-
 class Broken(Taker):
     """A consumer with a bug."""
 

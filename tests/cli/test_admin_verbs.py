@@ -59,9 +59,6 @@ def logs_in(port: int, user: str, password: str, vhost: str = "/") -> bool:
     return True
 
 
-# -- a running broker --------------------------------------------------------------------------------
-
-
 def test_a_user_is_added_given_permissions_changed_and_deleted(broker: TestBroker, holt: Holt) -> None:
     done(holt("user", "add", "app", "--tag", "monitoring", "--password-stdin", stdin="first\n"))
     done(holt("permission", "set", "app", "^app", ".*", ""))
@@ -220,9 +217,6 @@ def test_the_login_comes_from_the_environment_which_serve_does_not_mind(holt: Ho
 
     done(holt("user", "list", **env))
     load({**env, "HOLT_ADMIN_URL": "http://here"})  # raises for a variable it does not know
-
-
-# -- the folder of a stopped broker ------------------------------------------------------------------
 
 
 def test_a_broker_is_set_up_before_its_first_start(tmp_path: Path) -> None:

@@ -49,9 +49,6 @@ class Recorder:
         return sum(map(len, self.by_partition.values()))
 
 
-# -- order and settling ---------------------------------------------------------------------------
-
-
 async def test_each_partition_is_handled_in_order_while_partitions_run_side_by_side(
     client: Client, name: str
 ) -> None:
@@ -267,9 +264,6 @@ async def test_auto_acked_messages_never_come_again(client: Client, name: str) -
     assert await client.queue(name).pop() == []
 
 
-# -- leases ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def timed() -> Iterator[TestBroker]:
     """A broker whose leases run out when a test says so."""
@@ -371,9 +365,6 @@ async def test_an_ack_in_a_handler_under_a_lost_lease_raises(client: Client, nam
     await client.queue(name).group("g").batch(2).each().idle(0.3).consume(handler).on_error(on_error)
 
     assert [type(error) for error in errors] == [LeaseLost]
-
-
-# -- ending ---------------------------------------------------------------------------------------
 
 
 async def test_a_stop_finishes_what_runs_and_gives_back_what_was_not_started(

@@ -50,9 +50,6 @@ def ids(asked: Asked) -> list[str]:
     return [item["transactionId"] for item in json.loads(asked.body)["items"]]
 
 
-# -- trying again ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -165,8 +162,6 @@ async def test_items_the_broker_could_not_store_are_an_error_with_their_results(
         assert [result.status for result in caught.value.results] == ["queued", "failed"]
 
 
-# -- transactions ---------------------------------------------------------------------------------
-
 REFUSED = Say(200, {"success": False, "error": "ACK operation failed: Message not found", "results": []})
 
 
@@ -194,9 +189,6 @@ async def test_a_connection_known_to_be_closed_leaves_no_doubt_about_a_commit() 
 
         with pytest.raises(TransactionFailed):
             await client.transaction().ack(MessageKey("t", "1", "lease")).commit()
-
-
-# -- several brokers ------------------------------------------------------------------------------
 
 
 async def test_another_broker_takes_over_at_once_and_is_kept() -> None:
@@ -238,9 +230,6 @@ async def test_when_all_brokers_fail_each_is_tried_again() -> None:
 
         assert len(first.asked) >= 2
         assert len(second.asked) == 3
-
-
-# -- connections ----------------------------------------------------------------------------------
 
 
 async def test_calls_one_after_the_other_share_a_connection() -> None:
@@ -318,9 +307,6 @@ async def test_a_closed_client_refuses_calls() -> None:
             await client.queue("q").push(1)
 
 
-# -- what goes over the wire ----------------------------------------------------------------------
-
-
 async def test_the_token_is_sent_and_may_change() -> None:
     tokens = iter(["first", "second"])
     async with StubBroker(STORED) as stub:
@@ -373,8 +359,6 @@ async def test_a_pop_without_a_queue_asks_by_namespace_and_task() -> None:
             "task=t",
         }
 
-
-# -- hanging up -----------------------------------------------------------------------------------
 
 POPPED = {
     "messages": [
@@ -430,9 +414,6 @@ async def test_a_stop_also_ends_the_waiting_between_two_tries() -> None:
 
 async def _never(_: object) -> None:
     raise AssertionError("no message was expected")
-
-
-# -- TLS ------------------------------------------------------------------------------------------
 
 
 async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:

@@ -40,8 +40,6 @@ class Record:
         self._places: dict[str, list[Message]] = {}
         self._copies = 0
 
-    # -- what clients do -------------------------------------------------------------------------
-
     def sends(self, place: str) -> str:
         """The id of one more message that is about to be pushed to a place."""
         there = self._places.setdefault(place, [])
@@ -110,8 +108,6 @@ class Record:
         """No lease survives; what was under way is in doubt."""
         for message in self.messages.values():
             message.holder = ""
-
-    # -- the end ---------------------------------------------------------------------------------
 
     def compare(self, left: dict[str, list[str]], copies: dict[str, list[str]]) -> None:
         """Everything that is still there: sources by place, copies by queue, each in its order."""

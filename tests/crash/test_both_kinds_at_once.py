@@ -218,9 +218,6 @@ def machine() -> Machine:
     return machine
 
 
-# -- AMQP ------------------------------------------------------------------------------------------
-
-
 def test_one_publish_to_both_kinds_of_queue_is_one_record(machine: Machine) -> None:
     was, now = check_every_cut(machine, lambda: machine.publish("both", "key", b'"all"'))
 
@@ -302,9 +299,6 @@ def test_a_message_that_dies_into_both_kinds_leaves_its_queue_in_the_same_record
     assert (now.work["dead"], now.logs["log"]) == ([b'"one"'], [b'"one"'])
 
 
-# -- HTTP transactions -----------------------------------------------------------------------------
-
-
 def test_a_work_queue_s_ack_and_a_push_to_a_partitioned_queue_are_one_record(machine: Machine) -> None:
     first, second = machine.lease_work(limit=2)
     part = Part([pushed("parts", "third"), pushed("fresh", "fourth")], [], machine.now)
@@ -362,9 +356,6 @@ def test_while_pushes_are_spooled_the_transaction_s_go_there_with_its_acks(machi
     assert now.cursors["parts", ack.group, 0] == 1
     assert (now.work["jobs"], now.work["dead"]) == ([b'"two"'], [b'"x"'])
     assert now.logs["parts"] == was.logs["parts"]
-
-
-# -- HTTP pushes -----------------------------------------------------------------------------------
 
 
 class Asked:
@@ -441,9 +432,6 @@ def test_what_a_full_work_queue_sheds_comes_after_what_the_same_push_gave_to_the
     assert held == machine.held()
     assert held.work["short"] == [b'"c"']
     assert (held.logs["log"], held.work["dead"]) == ([b'"b"', b'"a"'], [b'"a"'])
-
-
-# -- refusals --------------------------------------------------------------------------------------
 
 
 def refused(machine: Machine, part: Part, pushes: list[WorkPush], acks: list[WorkAck]) -> object:

@@ -65,8 +65,6 @@ class Round:
         if self._left <= 0:
             self.enough.set()
 
-    # -- what clients do -------------------------------------------------------------------------
-
     async def _push(self, peer: HttpPeer, place: str) -> None:
         names = [self._record.sends(place) for _ in range(self._random.randint(1, 4))]
         queue = JOBS if place == WORK_PLACE else IN

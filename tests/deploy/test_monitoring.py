@@ -142,8 +142,8 @@ def test_every_name_and_label_of_an_expression_is_exposed(
             counts = exposed.kinds[name] in ("counter", "histogram")
             assert counts == (node.func.name in OF_COUNTERS), f"{where}: {node.func.name} of {name}"
         elif isinstance(node, promql.AggregateExpr) and node.modifier is not None:
-            names = {one.name for one in nodes(node) if isinstance(one, promql.VectorSelector)}
-            known = set().union(*(labels for name in names for labels in exposed.labels[name]))  # type: ignore[index]
+            names = {str(one.name) for one in nodes(node) if isinstance(one, promql.VectorSelector)}
+            known = set().union(*(labels for name in names for labels in exposed.labels[name]))
             assert set(node.modifier.labels) <= known | FROM_PROMETHEUS, f"{where}: {node.modifier.labels}"
 
 
@@ -174,7 +174,7 @@ def test_labels_in_legends_and_alert_texts_exist(scraped: dict[str, Scraped]) ->
     for expression, labels in texts:
         selectors = [one for one in nodes(parsed(expression)) if isinstance(one, promql.VectorSelector)]
         for one in selectors:
-            known = set().union(*exposed.labels.get(one.name, [{}])) | FROM_PROMETHEUS  # type: ignore[arg-type]
+            known = set().union(*exposed.labels.get(str(one.name), [{}])) | FROM_PROMETHEUS
             assert set(labels) <= known, f"{expression}: {set(labels) - known}"
 
 

@@ -57,9 +57,6 @@ POLITE = {"capabilities": {"authentication_failure_close": True}}
 AMQPLAIN = b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest"
 
 
-# -- handshake -----------------------------------------------------------------------------------
-
-
 def test_the_server_says_what_it_is_and_what_it_can(raw: Raw) -> None:
     peer = raw(bare=True)
     peer.socket.sendall(PROTOCOL_HEADER)
@@ -289,9 +286,6 @@ def test_a_stopping_broker_says_goodbye_with_320(start_broker: Start, raw: Raw) 
     assert close.reply_text.startswith("CONNECTION_FORCED - broker forced connection closure")
 
 
-# -- vhosts, users, permissions ------------------------------------------------------------------
-
-
 def user(
     broker: TestBroker, name: str, vhost: str = "/", patterns: tuple[str, str, str] | None = None
 ) -> None:
@@ -446,9 +440,6 @@ def test_permissions_taken_away_stop_a_publisher_at_once(
         publish(channel, "q", "refused")
 
 
-# -- heartbeats ----------------------------------------------------------------------------------
-
-
 def test_the_broker_sends_heartbeats_and_ends_a_silent_connection(raw: Raw) -> None:
     began = time.monotonic()
     peer = raw(heartbeat=1)
@@ -497,9 +488,6 @@ def test_a_broker_that_stood_still_does_not_blame_its_clients_for_the_silence(
         return ended
 
     assert broker.call(sweep_after_a_long_silence) is not stood_still
-
-
-# -- alarms --------------------------------------------------------------------------------------
 
 
 def alarm(broker: TestBroker, reason: str) -> None:
@@ -583,9 +571,6 @@ def test_a_connection_that_starts_to_publish_during_an_alarm_is_blocked(
     alarm(broker, "")
     pump(channel, lambda: unblocked)
     assert get_soon(channel, name).body == b"x"
-
-
-# -- TLS -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
-"""A delivery that is never acked: the channel is closed, the message comes back. The tests move the clock."""
+"""A delivery that is never acked, as up to RabbitMQ 4.2: the channel is closed, the message comes back.
 
-from collections.abc import Callable
+The tests move the clock. What happens without this setting is in ``test_consumer_timeout_returns.py``.
+"""
+
+from collections.abc import Callable, Iterator
 
 import pytest
 from e2e_support import RawPeer
@@ -25,12 +28,28 @@ from holtmq.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
+from holtmq.config import Amqp, Compatibility, Config, Limits
 from holtmq.testing import TestBroker, VirtualClock
 from holtmq.wire.tables import FieldTable
 
 pytestmark = pytest.mark.e2e
 
 Raw = Callable[..., RawPeer]
+
+
+def start(consumer_timeout: float = 1800.0) -> TestBroker:
+    config = Config(
+        amqp=Amqp(consumer_timeout=consumer_timeout),
+        compatibility=Compatibility(consumer_timeout_closes_channel=True),
+        limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+    )
+    return TestBroker(config=config)
+
+
+@pytest.fixture(scope="module")
+def timed_broker() -> Iterator[TestBroker]:
+    with start() as one:
+        yield one
 
 
 @pytest.fixture
@@ -225,23 +244,21 @@ def test_an_ack_that_was_rolled_back_does_not_count(peer: RawPeer, clock: Virtua
     peer.expect(ChannelClose)
 
 
-def test_the_timeout_can_be_set_and_switched_off(
-    start_broker: Callable[..., TestBroker], raw: Raw, name: str
-) -> None:
+def test_the_timeout_can_be_set_and_switched_off(raw: Raw, name: str) -> None:
     for seconds, is_closed in ((10.0, True), (0.0, False)):
-        broker = start_broker(clock="virtual", consumer_timeout=seconds)
-        assert isinstance(broker.clock, VirtualClock)
-        peer = raw(port=broker.amqp_port)
-        declare(peer, name)
-        consume(peer, name)
-        deliver(peer, name)
+        with start(seconds) as broker:
+            assert isinstance(broker.clock, VirtualClock)
+            peer = raw(port=broker.amqp_port)
+            declare(peer, name)
+            consume(peer, name)
+            deliver(peer, name)
 
-        broker.clock.advance(days=1)
+            broker.clock.advance(days=1)
 
-        if is_closed:
-            assert "Timeout value used: 10000 ms" in peer.expect(ChannelClose).reply_text
-        else:
-            assert_open(peer, name)
+            if is_closed:
+                assert "Timeout value used: 10000 ms" in peer.expect(ChannelClose).reply_text
+            else:
+                assert_open(peer, name)
 
 
 def test_a_consumer_that_acks_does_not_excuse_what_its_channel_got_by_itself(

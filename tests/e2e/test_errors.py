@@ -634,8 +634,6 @@ def test_after_a_channel_error_what_was_in_flight_is_discarded(raw: Raw, name: s
     assert peer.expect(ChannelClose).reply_code == 404
 
 
-# -- frames --------------------------------------------------------------------------------------
-
 HEADER = b"\0\x3c\0\0" + bytes(7) + b"\x05\0\0"
 PUBLISH = b"\0\x3c\0\x28\0\0\0\0\0"
 

@@ -340,3 +340,35 @@ def test_a_deleted_exchange_takes_its_bindings_along(
     assert get(channel, queue) is None
     assert depth(channel, queue) == 0
     channel.exchange_delete(name)
+
+
+def test_a_queue_receives_the_recent_history_of_an_exchange_once(
+    channel: BlockingChannel, name: str, bound: Bound
+) -> None:
+    source = f"{name}.recent"
+    channel.exchange_declare(source, "x-recent-history", arguments={"x-recent-history-length": 3})
+    for text in "abcde":
+        publish(channel, "any", text, exchange=source)
+    publish(channel, "any", "secret", exchange=source, headers={"x-recent-history-no-store": True})
+
+    queue = bound(source, "key")
+    channel.queue_bind(queue, source, "key")  # the same binding again: nothing new
+
+    assert drain(channel, queue) == [b"c", b"d", b"e"]
+    publish(channel, "other", "f", exchange=source)
+    assert drain(channel, queue) == [b"f"]
+    behind = f"{name}.behind"
+    channel.exchange_declare(behind, "fanout")
+    second = bound(behind)
+    channel.exchange_bind(behind, source)
+    assert drain(channel, second) == [b"d", b"e", b"f"]
+    channel.exchange_delete(source)
+    channel.exchange_delete(behind)
+
+
+@pytest.mark.parametrize("length", [-1, "3", True, 10_001])
+def test_a_length_of_the_history_that_makes_no_sense_is_refused(
+    channel: BlockingChannel, name: str, length: object
+) -> None:
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="x-recent-history-length"):
+        channel.exchange_declare(name, "x-recent-history", arguments={"x-recent-history-length": length})

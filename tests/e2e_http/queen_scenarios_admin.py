@@ -3,8 +3,6 @@
 from queen import Queen
 from queen_words import OLD, items, ns, popped, scenario
 
-# -- admin ---------------------------------------------------------------------------------------------
-
 
 @scenario
 async def admin_figures(queen: Queen, url: str, name: str) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 from queen import Queen
 from queen_words import OLD, items, ns, popped, scenario
 
-# -- queues --------------------------------------------------------------------------------------------
-
 
 @scenario
 async def create_configure_delete(queen: Queen, url: str, name: str) -> None:
@@ -102,9 +100,6 @@ async def buffered_pushes(queen: Queen, url: str, name: str) -> None:
         await buffered(f"{name}-3", 1000).push(items(n))
     await queen.flush_all_buffers()
     assert ns(await popped(queen.queue(f"{name}-3").batch(10))) == list(range(5))
-
-
-# -- pop -----------------------------------------------------------------------------------------------
 
 
 @scenario

@@ -10,8 +10,6 @@ from queen import Queen
 from queen.streams import Stream, sliding_window_gate, token_bucket_gate
 from queen_words import Scenario, items, scenario
 
-# -- streams -------------------------------------------------------------------------------------------
-
 
 @asynccontextmanager
 async def running(stream: Stream, query: str, url: str, **options: Any) -> AsyncIterator[Any]:

@@ -8,8 +8,6 @@ import pytest
 from queen import Queen
 from queen_words import OLD, items, ns, popped, scenario
 
-# -- ack, leases, dead letters -------------------------------------------------------------------------
-
 
 @scenario
 async def acks_of_every_form(queen: Queen, url: str, name: str) -> None:
@@ -85,9 +83,6 @@ async def dead_letters_by_group_time_and_page(queen: Queen, url: str, name: str)
     assert [row["data"]["n"] for row in mine["messages"]] == [2, 1]  # newest failure first
     assert {row["errorMessage"] for row in mine["messages"]} == {"bad for g"}
     assert (len(old["messages"]), len(new["messages"])) == (0, 3)
-
-
-# -- consume -------------------------------------------------------------------------------------------
 
 
 @scenario
@@ -215,9 +210,6 @@ async def traces_of_a_handler(queen: Queen, url: str, name: str) -> None:
     assert name in [known["trace_name"] for known in names["trace_names"]]
 
 
-# -- groups --------------------------------------------------------------------------------------------
-
-
 @scenario
 async def where_groups_start(queen: Queen, url: str, name: str) -> None:
     await queen.queue(name).push(items(1, 2))
@@ -283,9 +275,6 @@ async def seeking_and_forgetting_groups(queen: Queen, url: str, name: str) -> No
     assert (await queen.delete_consumer_group(group))["success"] is True
     assert await read() == [1, 2]
     assert (await queen.delete_consumer_group(group, delete_metadata=False))["success"] is True
-
-
-# -- transactions --------------------------------------------------------------------------------------
 
 
 @scenario

@@ -44,8 +44,6 @@ class Golden:
         self.amqp.close()
         self.http.close()
 
-    # -- writing -----------------------------------------------------------------------------------
-
     def fill(self) -> None:
         """Before a checkpoint, and behind it."""
         self._topology()
@@ -195,8 +193,6 @@ class Golden:
         answer = self.http.request(method, path, json=body, **options)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
-
-    # -- reading back ------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
         """Everything that was kept, as its readers see it. Reading takes the messages out."""

@@ -17,6 +17,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "DELETE /api/v1/timers/{queue}/{key:path}",
         "POST /api/v1/ephemeral/push",
         "POST /api/v1/exchanges/{exchange}/rows",
+        "POST /api/v1/delayed/{id}/deliver",
         "POST /api/v1/pipelines/{query}",
         "DELETE /api/v1/pipelines/{query}",
     ),
@@ -59,6 +60,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
     ("configure", "read-write"): (
         "POST /api/v1/configure",
         "DELETE /api/v1/dlq",
+        "DELETE /api/v1/delayed/{id}",
         "DELETE /api/v1/dashboard/queues/{vhost}/{queue}/partitions/idle",
         "DELETE /api/v1/messages/{partition}/{transaction}",
         "POST /api/v1/ephemeral/configure",
@@ -74,6 +76,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("read", "read-only"): (
         "GET /api/v1/dlq",
+        "GET /api/v1/delayed",
         "GET /api/v1/consumer-groups",
         "GET /api/v1/consumer-groups/lagging",
         "GET /api/v1/consumer-groups/{group}",
@@ -222,6 +225,9 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "POST /api/v1/dashboard/definitions-diff",
         "DELETE /api/connections/{connection}",
         "POST /api/v1/operator/consumers/cancel",
+        "POST /api/v1/operator/backups",
+        "GET /api/v1/operator/backups/{id}/files/{name}",
+        "DELETE /api/v1/operator/backups/{id}",
         "PUT /api/vhosts/{vhost}",
         "DELETE /api/vhosts/{vhost}",
         "GET /api/vhosts/{vhost}/permissions",

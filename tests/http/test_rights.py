@@ -203,9 +203,6 @@ def test_a_token_that_names_a_user_has_that_user_s_rights(guarded: TestBroker) -
     assert wrong == []
 
 
-# -- names ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def mine() -> Iterator[tuple[Api, Api, TestBroker]]:
     """A user with every right on names that begin with ``mine``, the guest, and their broker."""
@@ -405,9 +402,6 @@ def test_a_change_of_rights_holds_for_the_next_request_on_an_open_connection(
 
     broker.call(lambda node: node.broker.delete_user("me"))
     assert me.get("/api/v1/pop/queue/mine").status_code == 401
-
-
-# -- who is nobody --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

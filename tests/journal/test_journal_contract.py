@@ -22,6 +22,7 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.disk import OsDisk
+from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.fake_disk import FakeDisk, Keep
 from holtmq.journal.replica.opening import ReplicaOptions, ReplicatedOpening
 
@@ -273,6 +274,26 @@ def test_a_batch_is_recovered_record_by_record(bench: Bench) -> None:
 
     assert list(recovery.records) == [(at, *record) for at, record in zip(positions, batch, strict=True)]
     assert bench.journal.read(positions[1]) == (21, b"")
+
+
+@pytest.mark.parametrize("sizes", [[0], [3, 0, 70], [1, 9_000, 0, 700_000, 2], [40] * 5_000])
+def test_a_batch_that_was_encoded_before_is_like_any_other(bench: Bench, sizes: list[int]) -> None:
+    records = [(20 + number % 9, bytes([number % 251]) * size) for number, size in enumerate(sizes)]
+    batch = EncodedBatch()
+    offsets = [batch.add(kind, payload) for kind, payload in records]
+    first = bench.journal.append(20, b"before")
+
+    base = bench.journal.append_encoded(batch)
+    positions = [base + offset for offset in offsets]
+    last = bench.journal.append(20, b"after")
+
+    assert bench.journal.read_many(positions) == records
+    bench.journal.flush()
+    assert bench.journal.read_many(positions) == records
+    everything = [(20, b"before"), *records, (20, b"after")]
+    assert list(bench.reopen().records) == [
+        (at, *record) for at, record in zip([first, *positions, last], everything, strict=True)
+    ]
 
 
 def test_batches_of_one_and_none_are_fine(bench: Bench) -> None:

@@ -168,8 +168,6 @@ class PartitionedMachine(RuleBasedStateMachine):
             else:
                 self.queue.apply(event, positions if isinstance(event, Pushed) else ())  # type: ignore[arg-type]
 
-    # -- commands --------------------------------------------------------------------------------
-
     @rule(seconds=st.sampled_from([0.01, 0.5, 1.0, 3.0, 11.0, 25.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
@@ -497,8 +495,6 @@ class PartitionedMachine(RuleBasedStateMachine):
                 old = [us for us in part.created_us if us < round(self.now * 1e6) - RETENTION * 1e6]
                 part.first = max(part.first, len(old))
 
-    # -- restarts --------------------------------------------------------------------------------
-
     @rule()
     def a_checkpoint(self) -> None:
         self.checkpoint = (len(self.journal), snapshot(self.queue))
@@ -531,8 +527,6 @@ class PartitionedMachine(RuleBasedStateMachine):
             part.shown = len(part.ids)
         for state in self.groups.values():
             state.leases.clear()
-
-    # -- what always holds -----------------------------------------------------------------------
 
     @invariant()
     def queue_and_model_agree(self) -> None:

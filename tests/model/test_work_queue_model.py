@@ -129,8 +129,6 @@ class Machine(RuleBasedStateMachine):
         items += [item for _, item in self.model.lasting_delays()]
         self.totals.append(Counter(item.body for item in items))
 
-    # -- what the broker tells -------------------------------------------------------------------
-
     def delivered(self, taker: Taker, queue: WorkQueue, messages: list[Message]) -> None:
         model = self.model.queues[queue.name]
         assert len(messages) <= taker.room()
@@ -165,8 +163,6 @@ class Machine(RuleBasedStateMachine):
 
     def find(self, model: ModelQueue, found: Message) -> Item:
         return next(item for item in model.waiting if item.body == found.body)
-
-    # -- helpers ---------------------------------------------------------------------------------
 
     def takers(self, queue: str) -> list[Taker]:
         return [t for session in self.sessions for t in session.consumers if t.queue.name == queue]
@@ -222,8 +218,6 @@ class Machine(RuleBasedStateMachine):
         if not self.settled_turn:
             self.end(True)
 
-    # -- topology --------------------------------------------------------------------------------
-
     @initialize(one=shapes, other=shapes)
     def begin(self, one: Shape, other: Shape) -> None:
         self.declare("q0", one)
@@ -275,8 +269,6 @@ class Machine(RuleBasedStateMachine):
         for session in self.sessions:
             session.consumers = [t for t in session.consumers if t.queue.name != name]
         self.end(True)
-
-    # -- publishing ------------------------------------------------------------------------------
 
     @rule(
         exchange=st.sampled_from(["", "", "", "fan", "top"]),
@@ -407,8 +399,6 @@ class Machine(RuleBasedStateMachine):
         self.model.delayed.append(self.all_delays[body])
         self.end(True)
 
-    # -- consuming -------------------------------------------------------------------------------
-
     @rule(
         who=picks,
         which=picks,
@@ -442,8 +432,6 @@ class Machine(RuleBasedStateMachine):
             queue.leased.append(expected)
             self.leases[session, lease.number] = queue, expected
         self.end(turn)
-
-    # -- leases end ------------------------------------------------------------------------------
 
     def some_leases(self, who: int, multiple: bool) -> tuple[Session, list[int]] | None:
         known = sorted({*self.leases, *self.revoked}, key=lambda key: (self.sessions.index(key[0]), key[1]))
@@ -563,8 +551,6 @@ class Machine(RuleBasedStateMachine):
         session.close()
         self.after_release()
         self.end(turn)
-
-    # -- batches, time and restarts ----------------------------------------------------------------
 
     @rule(
         who=picks,
@@ -758,8 +744,6 @@ class Machine(RuleBasedStateMachine):
 
     def delayed_body(self, position: int) -> bytes:
         return decode_delayed(self.bench._journal.read(position)[1])[3].body
-
-    # -- always ----------------------------------------------------------------------------------
 
     @invariant()
     def broker_and_model_agree(self) -> None:

@@ -1,25 +1,40 @@
 """Nodes that break a promise of failover on purpose, or whose clock jumps. Run like ``holt serve``.
 
-Usage: ``python odd_node.py ODDITY serve ...``
+Usage: ``python odd_node.py ODDITY [FOLDER] serve ...``
 """
 
 from __future__ import annotations
 
-import signal
+import mmap
+import os
+import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+OFFSET = struct.Struct("<d")
+
+
+def set_clock(folder: Path, node: str, offset: float) -> None:
+    """Put the clock of a node with ``jumping_clock`` this many seconds ahead, from its next look on."""
+    with _clock_file(folder, node) as file:
+        OFFSET.pack_into(file, 0, offset)
+
+
+def _clock_file(folder: Path, node: str) -> mmap.mmap:
+    path = folder / f"{node}.clock"
+    with suppress(FileExistsError), path.open("xb") as file:
+        file.write(bytes(OFFSET.size))
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), OFFSET.size)
 
 
 def jumping_clock() -> None:
-    """SIGUSR1 sets the wall clock an hour forward, the next one two hours back, and so on."""
-    real, offsets = time.time, [0.0]
-    time.time = lambda: real() + offsets[-1]
-
-    def jump(*_: object) -> None:
-        offsets.append(-3600.0 if offsets[-1] > 0 else 3600.0)
-
-    signal.signal(signal.SIGUSR1, jump)
+    """The wall clock is ahead of the real one by what is in a file; the folder is an argument."""
+    real, file = time.time, _clock_file(Path(sys.argv.pop(1)), os.environ["HOLT_JOURNAL_REPLICA_NODE"])
+    time.time = lambda: real() + OFFSET.unpack_from(file)[0]
 
 
 def no_fencing() -> None:
@@ -44,6 +59,7 @@ def no_fencing() -> None:
             return ""
 
     Appender.append = deaf_append  # type: ignore[assignment, method-assign]
+    Appender.reconnect = lambda _: None  # type: ignore[assignment, method-assign]
     LogStore.beat = deaf_beat  # type: ignore[assignment, method-assign]
 
 

@@ -244,7 +244,12 @@ async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
     await proxy.start()
     owner = await nodes.owner("one", HOLT_JOURNAL_REPLICA=proxy.url)
     connection = await asyncio.to_thread(connect, owner)
+    pushes, pops = [await HttpClient.connect(owner.ports.http) for _ in range(2)]
+    message = {"items": [{"queue": "q", "partition": "p", "payload": 1}]}
+    assert (await pushes.post("/api/v1/push", message))[0] == 201
+    waiting = asyncio.create_task(pops.get("/api/v1/pop/queue/other?wait=true&timeout=600000"))
     proxy.change(Weather.CUT)
+    pushing = asyncio.create_task(pushes.post("/api/v1/push", message))
 
     def is_sent_away() -> bool:
         try:
@@ -254,6 +259,13 @@ async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
         return False
 
     await until(lambda: asyncio.to_thread(is_sent_away), "the client is told why")
+    for request in (pushing, waiting):
+        status, body = await asyncio.wait_for(request, PATIENCE)
+        assert (status, json.loads(body)["code"]) == (503, "cut_off")
+        assert b"PostgreSQL has not answered" in body
+        assert b"Whether this request took effect is unknown" in body
+    status, refused = await get(owner, "/api/v1/resources/queues")
+    assert (status, refused["code"]) == (503, "cut_off")
     assert (await get(owner, "/ready"))[0] == 503
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         await asyncio.to_thread(connect, owner)
@@ -261,6 +273,8 @@ async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
     await until(owner.is_ready, "PostgreSQL is back, and nobody else took the log")
 
     (await asyncio.to_thread(connect, owner)).close()
+    for client in (pushes, pops):
+        client.close()
     await proxy.stop()
 
 

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+from odd_node import set_clock
 from rich.console import Console
 
-from holtmq.verify.replica.faults import REPEATABLE, Fault
+from holtmq.verify.replica.faults import Fault
 from holtmq.verify.replica.judge import Options, ReplicaJudge
 from holtmq.verify.replica.report import ReplicaReport, show
-from postgres import Cluster
+from postgres import Cluster, Pair
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("failover")]
 
 SEED = int(os.environ.get("HOLT_TEST_FAILOVER_SEED") or Random().randrange(1_000_000))
-ROUNDS = int(os.environ.get("HOLT_TEST_FAILOVER_ROUNDS") or len(REPEATABLE))
+ROUNDS = int(os.environ.get("HOLT_TEST_FAILOVER_ROUNDS") or len(Fault))
 ODD_NODE = str(Path(__file__).with_name("odd_node.py"))
 TAKEOVER_AFTER = 1.0
 
 
-@pytest.fixture(scope="module")
-def own_postgres() -> Iterator[Cluster]:
-    """It is killed and started again."""
-    cluster = Cluster()
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """It is killed and started again, and fails over."""
+    pair = Pair()
     try:
-        yield cluster.create()
+        yield pair.create()
     finally:
-        cluster.destroy()
+        pair.destroy()
 
 
-def odd(oddity: str) -> tuple[str, ...]:
-    return sys.executable, ODD_NODE, oddity, "serve"
+def odd(oddity: str, *arguments: str) -> tuple[str, ...]:
+    return sys.executable, ODD_NODE, oddity, *arguments, "serve"
 
 
 async def judge(options: Options) -> ReplicaReport:
-    trial = ReplicaJudge(options)
+    trial = ReplicaJudge(options, show_progress)
     try:
         return await trial.run()
     finally:
@@ -48,24 +49,28 @@ async def judge(options: Options) -> ReplicaReport:
         show(trial.report, Console())
 
 
+def show_progress(report: ReplicaReport) -> None:
+    """In the long form, one line for each fault."""
+    took = report.takeover_seconds[-1]
+    print(f"{report.rounds} {report.last_fault}: {took:.1f} s, {report.broken} broken", flush=True)
+
+
 @pytest.mark.timeout(300 + 60 * ROUNDS)
 async def test_no_fault_loses_what_was_confirmed_or_lets_two_nodes_confirm(
-    own_postgres: Cluster, tmp_path: Path
+    pair: Pair, tmp_path: Path
 ) -> None:
-    def restart() -> None:
-        own_postgres.kill()
-        own_postgres.start()
-
     options = Options(
-        own_postgres.url,
+        pair.url,
         rounds=ROUNDS,
         seed=SEED,
         folder=tmp_path,
-        faults=REPEATABLE,
+        faults=tuple(Fault),
         takeover_after=TAKEOVER_AFTER,
-        far_behind=500 if len(REPEATABLE) == ROUNDS else 2_000,
-        command=odd("jumping_clock"),
-        restart_postgres=restart,
+        far_behind=500 if len(Fault) == ROUNDS else 2_000,
+        command=odd("jumping_clock", str(tmp_path)),
+        set_clock=partial(set_clock, tmp_path),
+        restart_postgres=pair.restart,
+        fail_over_postgres=pair.fail_over,
     )
 
     report = await judge(options)
@@ -107,36 +112,3 @@ async def test_a_confirm_before_the_commit_is_found_as_a_loss(postgres: Cluster,
     report = await judge(options)
 
     assert report.lost > 0
-
-
-async def test_a_primary_that_fails_over_to_its_synchronous_standby_loses_nothing(tmp_path: Path) -> None:
-    primary, standby = Cluster(), Cluster()
-    clusters = [primary, standby]
-    try:
-        primary.create("synchronous_standby_names = 'second'\nsynchronous_commit = on\n")
-        await asyncio.to_thread(standby.create_standby_of, primary, "second")
-
-        def fail_over() -> str:
-            primary.kill()
-            standby.promote()
-            standby.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
-            standby.execute("SELECT pg_reload_conf()")
-            return standby.url
-
-        options = Options(
-            primary.url,
-            rounds=1,
-            seed=SEED,
-            folder=tmp_path,
-            faults=(Fault.POSTGRES_FAILOVER,),
-            takeover_after=TAKEOVER_AFTER,
-            fail_over_postgres=fail_over,
-        )
-
-        report = await judge(options)
-
-        assert report.confirmed > 0
-        assert report.passed, report.examples
-    finally:
-        for cluster in clusters:
-            cluster.destroy()

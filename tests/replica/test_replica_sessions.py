@@ -22,6 +22,7 @@ from replica_support import PATIENCE, SMALL, Member, log_of, new_log, until
 from holtmq.journal import JournalFailed, open_journal
 from holtmq.journal.replica import adopting
 from holtmq.journal.replica.session import PatientConnection, Session
+from holtmq.journal.replica.shipping import Shipper
 from holtmq.journal.replica.store import Kind, LogStore, Owner
 from postgres import Cluster
 
@@ -265,3 +266,22 @@ def test_only_a_session_that_uses_the_log_is_ended(postgres: Cluster, tmp_path: 
         with pytest.raises(psycopg.OperationalError):
             holder.execute("SELECT 1")
     owner.end()
+
+
+def test_no_session_of_a_frozen_owner_holds_the_log_for_long(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    owner = Member(new_log(postgres.url), tmp_path / "a").own()
+    members.append(owner)
+    kept = owner.write(b"one")[0]
+    assert owner.journal.checkpoint([(40, b"state")], [array("Q", [kept])])
+    mirror = owner.journal._checkpointer.mirror
+    assert isinstance(mirror, Shipper)
+
+    limits = []
+    for session in (owner.opening._store.session, mirror._store.session):
+        with session.connection() as connection:
+            shown = connection.execute("SHOW idle_in_transaction_session_timeout").fetchone()
+            limits.append(shown)
+
+    assert limits == [("1600ms",), ("1600ms",)]

@@ -23,7 +23,7 @@ def eventually(probe: Callable[[], T], what: str = "") -> T:
         if answer:
             return answer
         assert time.monotonic() < end, f"never came true: {what or probe}"
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 class Operator:

@@ -109,7 +109,9 @@ def test_a_crash_of_the_broker_that_runs_it_loses_nothing_and_the_shovel_goes_on
     row = pair.new.shovel("s")
     arrived = pair.arrived()
     assert set(arrived) == set(map(str, range(COUNT)))
+    assert sum(arrived.values()) == row["forwarded"]  # counted with the messages, so not lost either
     assert sum(arrived.values()) - COUNT <= row["redelivered"]
+    assert pair.new.get("/parameters") == pair.new.get("/parameters/shovel")
 
 
 def test_messages_for_a_full_queue_stay_at_the_source_until_there_is_room(pair: Pair) -> None:

@@ -91,8 +91,6 @@ class SimClient:
         """Whether there is any point in saying more."""
         return self.connection.is_running and not self.closed_by_broker
 
-    # -- talking ---------------------------------------------------------------------------------
-
     def send(self, method: Method) -> None:
         """One method on the channel."""
         self._send_on(_CHANNEL, method)
@@ -122,8 +120,6 @@ class SimClient:
             self.connection.receive(data[:cut])
             data = data[cut:]
         self.connection.receive(data)
-
-    # -- listening -------------------------------------------------------------------------------
 
     def read(self) -> None:
         """Take in whatever the broker has said."""
@@ -179,8 +175,6 @@ class SimClient:
             if int(number) <= self._last_first_delivery.get(source, 0):
                 raise BrokenRule(f"{name} was delivered after a later message of the same publisher")
             self._last_first_delivery[source] = int(number)
-
-    # -- Hooks -----------------------------------------------------------------------------------
 
     def has_output(self) -> None:
         """Nothing: ``read`` looks when it is told to."""

@@ -66,8 +66,6 @@ class OtherWaysIn:
             self._purges_letters: 1,
         }
 
-    # -- batches ---------------------------------------------------------------------------------
-
     def _stages(self) -> None:
         """Several tasks stage a part each, one after the other; sometimes a task is tried twice."""
         dice = self._world.random
@@ -161,8 +159,6 @@ class OtherWaysIn:
         self._promises.aborted.add((writer, batch))
         self._batches[writer] += 1
 
-    # -- maintenance -----------------------------------------------------------------------------
-
     def _switches_maintenance(self) -> None:
         """It is on for a while and off most of the time."""
         after = self._promises.state.copy()
@@ -187,8 +183,6 @@ class OtherWaysIn:
             raise BrokenRule("the spool was not emptied at once")
         if self._promises.state.spool:
             self._promises.becomes(after)
-
-    # -- timers ----------------------------------------------------------------------------------
 
     def _sets_a_timer(self) -> None:
         """A new one, or one that is moved."""
@@ -231,8 +225,6 @@ class OtherWaysIn:
             if max(timer.due_us, self._held_until_us) < self._now_us - _LATE_US:
                 raise BrokenRule(f"the timer {key} should have fired: {timer}")
 
-    # -- dead letters ----------------------------------------------------------------------------
-
     def _replays_a_letter(self) -> None:
         """At home; over HTTP this is refused under maintenance."""
         state, dice = self._promises.state, self._world.random
@@ -263,8 +255,6 @@ class OtherWaysIn:
         gone = self._promises.command(lambda: purge(self._world.partitioned, queue, LetterFilter()))
         if gone:
             self._promises.becomes(after)
-
-    # -- small things ----------------------------------------------------------------------------
 
     def died(self) -> None:
         """A commit that was going on is over, and timers have to be planned again."""

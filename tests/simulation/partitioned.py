@@ -33,7 +33,7 @@ from simulation.world import World
 
 _ORDERS, _EVENTS = "orders", "events"
 _QUEUES: Final = {
-    _ORDERS: Options(lease=2, retry_limit=1, dedup_window=3),
+    _ORDERS: Options(lease=2, retry_limit=1, dedup_window=3, retention=4),
     _EVENTS: Options(lease=3, retry_limit=2, dedup_window=3600, retry_delay_ms=400, delay=0.25, retention=2),
 }
 _PARTITIONS: Final = ("a", "b")
@@ -65,14 +65,13 @@ class PartitionedQueues:
             self._pushes: 14,
             self._pops: 22,
             self._acks: 28,
+            self._gives_up_messages: 6,
             self._transacts: 14,
             self._renews: 2,
             self._gives_up_waiting: 2,
-            self._retains: 3,
+            self._retains: 8,
             **self._others.actions,
         }
-
-    # -- what workers do -------------------------------------------------------------------------
 
     def _pushes(self) -> None:
         queue, items = self._some_items(4)
@@ -153,7 +152,7 @@ class PartitionedQueues:
             self._pops()
             return
         dice = self._world.random
-        positions = [p for p in range(lease.first, lease.end) if self._promises.is_named(lease, p)]
+        positions = self._named(lease)
         choice = dice.random()
         if choice < 0.45:
             said = dict.fromkeys(positions, AckStatus.COMPLETED)
@@ -163,6 +162,18 @@ class PartitionedQueues:
             said = {
                 p: dice.choice((AckStatus.COMPLETED, *_STATUSES)) for p in positions if dice.random() < 0.8
             }
+        self._ack(lease, said)
+
+    def _gives_up_messages(self) -> None:
+        """File all that a lease covers as dead letters, so that there are some that outlive their message."""
+        lease = self._some_lease()
+        if lease is not None:
+            self._ack(lease, dict.fromkeys(self._named(lease), AckStatus.DEAD_LETTER))
+
+    def _named(self, lease: Lease) -> list[int]:
+        return [p for p in range(lease.first, lease.end) if self._promises.is_named(lease, p)]
+
+    def _ack(self, lease: Lease, said: dict[int, AckStatus]) -> None:
         if not said:
             return
         queue = self._world.partitioned.store.queues[lease.queue]
@@ -254,8 +265,6 @@ class PartitionedQueues:
         if done is not None and changed:
             self._promises.becomes(after, answered=False)
 
-    # -- the schedule's hooks ----------------------------------------------------------------------
-
     def prepare(self) -> None:
         """The queues, with their options."""
         for name, options in _QUEUES.items():
@@ -290,8 +299,6 @@ class PartitionedQueues:
     def read_all_back(self) -> None:
         """Every message is on the disk as it was pushed."""
         self._promises.read_all_back()
-
-    # -- small things ----------------------------------------------------------------------------
 
     @property
     def _now_us(self) -> int:

@@ -125,8 +125,6 @@ class State:
             self.spooling,
         )
 
-    # -- push ------------------------------------------------------------------------------------
-
     def take_in(
         self, queue: str, items: list[tuple[str, str]], now_us: int, *, spooled: bool
     ) -> list[bool] | None:
@@ -166,8 +164,6 @@ class State:
             by_queue.setdefault(queue, []).append((partition, one))
         return sum(sum(self.push(queue, items, now_us, apart=apart)) for queue, items in by_queue.items())
 
-    # -- the other ways in -----------------------------------------------------------------------
-
     def commit(
         self, writer: str, batch: int, winners: Iterable[tuple[int, int]], now_us: int
     ) -> tuple[int, int]:
@@ -197,8 +193,6 @@ class State:
         letter = q.letters[place]
         q.letters = q.letters[:place] + q.letters[place + 1 :]
         return self.push(queue, [(letter[1], one)], now_us)[0]
-
-    # -- pop -------------------------------------------------------------------------------------
 
     def subscribe(self, queue: str, group: str, mode: StartMode, now_us: int) -> bool:
         """The first pop of a group leaves a record; whether this was it."""
@@ -236,8 +230,6 @@ class State:
         """Auto-ack: the cursor moves with the hand-out."""
         self.queues[queue].groups[group].places[partition] = Place(end)
 
-    # -- ack -------------------------------------------------------------------------------------
-
     def ack(
         self, lease: Lease, said: dict[int, AckStatus], live: Lease | None, now_us: int
     ) -> dict[int, AckVerdict]:
@@ -270,8 +262,6 @@ class State:
                 else AckVerdict.ACKNOWLEDGED
             )
         return verdicts
-
-    # -- time ------------------------------------------------------------------------------------
 
     def retain(self, now_us: int, durable: "State") -> bool:
         """Let go of what is too old, read or not, and on the disk; whether there was any."""

@@ -114,8 +114,6 @@ class Simulation:
                     side.check()
                 side.read_all_back()
 
-    # -- what happens to the machine -------------------------------------------------------------
-
     def _time_passes(self) -> None:
         self._world.let_time_pass(self._random.choice((1, 10, 300, 999, 1_000, 2_500)))
         self._turn()
@@ -143,8 +141,6 @@ class Simulation:
             self._flush()
             self._world.stop()
             self._come_back("a restart")
-
-    # -- turns and ends --------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._world.turn()

@@ -27,6 +27,7 @@ from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.store import _EVENTS, Change, PartitionedStore, StateRecord
 from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
+from holtmq.broker.publish.delays import Delays
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import _Holding
@@ -180,7 +181,10 @@ def test_a_multiple_ack_that_misses_one_is_found(monkeypatch: pytest.MonkeyPatch
     assert "unacked, holders have" in first_broken_promise()
 
 
-# -- planted in partitioned queues ---------------------------------------------------------------
+def test_a_delayed_message_that_a_full_queue_drops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Delays, "_must_wait", lambda *_: False)
+
+    assert "neither waiting nor leased" in first_broken_promise()
 
 
 def test_a_command_applied_before_its_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +219,13 @@ def test_a_partition_lease_that_is_not_released_is_found(monkeypatch: pytest.Mon
     promise = first_broken_promise()
     assert any(
         words in promise
-        for words in ("under a lease that is over", "claimable", " of {", "waits while there is")
+        for words in (
+            "under a lease that is over",
+            "should have been refused",
+            "claimable",
+            " of {",
+            "waits while there is",
+        )
     )
 
 
@@ -262,9 +272,6 @@ def test_a_waiting_pop_that_a_deadline_does_not_wake_is_found(monkeypatch: pytes
     assert "waits while there is" in first_broken_promise()
 
 
-# -- planted in what a checkpoint keeps -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("refuses", [True, False])
 def test_live_positions_searched_in_the_order_they_came_are_found(
     monkeypatch: pytest.MonkeyPatch, refuses: bool
@@ -295,6 +302,10 @@ def _stored(world: World) -> set[int]:
     return {at for queue in _logs(world) for run in queue.log.stored_positions() for at in run}
 
 
+def _letters(world: World) -> set[int]:
+    return {letter.journal_position for queue in _logs(world) for letter in queue.dead_letters}
+
+
 def _logs(world: World) -> list[PartitionedQueue]:
     return list(world.partitioned.store.queues.values())
 
@@ -315,6 +326,7 @@ FORGOTTEN: dict[str, Callable[[World], set[int]]] = {
         lease.message.position for session in world.broker.sessions for lease in session.outstanding()
     },
     "what is delayed": lambda world: set(world.broker.flow.delayed),
+    "dead letters that outlive their message": lambda world: _letters(world) - _stored(world),
 }
 
 
@@ -331,9 +343,6 @@ def test_positions_that_a_checkpoint_does_not_name_are_found(
     monkeypatch.setattr(World, "checkpoint", forgetful)
 
     assert tells_of_a_loss(first_broken_promise())
-
-
-# -- the soak ------------------------------------------------------------------------------------
 
 
 def test_histories_leave_no_broker_behind() -> None:

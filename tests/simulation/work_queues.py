@@ -89,8 +89,6 @@ class WorkQueues:
         """Messages that were confirmed."""
         return self._record.confirmed
 
-    # -- what clients do -------------------------------------------------------------------------
-
     def _connects(self) -> None:
         if len(self._clients) < 4:
             client = self._new_client()
@@ -200,8 +198,6 @@ class WorkQueues:
         if self._mover is not None:
             self._mover.connection.end("gone")
             self._mover = None
-
-    # -- the schedule's hooks ----------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Durable queues, all of them."""
@@ -338,8 +334,6 @@ class WorkQueues:
         positions = [] if log is None else sorted(log.live_positions())
         positions += [at for name, _, at in service.spool.waiting() if name == queue.name]
         return self._read(_streamed, positions)
-
-    # -- small things ----------------------------------------------------------------------------
 
     def _confirmed(self, name: str) -> None:
         if name.startswith(_FLEETING + "."):

@@ -77,8 +77,6 @@ class World:
         self.digest.update(line.encode())
         self._trace(f"{self.step:4} {line}")
 
-    # -- life and death --------------------------------------------------------------------------
-
     def opens(self, prepare: Callable[[], None]) -> bool:
         """Recover; False when the disk failed on the way."""
         try:
@@ -123,8 +121,6 @@ class World:
         """End in good order."""
         self.journal.close()
         self.die(Keep.EVERYTHING)
-
-    # -- what a node does ------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Finish the round of reads."""

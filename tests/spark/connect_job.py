@@ -1,16 +1,45 @@
-"""A client of Spark Connect, for the tests: everything the connector offers, without a ``sparkContext``."""
+"""A client of Spark Connect, for the tests: what the connector, the lake and the jobs do without a
+``sparkContext``."""
 
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from holtmq.spark import register, report_to, session
+from holtmq.spark.jobs.archive import archive
+from holtmq.spark.jobs.declared import load_pipeline
+from holtmq.spark.jobs.declared_run import run_pipeline
+from holtmq.spark.jobs.rollup import rollup
+from holtmq.spark.jobs.running import Setting
+from holtmq.spark.lake import table
+
+SERVER = "sc://localhost:15002"
+TOTALS = """
+[sources.orders]
+queue = "orders"
+payload_schema = "amount BIGINT"
+
+[steps.totals]
+sql = "SELECT count(*) AS orders, sum(amount) AS amount FROM orders"
+
+[sinks.out]
+from = "totals"
+mode = "update"
+queue = "totals"
+"""
 
 
-def main(url: str, checkpoint: str) -> None:
+def main(url: str, folder: str) -> None:
     SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    spark = session(master="sc://localhost:15002")
+    spark = session(master=SERVER)
     assert "connect" in type(spark).__module__, "this is no Connect session"
+    connector(spark, url, f"{folder}/copy")
+    jobs(spark, url, Path(folder))
+    spark.stop()
+
+
+def connector(spark: SparkSession, url: str, checkpoint: str) -> None:
     register(spark, url, database="connected", pattern="orders")
     report_to(spark, url)
     print("rows", spark.read.format("holtmq").option("url", url).option("queue", "orders").load().count())
@@ -20,7 +49,18 @@ def main(url: str, checkpoint: str) -> None:
     writer = writer.format("holtmq").option("url", url).option("queue", "copies").queryName("copy")
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     print("ended", query.awaitTermination(300))
-    spark.stop()
+
+
+def jobs(spark: SparkSession, url: str, folder: Path) -> None:
+    setting, lake = Setting(url, SERVER), str(folder / "lake")
+    print("archived", archive(setting, "orders", lake)["lake_rows"])
+    print("union", table(spark, lake, url, "orders").count())
+    relation = spark.read.format("holtmq").option("url", url).option("queue", "orders").option("lake", lake)
+    print("relation", relation.load().count())
+    print("rolled", rollup(setting, "orders", lake, partial=True)["queues"])
+    (folder / "totals.toml").write_text(TOTALS)
+    done = run_pipeline(setting, load_pipeline(folder / "totals.toml"), str(folder / "totals"))
+    print("run", list(done["sinks"]))  # type: ignore[call-overload]
 
 
 if __name__ == "__main__":

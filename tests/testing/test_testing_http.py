@@ -48,9 +48,6 @@ def settle(http: httpx.Client, message: Message, status: str, group: str = "kitc
     assert answer.json()[0]["success"], answer.text
 
 
-# -- time ----------------------------------------------------------------------------------------
-
-
 def test_a_lease_expires_when_the_clock_says_so(holt_broker: TestBroker, http: httpx.Client) -> None:
     push(http, 1, 2)
 
@@ -117,9 +114,6 @@ def test_retention_takes_what_is_old_without_anybody_asking() -> None:
         assert (before, [message.text for message in broker.messages("orders")]) == (2, ["2"])
 
 
-# -- faults --------------------------------------------------------------------------------------
-
-
 def test_what_was_pushed_survives_a_crash_on_the_same_port(
     holt_broker: TestBroker, http: httpx.Client
 ) -> None:
@@ -163,9 +157,6 @@ def test_a_waiting_client_can_be_cut_off(holt_broker: TestBroker, http: httpx.Cl
     assert dropped >= 1
     assert len(errors) == 1
     until(lambda: holt_broker.groups("orders")[0].waiting == 0)
-
-
-# -- looking -------------------------------------------------------------------------------------
 
 
 def test_stored_messages_are_seen_with_their_partition(holt_broker: TestBroker, http: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""How long a delivery may stay unacknowledged before its channel is closed.
+"""How long a delivery may stay unacknowledged before it returns to its queue, or its channel is closed.
 
 Owns: the approximate delivery times of one holder (a consumer, or a channel's basic.get leases) and the
 check whether the oldest is overdue. Must not touch: clocks; the broker's timers run the checks.
@@ -10,6 +10,7 @@ from weakref import ref
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import ChannelFault
+from holtmq.broker.topology.queue_arguments import QueueType
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
@@ -28,9 +29,12 @@ class AckTimeout:
     found overdue too early.
     """
 
-    __slots__ = ("__weakref__", "_channel", "_holder", "_notes", "_queue", "armed")
+    __slots__ = ("__weakref__", "_channel", "_holder", "_notes", "_own_ms", "_queue", "armed")
 
-    def __init__(self, channel: "Channel", holder: "Holder", queue: "WorkQueue") -> None:
+    def __init__(
+        self, channel: "Channel", holder: "Holder", queue: "WorkQueue", own_ms: int | None = None
+    ) -> None:
+        self._own_ms = own_ms  # the consumer's own timeout
         self._channel = channel
         self._holder = holder
         self._queue = queue
@@ -57,10 +61,17 @@ class AckTimeout:
         while notes and notes[0][1] < oldest:
             notes.popleft()
         now_ms = channel.flow.now_ms
-        if notes and now_ms - notes[0][0] >= timeout_ms:
+        upto = 0
+        for when_ms, last in notes:
+            if now_ms - when_ms >= timeout_ms:
+                upto = last
+        if not upto:
+            self._look_again(timeout_ms)
+        elif channel.broker.dialect.consumer_timeout_closes_channel:
             self._close(timeout_ms)
         else:
-            self._look_again(timeout_ms)
+            channel.consuming.take_back(self._holder, self._queue, upto, timeout_ms)
+            self.delivered()
 
     def _look_again(self, timeout_ms: int) -> None:
         self.armed = True
@@ -86,8 +97,18 @@ class AckTimeout:
         return next(iter(held), None) if self._channel.transaction is None else min(held, default=None)
 
     def _timeout_ms(self) -> int:
+        if self._own_ms is not None:
+            return self._own_ms
         own = self._queue.options.consumer_timeout_ms
-        return self._channel.connection.settings.consumer_timeout_ms if own is None else own
+        if own is not None:
+            return own
+        channel = self._channel
+        if (
+            self._queue.options.queue_type is not QueueType.QUORUM
+            and not channel.broker.dialect.consumer_timeout_closes_channel
+        ):
+            return 0
+        return channel.connection.settings.consumer_timeout_ms
 
     def _close(self, timeout_ms: int) -> None:
         fault = ChannelFault(

@@ -4,14 +4,15 @@ Owns: publish, settle and confirm; the channel's leases and prefetch; method dis
 Must not touch: sockets, the connection's handshake, parsing of frames.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.confirms import Confirms
 from holtmq.amqp.consumer import Consumer, content_frames
 from holtmq.amqp.consuming import Consuming
-from holtmq.amqp.errors import ChannelFault, ConnectionFault
+from holtmq.amqp.errors import ChannelFault, ConnectionFault, channel_error
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
 from holtmq.amqp.methods import (
     BasicAck,
@@ -40,7 +41,8 @@ from holtmq.amqp.methods import (
     TxSelectOk,
 )
 from holtmq.amqp.topology import Topology
-from holtmq.amqp.transaction import Settle, Transaction
+from holtmq.amqp.transaction import STEP, Settle, Transaction
+from holtmq.broker.errors import BrokerError
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import Traits
@@ -69,6 +71,9 @@ class Channel:
         self.ledger = Ledger()
         self.broker.sessions.add(self.ledger)
         self.consumers: dict[str, Consumer] = {}
+        self.overdue: dict[
+            int, Consumer
+        ] = {}  # deliveries taken back from consumers that wait to settle them
         self.flowing = True  # channel.flow: the client accepts deliveries
         self.prefetch = 0
         self.global_prefetch = 0
@@ -84,8 +89,13 @@ class Channel:
         self.partial_body: list[bytes] = []
         self.partial_missing = 0
 
+    make_consumer: ClassVar[type[Consumer]] = Consumer  # a traced channel makes others
+
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish a message of which all frames have arrived."""
+        interceptors = self.connection.settings.interceptors
+        if not interceptors.are_off:
+            header = interceptors.apply(header, self.connection)
         counts = self.counts
         traits = self.flow.traits.of(header)
         if not traits.plain:
@@ -196,6 +206,7 @@ class Channel:
         if holder is None:
             self.ledger.forgot_revoked()
             self.flow.ack((lease,))
+            self._settled_late(tag)
             return
         del holder.held[tag]
         queue = lease.queue
@@ -227,6 +238,7 @@ class Channel:
                 if holder is None:
                     self.ledger.forgot_revoked()
                     self.flow.ack((lease,))
+                    self._settled_late(tag)
                     queue = None
                     continue
                 del holder.held[tag]
@@ -243,7 +255,22 @@ class Channel:
             how(leases)
             self._make_room()
 
+    def _settled_late(self, tag: int) -> None:
+        """A delivery that was taken back is settled at last: its consumer may receive again."""
+        consumer = self.overdue.pop(tag, None)
+        if consumer is not None:
+            consumer.overdue.discard(tag)
+            if not consumer.overdue and not consumer.queue.deleted:
+                self.flow.touch(consumer.queue)
+
     def _leases(self, tag: int, multiple: bool) -> list[Lease]:
+        ended = self._end_leases(tag, multiple)
+        if self.overdue:
+            for lease in ended:
+                self._settled_late(lease.number)
+        return ended
+
+    def _end_leases(self, tag: int, multiple: bool) -> list[Lease]:
         if multiple:
             if tag and tag not in self.ledger.by_number:
                 raise self._unknown_tag(tag)
@@ -320,7 +347,11 @@ class Channel:
 
     def _refuse(self, leases: list[Lease], requeue: bool) -> None:
         for lease in leases:
-            if lease.queue.is_stream and isinstance(lease.holder, Consumer) and not lease.holder.joins_group:
+            if (
+                lease.queue.is_stream
+                and isinstance(lease.holder, Consumer)
+                and (not lease.holder.joins_group or self.broker.dialect.refuse_group_nack)
+            ):
                 self._requeue(leases)  # the connection ends here, so they return to the queue
                 queue = lease.queue
                 raise ConnectionFault(
@@ -354,7 +385,28 @@ class Channel:
     def _tx_commit(self) -> None:
         if self.transaction is None:
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-        journalled, unrouted = self.transaction.commit()
+        if self.transaction.is_long:
+            self.connection.stall()
+            self.broker.long_changes.add(self._commit_in_steps(self.transaction), STEP)
+        else:
+            self._committed(*self.transaction.commit())
+
+    def _commit_in_steps(self, transaction: Transaction) -> Iterator[None]:
+        """The connection processes no frame until the end."""
+        connection = self.connection
+        try:
+            done = yield from transaction.commit_in_steps(lambda: self.closing)
+            if done is not None:
+                self._committed(*done)
+        except JournalFailed as error:
+            connection.fail(ConnectionFault(ReplyCode.INTERNAL_ERROR, str(error)))
+        except BrokerError as error:
+            which = TxCommit.class_id << 16 | TxCommit.method_id
+            connection.fail_channel(self, channel_error(error), which)
+        finally:
+            connection.unstall()
+
+    def _committed(self, journalled: bool, unrouted: list[tuple[Route, bytes, bytes]]) -> None:
         for message in unrouted:
             self._return(*message)
         self._make_room()
@@ -373,13 +425,14 @@ class Channel:
         self.counts.channels_closed += 1
         if self.transaction is not None:
             self.transaction.rollback()
+        self.overdue.clear()
         consumers, self.consumers = list(self.consumers.values()), {}
         self.counts.consumers -= len(consumers)
         released = self.ledger.end_all()
         for consumer in consumers:
             if not consumer.queue.deleted:
                 consumer.queue.remove_consumer(consumer)
-        self.flow.release(released)
+        self.flow.release(released, failed=True)
         for consumer in consumers:
             self.broker.after_cancel(consumer.queue)
         self.broker.sessions.discard(self.ledger)

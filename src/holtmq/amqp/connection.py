@@ -28,6 +28,8 @@ from holtmq.amqp.methods import (
     Method,
 )
 from holtmq.amqp.outbox import Outbox
+from holtmq.amqp.publish_caches import PublishCaches
+from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.reading import Reading
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.broker.broker import Broker
@@ -92,6 +94,14 @@ class Connection:
         self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
         self._reading = Reading(self)
+
+    def make_channel(self, number: int) -> Channel:
+        """A new channel. (A traced connection makes others.)"""
+        return Channel(self, number)
+
+    def make_publish_run(self, vhost: VHost, caches: PublishCaches) -> PublishRun:
+        """The fast path of publishing. (A traced connection makes another.)"""
+        return PublishRun(self, vhost, caches)
 
     def note_published(self) -> None:
         """This connection publishes: an alarm must stop it."""
@@ -260,7 +270,7 @@ class Connection:
         full = self.broker.limits.check_channel(self.user_name)
         if full is not None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full)
-        channel = self.channels[number] = Channel(self, number)
+        channel = self.channels[number] = self.make_channel(number)
         self.broker.limits.channel_opened(self.user_name)
         self.broker.counts.channels_opened += 1
         channel.send(ChannelOpenOk())
@@ -427,7 +437,7 @@ class Connection:
         """Close from our side with a reason."""
         if self.phase in (Phase.CLOSING, Phase.CLOSED):
             return
-        if self.phase is Phase.PROTOCOL:
+        if self.phase is Phase.PROTOCOL or self._fails_silently(error):
             self.end(str(error))
             return
         self._leave()
@@ -435,6 +445,15 @@ class Connection:
         self.phase = Phase.CLOSING
         self.closed_because = error.reply_text
         self.hooks.failed(error)
+
+    def _fails_silently(self, error: AmqpError) -> bool:
+        """Whether the socket closes without a reason, as RabbitMQ's does in the handshake."""
+        return (
+            self.broker.dialect.silent_handshake_errors
+            and self.phase is Phase.HANDSHAKE
+            and not self.handshake.is_tuned
+            and error.code is not ReplyCode.ACCESS_REFUSED
+        )
 
     def end(self, reason: str) -> None:
         """End the connection; the server flushes the outbox and closes the socket."""

@@ -38,6 +38,7 @@ class Consumer(Holder):
         "channel",
         "exclusive",
         "no_ack",
+        "overdue",
         "prefetch",
         "priority",
         "queue",
@@ -70,7 +71,9 @@ class Consumer(Holder):
         self.priority = priority
         self._starts: dict[int, bytes] = {}  # by length of exchange and key: at most 512 entries
         self._heads = frame_heads(channel.number)
-        self._timeout = AckTimeout(channel, self, queue)
+        self.overdue: set[int] = set()  # taken back after a timeout and not settled: no deliveries until then
+        timeout_ms = self.arguments.get("x-consumer-timeout")
+        self._timeout = AckTimeout(channel, self, queue, timeout_ms if isinstance(timeout_ms, int) else None)
 
     @property
     def joins_group(self) -> bool:
@@ -80,7 +83,7 @@ class Consumer(Holder):
     def room(self) -> int:
         """How many more messages may be delivered now."""
         channel = self.channel
-        if not channel.flowing or channel.outbox.is_full:
+        if not channel.flowing or channel.outbox.is_full or self.overdue:
             return 0
         if self.no_ack:
             return UNLIMITED

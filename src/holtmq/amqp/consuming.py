@@ -4,6 +4,7 @@ Owns: those methods, direct reply-to, and the ack timeouts of basic.get.
 Must not touch: how deliveries are settled (``channel.py``), the frames of basic.deliver (``consumer.py``).
 """
 
+import logging
 import secrets
 from typing import TYPE_CHECKING, Final
 
@@ -18,17 +19,21 @@ from holtmq.amqp.methods import (
     BasicGetEmpty,
     BasicGetOk,
 )
+from holtmq.amqp.topology import refuse_on_stream
 from holtmq.auth.permissions import Action
+from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.equivalence import type_name
-from holtmq.broker.topology.queue_arguments import queue_text
-from holtmq.broker.work.leases import Holder
+from holtmq.broker.topology.queue_arguments import MAX_MS, QueueType, queue_text
+from holtmq.broker.work.leases import Holder, Lease
 from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
 
 _LOW_PRIORITY: Final = 0
+
+log = logging.getLogger(__name__)
 
 
 class Consuming:
@@ -51,6 +56,7 @@ class Consuming:
         channel = self._channel
         queue = channel.topology.queue(method.queue)
         self._connection.check(Action.READ, queue.name)
+        self._refuse_as_rabbitmq(queue, method.no_ack)
         tag = self._new_tag(method)
         priority = method.arguments.get("x-priority", _LOW_PRIORITY)
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -59,7 +65,14 @@ class Consuming:
                 f"invalid arg 'x-priority' for {queue_text(queue.name, queue.vhost)}: "
                 f'"expected integer, got {type_name(priority)}"',
             )
-        consumer = Consumer(
+        timeout = method.arguments.get("x-consumer-timeout", 1)
+        if not isinstance(timeout, int) or isinstance(timeout, bool) or not 0 < timeout <= MAX_MS:
+            raise ChannelFault(
+                ReplyCode.PRECONDITION_FAILED,
+                f"invalid arg 'x-consumer-timeout' for {queue_text(queue.name, queue.vhost)}: {timeout!r} is "
+                "not a positive integer of at most ten years in milliseconds",
+            )
+        consumer = self._channel.make_consumer(
             channel,
             tag,
             queue,
@@ -72,6 +85,23 @@ class Consuming:
         self._broker.consume(queue, consumer, method.exclusive)
         self._begin(consumer, method)
 
+    def _refuse_as_rabbitmq(self, queue: WorkQueue, no_ack: bool) -> None:
+        dialect = self._broker.dialect
+        thing = queue_text(queue.name, queue.vhost)
+        if dialect.refuse_unbounded_stream_consumers and queue.is_stream:
+            if no_ack:
+                raise ConnectionFault(
+                    ReplyCode.NOT_IMPLEMENTED,
+                    f"automatic acknowledgement not supported by stream queues {thing}",
+                )
+            if not self._channel.prefetch and not self._channel.global_prefetch:
+                raise ChannelFault(
+                    ReplyCode.PRECONDITION_FAILED, f"consumer prefetch count is not set for '{thing}'"
+                )
+        replicated = queue.options.queue_type is not QueueType.CLASSIC
+        if dialect.refuse_global_prefetch and self._channel.global_prefetch and replicated:
+            raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, f"{thing} does not support global qos")
+
     def _consume_replies(self, method: BasicConsume) -> None:
         """Direct reply-to: a queue that exists without a declare, while this channel is open."""
         if self.reply_queue is not None:
@@ -82,7 +112,7 @@ class Consuming:
         queue = self._broker.add_reply_queue(
             self._connection.vhost, f"{DIRECT_REPLY_TO}.{secrets.token_urlsafe(24)}"
         )
-        consumer = Consumer(
+        consumer = self._channel.make_consumer(
             self._channel, tag, queue, no_ack=True, exclusive=True, prefetch=0, priority=_LOW_PRIORITY
         )
         self._broker.consume(queue, consumer)
@@ -116,6 +146,37 @@ class Consuming:
             self.reply_queue = None
         self._broker.cancel(queue, consumer)
 
+    def take_back(self, holder: Holder, queue: WorkQueue, upto: int, timeout_ms: int) -> None:
+        """Return overdue deliveries to their queue; their consumer is cancelled, or waits until it settles.
+
+        As in RabbitMQ 4.3 the client learns of it by basic.cancel, if it announced that capability.
+        """
+        channel = self._channel
+
+        def is_overdue(lease: Lease) -> bool:
+            return lease.number <= upto and lease.queue is queue
+
+        leases = channel.ledger.revoke(holder, is_overdue)
+        log.warning(
+            "deliveries were not acked in time and returned to their queue",
+            extra={
+                "queue": queue.name,
+                "vhost": queue.vhost,
+                "channel": channel.number,
+                "deliveries": len(leases),
+                "timeout_ms": timeout_ms,
+            },
+        )
+        if isinstance(holder, Consumer) and channel.consumers.get(holder.tag) is holder:
+            if self._connection.wants_cancel_notify:
+                del channel.consumers[holder.tag]
+                self._broker.cancel(queue, holder)
+                channel.send(BasicCancel(holder.tag, True))
+            else:
+                holder.overdue.update(lease.number for lease in leases)
+                channel.overdue.update((lease.number, holder) for lease in leases)
+        channel.flow.release(leases)
+
     def dismiss(self, tag: str) -> bool | None:
         """Cancel a consumer for an operator; None: there is none. False: its client cannot be told."""
         if tag not in self._channel.consumers or self._channel.closing:
@@ -143,11 +204,17 @@ class Consuming:
         channel = self._channel
         queue = channel.topology.queue(name)
         self._connection.check(Action.READ, queue.name)
+        refuse_on_stream("basic.get", queue, self._broker.dialect)
         message = self._broker.get(queue)
         if message is None:
             channel.send(BasicGetEmpty())
             channel.counts.get_empty += 1
             return
+        self.hand_over(queue, message, no_ack)
+
+    def hand_over(self, queue: WorkQueue, message: Message, no_ack: bool) -> None:
+        """Answer a basic.get with a message; lease it unless it counts as acked."""
+        channel = self._channel
         counts = channel.counts
         redelivered = queue.is_redelivered(message)
         counts.redelivered += redelivered

@@ -13,6 +13,7 @@ from holtmq.amqp.codec import encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.frames import FRAME_METHOD, encode_frame
+from holtmq.amqp.interceptors import NO_INTERCEPTORS, Interceptors
 from holtmq.amqp.methods import (
     ConnectionOpen,
     ConnectionOpenOk,
@@ -60,6 +61,7 @@ class Settings:
     max_message_bytes: int = 128 * 1024 * 1024
     channel_flow: bool = True
     consumer_timeout_ms: int = 1_800_000  # 0: no timeout
+    interceptors: Interceptors = NO_INTERCEPTORS
 
 
 class Hooks(Protocol):
@@ -115,6 +117,11 @@ class Handshake:
         self._mechanism = ""
         self._user = ""
         self._closes_politely = False
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether only connection.open is missing."""
+        return self._step is _Step.OPEN
 
     def start(self) -> None:
         """Send connection.start: the protocol header has arrived."""

@@ -47,6 +47,7 @@ class PublishRun:
         "_exchange",
         "_exchanges",
         "_flow",
+        "_intercepts",
         "_limit",
         "_reach",
         "_rules_version",
@@ -66,13 +67,14 @@ class PublishRun:
         self._rules_version = 0
         self._reach = 0  # length of the prefixes to look up; 0: no lookup
         self._limit = connection.settings.max_message_bytes
+        self._intercepts = not connection.settings.interceptors.are_off  # which change every header
         self.elsewhere = b""  # the publish frame that ended the last run, if its key needs the general path
 
     def take(self, channel: Channel, data: bytes, at: int, end: int) -> int:
         """Publish messages from ``at`` on until one needs the general path; return the offset of that one."""
         flow = self._flow
         self.elsewhere = b""
-        if channel.transaction is not None:
+        if channel.transaction is not None or self._intercepts:
             return at
         exchange = self._exchange
         targets = self._targets(exchange)
@@ -125,7 +127,7 @@ class PublishRun:
                         key_at = name_bytes + 2
                         if len(address) < key_at or len(address) != key_at + address[key_at - 1]:
                             break
-                        if not address.startswith(exchange) or len(exchange) != key_at - 1:
+                        if not address.startswith(exchange):  # both begin with the name's length
                             exchange = address[: key_at - 1]
                             targets = self._targets(exchange)
                             token = targets.token if targets is not None else None

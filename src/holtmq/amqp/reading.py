@@ -74,7 +74,7 @@ class Reading:
     def opened(self, vhost: VHost) -> None:
         """The handshake is done: the client may publish now."""
         self._caches = publish_caches(vhost)
-        self._run = PublishRun(self._connection, vhost, self._caches)
+        self._run = self._connection.make_publish_run(vhost, self._caches)
 
     def frames(self, data: bytes, at: int) -> None:
         """Process every complete frame in ``data`` from ``at`` on; keep the rest for the next read."""
@@ -171,11 +171,9 @@ class Reading:
         return at
 
     def _cut_body(self, number: int, size: int, data: bytes, at: int) -> bool:
-        """Keep the piece of a body frame that ends this read; False if the frame has to be complete first."""
+        """Keep the piece of a body frame that ends this read; False if its channel awaits none."""
         channel = self._channels.get(number)
         if channel is None or channel.partial_header is None or not self._is_open(channel):
-            return False
-        if size > channel.partial_missing:
             return False
         piece = data[at:]
         channel.partial_body.append(piece)

@@ -50,8 +50,10 @@ class AmqpServer:
         limits: Limits,
         wake: Callable[[], None],
         refresh_clock: Callable[[], None],
+        connect: Callable[..., Connection] = Connection,
     ) -> None:
         self.broker = broker
+        self.connect = connect
         self.settings = settings
         self.limits = limits
         self.wake = wake
@@ -278,7 +280,7 @@ class AmqpProtocol(asyncio.Protocol):
         server = self._server
         server.refresh_clock()
         self.connected_at = server.broker.flow.now_ms / 1000
-        self.connection = Connection(
+        self.connection = server.connect(
             server.broker,
             server.settings,
             self,

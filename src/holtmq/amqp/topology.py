@@ -30,7 +30,9 @@ from holtmq.amqp.methods import (
     QueueUnbindOk,
 )
 from holtmq.auth.permissions import Action
+from holtmq.broker.dialect import Dialect
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.topology.vhost import refuse_default
 from holtmq.broker.work.work_queue import WorkQueue
 
@@ -63,7 +65,7 @@ class Topology:
                 lasting = self._broker.delete_exchange(self._connection.vhost, name, if_unused)
                 self._answer(ExchangeDeleteOk(), lasting, no_wait)
             case ExchangeBind(destination, source, key, no_wait, arguments):
-                _refuse_unreadable("routing key", key)
+                self._refuse_unreadable("routing key", key)
                 self._check(Action.WRITE, destination)
                 self._check(Action.READ, source)
                 self._connection.check_topic(source, key, write=False)
@@ -82,7 +84,7 @@ class Topology:
             case QueueDeclare():
                 self._queue_declare(method)
             case QueueBind(queue, exchange, key, no_wait, arguments):
-                _refuse_unreadable("routing key", key)
+                self._refuse_unreadable("routing key", key)
                 name = self._named(queue)
                 key = self._last_queue if not queue and not key else key
                 self._check(Action.WRITE, name)
@@ -104,6 +106,9 @@ class Topology:
             case QueuePurge(queue, no_wait):
                 name = self._named(queue)
                 self._check(Action.READ, name)
+                found = self._connection.vhost.queues.get(name)
+                if found is not None:
+                    refuse_on_stream("queue.purge", found, self._broker.dialect)
                 count, lasting = self._broker.purge_queue(self._connection.vhost, name, self._connection)
                 self._answer(QueuePurgeOk(count), lasting, no_wait)
             case QueueDelete(queue, if_unused, if_empty, no_wait):
@@ -120,7 +125,7 @@ class Topology:
             vhost.exchange(name)
             self._answer(ExchangeDeclareOk(), False, method.no_wait)
             return
-        _refuse_unreadable("exchange name", name)
+        self._refuse_unreadable("exchange name", name)
         self._check(Action.CONFIGURE, name)
         alternate = method.arguments.get("alternate-exchange")
         if isinstance(alternate, str):
@@ -150,7 +155,7 @@ class Topology:
             queue = vhost.queue(name, self._connection)
         else:
             if name:
-                _refuse_unreadable("queue name", name)
+                self._refuse_unreadable("queue name", name)
                 self._check(Action.CONFIGURE, name)
             dead_letters = method.arguments.get("x-dead-letter-exchange")
             if isinstance(dead_letters, str) and name:
@@ -205,6 +210,17 @@ class Topology:
             raise ChannelFault(ReplyCode.NOT_FOUND, "no previously declared queue")
         return self._last_queue
 
+    def _refuse_unreadable(self, what: str, text: str) -> None:
+        """Refuse a name that is not UTF-8: it is listed, logged, journalled. (Messages may have any key.)"""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            wrong = f"{what} '{shown}' is not UTF-8"
+            if self._broker.dialect.unreadable_names_close_connection:
+                raise ConnectionFault(ReplyCode.FRAME_ERROR, wrong) from None
+            raise ChannelFault(ReplyCode.PRECONDITION_FAILED, wrong) from None
+
     def _check(self, action: Action, name: str) -> None:
         self._connection.check(action, name)
 
@@ -213,15 +229,13 @@ class Topology:
             self._connection.reply_when_durable(self._channel, method, lasting)
 
 
+def refuse_on_stream(what: str, queue: WorkQueue, dialect: Dialect) -> None:
+    """Close the connection for a method that streams do not have, if RabbitMQ's behaviour is selected."""
+    if queue.is_stream and dialect.stream_misuse_closes_connection:
+        thing = queue_text(queue.name, queue.vhost)
+        raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, f"{what} not supported by stream queues {thing}")
+
+
 def _one_line(name: str) -> str:
     """Remove line ends from a name, as RabbitMQ does: they would break listings."""
     return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name
-
-
-def _refuse_unreadable(what: str, text: str) -> None:
-    """Refuse a name that is not UTF-8: it is listed, logged and journalled. (Messages may have any key.)"""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-        raise ChannelFault(ReplyCode.PRECONDITION_FAILED, f"{what} '{shown}' is not UTF-8") from None

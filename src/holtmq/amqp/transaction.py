@@ -4,12 +4,13 @@ Owns: the publishes and settlements that wait for ``tx.commit``, their size limi
 commit applies them. Must not touch: frames; the channel sends replies and returns unroutable messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
+from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.work.leases import Lease, Ledger
@@ -20,12 +21,23 @@ Settle = Callable[[list[Lease]], None]
 # A commit is one journal record of at most a gibibyte. Half of that leaves room for what is not known in
 # advance: headers of dead letters, and the encoding of bodies in streams.
 _BYTES_MAX: Final = 512 << 20
+STEP: Final = 3_000  # messages of a transaction that are routed and encoded at once: about 10 ms
+_TRIES: Final = 3  # with a topology that changes meanwhile; then in one go
 
 
 class Transaction:
     """The open transaction of a channel. Commit and rollback start a new one."""
 
-    __slots__ = ("_bytes", "_counts", "_flow", "_ledger", "_publishes", "_rewritten", "_settlements")
+    __slots__ = (
+        "_bytes",
+        "_counts",
+        "_flow",
+        "_is_plain",
+        "_ledger",
+        "_publishes",
+        "_rewritten",
+        "_settlements",
+    )
 
     def __init__(self, flow: Flow, ledger: Ledger, counts: ClientCounts) -> None:
         self._flow = flow
@@ -35,17 +47,22 @@ class Transaction:
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
         self._rewritten = 0  # of messages that may be dead-lettered
+        self._is_plain = True  # plain messages on plain routes, and acks of work queues
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes, mandatory: bool) -> None:
         """Add a message; it is routed at commit."""
         self._bytes += len(header) + len(body)
         self._check(self._bytes)
         self._publishes.append((route, traits, header, body, mandatory))
+        if not (route.simple and traits.plain):
+            self._is_plain = False
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
         """Add a settlement. The leases end at commit; until then the client cannot settle them again."""
         self._settlements.append((how, leases))
         self._ledger.set_aside(leases)  # a checkpoint before the commit must still see them
+        if how != self._flow.ack or any(lease.queue.is_stream for lease in leases):
+            self._is_plain = False
         if how != self._flow.ack:  # a message that is not acked may be dead-lettered, which writes it again
             self._rewritten += sum([len(lease.message.header) + len(lease.message.body) for lease in leases])
             self._check(self._bytes)
@@ -71,6 +88,54 @@ class Transaction:
             flow.abort()
             raise
         self._counts.dropped += dropped
+        return self._settle_and_write(), unrouted
+
+    @property
+    def is_long(self) -> bool:
+        """Whether to commit in steps."""
+        return self._is_plain and len(self._publishes) > STEP
+
+    def commit_in_steps(
+        self, is_over: Callable[[], bool]
+    ) -> Generator[None, None, tuple[bool, list[tuple[Route, bytes, bytes]]] | None]:
+        """``commit`` with other work between its steps; one message is one item.
+
+        Messages are encoded in steps. Then everything is written and applied at one moment. None: the channel
+        was closed meanwhile (``is_over``), and nothing has happened.
+        """
+        flow = self._flow
+        while flow.prepares:
+            yield
+            if is_over():
+                return None
+        flow.prepares = True
+        try:
+            for _ in range(_TRIES):
+                prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
+                try:
+                    for route, traits, header, body, mandatory in self._publishes:
+                        if not prepared.add(route, traits, header, body):
+                            if mandatory:
+                                unrouted.append((route, header, body))
+                            else:
+                                dropped += 1
+                        yield
+                        if is_over():
+                            return None
+                    self._check(prepared.size)
+                    flow.turn()  # earlier changes are not part of this record
+                    prepared.check()
+                except Outdated:
+                    continue
+                self._counts.dropped += dropped
+                flow.begin(prepared)
+                return self._settle_and_write(), unrouted
+            return self.commit()
+        finally:
+            flow.prepares = False
+
+    def _settle_and_write(self) -> bool:
+        flow = self._flow
         settlements = self._settlements
         self._start_anew()
         settled: dict[int, WorkQueue] = {}
@@ -79,7 +144,7 @@ class Transaction:
             settled.update((lease.queue.id, lease.queue) for lease in leases)
         journalled = flow.commit([queue for queue in settled.values() if not queue.deleted])
         self._ledger.commit()
-        return journalled, unrouted
+        return journalled
 
     def rollback(self) -> None:
         """Drop all publishes and settlements: the client holds its leases again."""
@@ -91,6 +156,7 @@ class Transaction:
     def _start_anew(self) -> None:
         self._publishes, self._settlements = [], []
         self._bytes = self._rewritten = 0
+        self._is_plain = True
 
     def _check(self, published: int) -> None:
         if published + self._rewritten > _BYTES_MAX:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow
@@ -59,11 +60,12 @@ class Broker(Administration):
         *,
         max_priority: int = 10,
         cancel_requeue: bool = True,
+        dialect: Dialect = HOLT,
         spill: Spill | None = None,
     ) -> None:
         super().__init__(journal)
         self.flow = Flow(journal, self.vhosts, spill)
-        self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms + 1, step)
+        self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms, step)
         self.jobs = JobBoard(self)
         self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
@@ -71,6 +73,7 @@ class Broker(Administration):
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
         self.max_priority = max_priority
         self.cancel_requeue = cancel_requeue
+        self.dialect = dialect
         self.last_queue_id = 0
         self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
@@ -138,6 +141,35 @@ class Broker(Administration):
         self._schedule_expiry(queue)
         return True
 
+    def bind(
+        self,
+        vhost: VHost,
+        source: str,
+        destination: str,
+        routing_key: str,
+        arguments: FieldTable | None = None,
+        *,
+        to_exchange: bool = False,
+        owner: object | None = None,
+    ) -> bool:
+        """Bind a queue or exchange. True if journalled. A queue receives the exchange's recent history."""
+        exchange = vhost.exchanges.get(source)
+        history = exchange.history if exchange is not None else None
+        is_new = history is not None and not vhost.is_bound(
+            source, destination, routing_key, arguments or {}, to_exchange
+        )
+        lasting = super().bind(
+            vhost, source, destination, routing_key, arguments, to_exchange=to_exchange, owner=owner
+        )
+        if history is not None and is_new:
+            queues = (
+                vhost.route(vhost.exchange(destination), routing_key).queues
+                if to_exchange
+                else (vhost.queue(destination, owner),)
+            )
+            self.flow.recall(vhost, history, queues)
+        return lasting
+
     def declare_queue(
         self,
         vhost: VHost,
@@ -156,6 +188,9 @@ class Broker(Administration):
         """
         arguments = dict(arguments or {})
         if not name:
+            kind = arguments.get("x-queue-type", QueueType.CLASSIC.value)
+            if self.dialect.refuse_server_names and kind != QueueType.CLASSIC.value:
+                raise Conflict(f"Cannot declare a server-named queue for type {kind}")
             name = "amq.gen-" + secrets.token_urlsafe(16)
         else:
             received = QueueDeclaration(durable, exclusive, auto_delete, arguments)
@@ -170,7 +205,13 @@ class Broker(Administration):
         if durable:
             self._refuse_if_failed()
         options = parse_queue_arguments(
-            name, vhost.name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+            name,
+            vhost.name,
+            arguments,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            dialect=self.dialect,
         )
         self.last_queue_id += 1
         queue: WorkQueue
@@ -188,6 +229,7 @@ class Broker(Administration):
                 arguments=arguments,
                 max_levels=self.max_priority,
                 now_ms=self.flow.now_ms,
+                dialect=self.dialect,
             )
         self.add_queue(vhost, queue)
         self.counts.queues_declared += 1

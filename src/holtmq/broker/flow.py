@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from holtmq.broker.message import Message, make_address
+from holtmq.broker.message import Message, make_address, unplaced
 from holtmq.broker.publish.publishing import Publishing, PublishOutcome
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import (
@@ -18,6 +18,7 @@ from holtmq.broker.records.message_records import (
     encode_returned,
     encode_settled,
 )
+from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
 from holtmq.broker.work.leases import Lease
@@ -28,9 +29,8 @@ from holtmq.journal.interface import Journal, JournalFailed
 __all__ = ["Flow", "PublishOutcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
-_TIMERS_AT_ONCE: Final = 500  # about 20 ms, if each of them places a delayed message
+_TIMERS_AT_ONCE: Final = 300  # about 15 ms, if each of them places a delayed message
 _CAST_OUT_BYTES: Final = 16 << 20  # bodies per record: a record's size is limited, a queue's overflow is not
-_MAX_WAIT_MS: Final = 24 * 3600 * 1000
 
 
 class Flow(Publishing):
@@ -97,8 +97,8 @@ class Flow(Publishing):
             queue.reject(lease.message)
             self.touch(queue)
 
-    def release(self, leases: Iterable[Lease]) -> None:
-        """Return messages to their old places in the queue."""
+    def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
+        """Return messages to their old places in the queue; ``failed``: their consumer was lost."""
         by_queue: dict[int, list[Lease]] = {}
         for lease in leases:
             by_queue.setdefault(id(lease.queue), []).append(lease)
@@ -106,7 +106,7 @@ class Flow(Publishing):
             queue = part[0].queue
             if queue.deleted:
                 continue
-            waiting = queue.release(part, self.pager)
+            waiting = queue.release(part, self.pager, failed)
             self._record_returned(queue, part)
             if waiting:
                 self._hold_back(queue, waiting)
@@ -126,14 +126,8 @@ class Flow(Publishing):
             elif payload:
                 self.journal.append(Kind.RETURNED, payload)
 
-    def _hold_back(self, queue: WorkQueue, messages: list[Message]) -> None:
-        delay = queue.options.retry_delay_ms or 0
-        factor = queue.options.retry_multiplier or 1.0
-        by_delay: dict[int, list[Message]] = {}
-        for message in messages:
-            rounds = queue.returned.get(message.seq, 1) - 1
-            by_delay.setdefault(int(min(delay * factor ** min(rounds, 64), _MAX_WAIT_MS)), []).append(message)
-        for wait_ms, part in by_delay.items():
+    def _hold_back(self, queue: WorkQueue, waiting: dict[int, list[Message]]) -> None:
+        for wait_ms, part in waiting.items():
             queue.held_back[id(part)] = part
             self.at(self.now_ms + wait_ms, lambda part=part: self._offer_again(queue, part))  # type: ignore[misc]
 
@@ -299,13 +293,15 @@ class Flow(Publishing):
         properties = self.traits.of(letter.header).hash_properties() if start.needs_properties else None
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
+        histories: list[RecentHistory] = []
         for key in keys:
             result = vhost.route(start, key, letter.headers, properties)
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+            histories += result.histories
             for found in result.queues:
                 if not letter.cycles_through(found.name):
                     queues[found.name] = found
-        if not queues and not delays:
+        if not queues and not delays and not histories:
             return
         self.seq += 1
         moved = Message(
@@ -318,6 +314,10 @@ class Flow(Publishing):
             message.priority,
             message.persistent,
         )
+        for history in dict.fromkeys(histories):
+            history.keep(unplaced(moved), letter.headers)
+        if not queues and not delays:
+            return
         placed = self.place_unconfirmed(vhost, queues.values(), moved, queue)
         self.dead_lettered += 1 if placed or delays else 0
         for waits_at, delay_ms in delays.items():

@@ -5,8 +5,8 @@ Owns: one HTTP connection, the login, and error texts. Must not touch: what verb
 
 import base64
 import http.client
-from collections.abc import Mapping
-from typing import BinaryIO, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import click
@@ -23,6 +23,10 @@ NO_HEADERS: Final[Mapping[str, str]] = {}
 
 class NobodyAnswers(Exception):
     """There is no broker at this address."""
+
+
+class NoAnswer(click.ClickException):
+    """The broker is down, or went away in the middle of a request."""
 
 
 class ErrorIn(msgspec.Struct):
@@ -76,19 +80,16 @@ class BrokerApi:
         encoded = b"" if body is None else msgspec.json.encode(body)
         return self._request(method, path, encoded, query, headers)
 
-    def download(self, output: BinaryIO, *path: str, query: str = "") -> int:
-        """GET this path and write the answer piece by piece; return its size."""
-        size = 0
+    def pieces(self, *path: str, query: str = "") -> Iterator[bytes]:
+        """GET this path; the answer piece by piece."""
         try:
             response = self._ask("GET", path, b"", query, NO_HEADERS)
             if response.status >= 300:
                 raise click.ClickException(self._refusal(response.status, response.read()))
             while piece := response.read(_PIECE):
-                output.write(piece)
-                size += len(piece)
+                yield piece
         except (OSError, http.client.HTTPException) as error:
             raise click.ClickException(f"{self._url} did not answer: {error}") from None
-        return size
 
     def _ask(
         self, method: str, path: tuple[str, ...], body: bytes, query: str, headers: Mapping[str, str]
@@ -111,7 +112,8 @@ class BrokerApi:
             response = self._ask(method, path, body, query, headers)
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise click.ClickException(f"{self._url} did not answer: {error}") from None
+            self._connection.close()
+            raise NoAnswer(f"{self._url} did not answer: {error}") from None
         if response.status >= 300:
             raise click.ClickException(self._refusal(response.status, answer))
         return answer

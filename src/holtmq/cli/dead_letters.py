@@ -146,7 +146,10 @@ def discard(
 @with_broker
 def export(target: Target, which: Mapping[str, object], filters: tuple[str, ...], output: BinaryIO) -> None:
     """Write dead letters as JSON lines; they stay where they are."""
-    target.api().download(output, "v1", "operator", "dead-letters", "export", query=_query(which, filters))
+    for piece in target.api().pieces(
+        "v1", "operator", "dead-letters", "export", query=_query(which, filters)
+    ):
+        output.write(piece)
 
 
 def _refuse_unless_chosen(

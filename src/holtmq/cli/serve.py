@@ -56,7 +56,7 @@ def welcome(config: Config) -> str:
     ]
     web = next((line.split()[1] for line in lines if line.startswith("  HTTP")), "")
     if web:
-        lines.append(f"  health {web}health")
+        lines += [f"  health {web}health", f"  docs   {web}docs"]
     hint = " Once it is ready, it listens on:" if lines else ""
     return "\n".join([f"HoltMQ {__version__}, {place}.{hint}", *lines])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holtmq.cli.broker_api import BrokerApi, NobodyAnswers
+from holtmq.cli.broker_api import BrokerApi, NoAnswer, NobodyAnswers
 from holtmq.cli.registry import Registry
 
 Verb = Callable[..., None]
@@ -37,8 +37,19 @@ class Target:
         try:
             api = self._connect()
         except NobodyAnswers as silence:
-            raise click.ClickException(f"{silence}; `holt serve` starts one, --url names another") from None
+            raise NoAnswer(f"{silence}; `holt serve` starts one, --url names another") from None
         return api
+
+    def stopped_folder(self) -> Path | None:
+        """The folder of --data-dir if no broker answers; None: one does, or no folder was named."""
+        if self.folder is None:
+            return None
+        try:
+            self._connect()
+        except NobodyAnswers:
+            return self.folder
+        _refuse_if_unused(self.folder, self.url)
+        return None
 
     def _connect(self) -> BrokerApi:
         api = BrokerApi(self.url, self.user, self.password)

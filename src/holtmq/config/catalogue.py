@@ -18,7 +18,7 @@ from holtmq.config.values import SECRET
 class Setting:
     """One setting and its names."""
 
-    section: str
+    section: str  # empty: a key above all sections
     key: str
     about: About
     default: object
@@ -26,17 +26,17 @@ class Setting:
     @property
     def name(self) -> str:
         """As in the file: ``amqp.port``."""
-        return f"{self.section}.{self.key}"
+        return f"{self.section}.{self.key}" if self.section else self.key
 
     @property
     def env(self) -> str:
         """The environment variable: ``HOLT_AMQP_PORT``."""
-        return f"HOLT_{self.section}_{self.key}".upper()
+        return f"HOLT_{self.name}".replace(".", "_").upper()
 
     @property
     def flag(self) -> str:
         """The option of ``holt serve``: ``--amqp-port``."""
-        return f"--{self.section}-{self.key}".replace("_", "-")
+        return f"--{self.name}".replace(".", "-").replace("_", "-")
 
     @property
     def is_secret(self) -> bool:
@@ -57,12 +57,19 @@ def all_settings() -> tuple[Setting, ...]:
     """Every setting, in the order of the documentation."""
     found = []
     for section in msgspec.structs.fields(Config):
-        kind = type(section.default)
-        hints = get_type_hints(kind, include_extras=True)
-        for field in msgspec.structs.fields(kind):
-            about = next(note for note in hints[field.name].__metadata__ if isinstance(note, About))
-            found.append(Setting(section.name, field.name, about, field.default))
-    return tuple(found)
+        if isinstance(section.default, msgspec.Struct):
+            found += _settings_of(section.name, type(section.default))
+    return (*_settings_of("", Config), *found)
+
+
+def _settings_of(section: str, kind: type[msgspec.Struct]) -> list[Setting]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        Setting(section, field.name, about, field.default)
+        for field in msgspec.structs.fields(kind)
+        for about in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(about, About)
+    ]
 
 
 @cache
@@ -79,4 +86,6 @@ def section_help(section: str) -> str:
 
 def section_names() -> tuple[str, ...]:
     """The sections, in the order of the documentation."""
-    return Config.__struct_fields__
+    return tuple(
+        field.name for field in msgspec.structs.fields(Config) if isinstance(field.default, msgspec.Struct)
+    )

@@ -1,7 +1,7 @@
 """Builds one checked configuration from file, environment and flags.
 
-Owns: the precedence (file < environment < flag), the origin of every value, and the list of all problems,
-each with its place and the nearest valid name.
+Owns: the precedence (profile < file < environment < flag), the origin of every value, and the list of all
+problems, each with its place and the nearest valid name.
 Must not touch: the process. Environment and flags are arguments; nothing global is read or written.
 """
 
@@ -17,7 +17,8 @@ import msgspec
 
 from holtmq.config.catalogue import Setting, all_settings, by_name, section_names
 from holtmq.config.cross_checks import contradictions
-from holtmq.config.settings import Config
+from holtmq.config.differences import rabbitmq_settings
+from holtmq.config.settings import Config, Profile
 from holtmq.config.toml_lines import key_lines
 from holtmq.config.values import BadValue
 
@@ -60,7 +61,8 @@ class Loaded:
 
     def value(self, setting: Setting) -> object:
         """The effective value of one setting."""
-        found: object = getattr(getattr(self.config, setting.section), setting.key)
+        part = getattr(self.config, setting.section) if setting.section else self.config
+        found: object = getattr(part, setting.key)
         return found
 
     def origin(self, setting: Setting) -> str:
@@ -108,6 +110,10 @@ def load(
         setting = by_name()[name]
         draft.offer(setting, raw, setting.flag)
 
+    if draft.values.get("profile") is Profile.RABBITMQ:
+        for name, value in rabbitmq_settings().items():
+            if name not in draft.values:
+                draft.values[name], draft.origins[name] = value, "profile rabbitmq"
     config = _build(draft.values)
     if not draft.problems:
         draft.problems += (
@@ -143,16 +149,19 @@ def _read_file(draft: _Draft, path: Path) -> None:
         return f"{path}:{lines[name]}" if name in lines else str(path)
 
     for section, entries in document.items():
-        if section not in section_names():
-            problem = f"unknown section [{section}]" + _nearest(section, section_names())
+        if (setting := by_name().get(section)) is not None:
+            draft.offer(setting, entries, place(section))
+        elif section not in section_names():
+            what = f"section [{section}]" if isinstance(entries, dict) else f"setting {section}"
+            problem = f"unknown {what}" + _nearest(section, (*section_names(), "profile"))
             draft.problems.append(Problem(place(section), problem))
         elif not isinstance(entries, dict):
             draft.problems.append(Problem(place(section), f"{section} is a section: write [{section}]"))
         else:
             for key, raw in entries.items():
                 name = f"{section}.{key}"
-                if (setting := by_name().get(name)) is not None:
-                    draft.offer(setting, raw, place(name))
+                if (known := by_name().get(name)) is not None:
+                    draft.offer(known, raw, place(name))
                 else:
                     text = f"unknown setting {name}" + _nearest(name, by_name())
                     draft.problems.append(Problem(place(name), text))
@@ -189,7 +198,12 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _build(values: Mapping[str, object]) -> Config:
-    config = Config()
+    top = {
+        setting.key: values[setting.name]
+        for setting in all_settings()
+        if setting.name in values and not setting.section
+    }
+    config = msgspec.structs.replace(Config(), **top)
     for section in section_names():
         changes = {
             setting.key: values[setting.name]

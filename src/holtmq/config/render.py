@@ -15,8 +15,9 @@ MASK = "***"
 def defaults_toml() -> str:
     """A configuration file with every setting at its default, commented out."""
     out = ["# HoltMQ's settings, each at its default. Take the # away from the lines you change.", ""]
-    for section in section_names():
-        out += [f"# {section_help(section)}", f"[{section}]"]
+    for section in ("", *section_names()):
+        if section:
+            out += [f"# {section_help(section)}", f"[{section}]"]
         for setting in _in_section(section):
             out += [f"# {setting.about.help}", f"#{setting.key} = {_toml(setting, setting.default)}", ""]
     return "\n".join(out)
@@ -38,11 +39,11 @@ def effective_json(loaded: Loaded) -> str:
 def markdown() -> str:
     """The reference part of docs/configuration.md."""
     out: list[str] = []
-    for section in section_names():
+    for section in ("", *section_names()):
         out += [
-            f"### `[{section}]`",
+            f"### `[{section}]`" if section else "### Above all sections",
             "",
-            section_help(section),
+            section_help(section) if section else "At the head of the file.",
             "",
             "| key | type | default | environment | meaning |",
             "|---|---|---|---|---|",

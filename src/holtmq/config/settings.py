@@ -31,6 +31,11 @@ class TlsVerify(StrEnum):
     REQUIRED = "required"
 
 
+class Profile(StrEnum):
+    HOLT = "holt"
+    RABBITMQ = "rabbitmq"
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
@@ -41,6 +46,12 @@ class LogLevel(StrEnum):
 class LogFormat(StrEnum):
     TEXT = "text"
     JSON = "json"
+
+
+class Intercept(StrEnum):
+    OFF = "off"
+    KEEP = "keep"
+    OVERWRITE = "overwrite"
 
 
 class JwtAlgorithm(StrEnum):
@@ -192,6 +203,71 @@ class Amqp(Tls, frozen=True, kw_only=True):
     max_message_bytes: Annotated[int, About("Largest message body accepted.", values.SIZE, 1, 512 * MIB)] = (
         128 * MIB
     )
+
+
+def _as_rabbitmq(help_text: str) -> About:
+    return About(help_text, values.BOOL)
+
+
+class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
+    """Where HoltMQ behaves unlike RabbitMQ, and true selects RabbitMQ's behaviour: see docs/amqp.md."""
+
+    drop_highest_priority: Annotated[
+        bool, _as_rabbitmq("A full priority queue drops its highest priority first, not its lowest.")
+    ] = False
+    accept_zero_priority: Annotated[bool, _as_rabbitmq("Accept x-max-priority 0; it has no effect.")] = False
+    refuse_classic_delivery_limit: Annotated[
+        bool, _as_rabbitmq("Refuse x-delivery-limit on a classic queue with 406.")
+    ] = False
+    refuse_global_prefetch: Annotated[
+        bool, _as_rabbitmq("Refuse a channel-wide prefetch on quorum queues and streams with 540.")
+    ] = False
+    refuse_queue_mode: Annotated[
+        bool, _as_rabbitmq("Refuse x-queue-mode on a quorum queue or a stream with 406.")
+    ] = False
+    refuse_server_names: Annotated[
+        bool, _as_rabbitmq("Refuse a quorum queue or a stream without a name with 406.")
+    ] = False
+    stream_misuse_closes_connection: Annotated[
+        bool, _as_rabbitmq("basic.get and queue.purge on a stream close the connection with 540.")
+    ] = False
+    refuse_group_nack: Annotated[
+        bool, _as_rabbitmq("Refuse basic.nack and basic.reject on a stream also from a consumer group.")
+    ] = False
+    refuse_unbounded_stream_consumers: Annotated[
+        bool, _as_rabbitmq("Refuse consumers of a stream that have no_ack or no prefetch.")
+    ] = False
+    transient_stays_transient: Annotated[
+        bool,
+        _as_rabbitmq("A transient message to a quorum queue is still lost by other queues at a restart."),
+    ] = False
+    silent_handshake_errors: Annotated[
+        bool, _as_rabbitmq("Errors before connection.open close the socket without connection.close.")
+    ] = False
+    unreadable_names_close_connection: Annotated[
+        bool, _as_rabbitmq("Names and binding keys that are not UTF-8 close the connection with 501.")
+    ] = False
+    consumer_timeout_closes_channel: Annotated[
+        bool, _as_rabbitmq("A delivery not acked in time closes its channel, on every type of queue.")
+    ] = False
+
+
+class Interceptors(msgspec.Struct, frozen=True, kw_only=True):
+    """What is added to messages published over AMQP: keep leaves a value that the publisher has set."""
+
+    timestamp: Annotated[
+        Intercept, About("Time of arrival: timestamp and header timestamp_in_ms.", values.choice(Intercept))
+    ] = Intercept.OFF
+    routing_node: Annotated[
+        Intercept, About("Name of the node: header x-routed-by.", values.choice(Intercept))
+    ] = Intercept.OFF
+    client_id: Annotated[
+        Intercept,
+        About(
+            "Name of the connection, or of its user: header x-client-id.",
+            values.choice(Intercept),
+        ),
+    ] = Intercept.OFF
 
 
 class Http(Tls, frozen=True, kw_only=True):
@@ -400,15 +476,33 @@ class Subscriptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4.0
 
 
+class Tracing(msgspec.Struct, frozen=True, kw_only=True):
+    """Spans for OpenTelemetry; where they go is set by the standard OTEL_ variables."""
+
+    enabled: Annotated[
+        bool, About("Make spans of messages that carry a trace context. Needs holtmq[otel].", values.BOOL)
+    ] = False
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole configuration of one node."""
 
+    profile: Annotated[
+        Profile,
+        About(
+            "rabbitmq selects RabbitMQ's side of every difference in docs/amqp.md; explicit settings win.",
+            values.choice(Profile),
+        ),
+    ] = Profile.HOLT
     data: Data = Data()
     journal: Journal = Journal()
     amqp: Amqp = Amqp()
+    compatibility: Compatibility = Compatibility()
+    interceptors: Interceptors = Interceptors()
     http: Http = Http()
     limits: Limits = Limits()
     log: Log = Log()
     auth: Auth = Auth()
     queue: Queue = Queue()
     subscriptions: Subscriptions = Subscriptions()
+    tracing: Tracing = Tracing()

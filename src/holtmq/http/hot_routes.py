@@ -3,7 +3,8 @@
 Owns: the look-up by method and path. Must not touch: what handlers do, rights.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
 
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import READ, READ_OR_WRITE, WRITE, Endpoint
@@ -15,6 +16,7 @@ from holtmq.http.queues.push import PushApi, PushIn
 from holtmq.http.queues.transaction import TransactionApi, TransactionIn
 from holtmq.http.queues.work import WorkApi
 
+T = TypeVar("T")
 _POP_QUERY: Final = (
     "batch",
     "wait",
@@ -98,15 +100,26 @@ ENDPOINTS: Final = (
 )
 
 
+Make = Callable[[Context, WorkApi], T]
+
+
+class HotApis(NamedTuple):
+    """What makes the handlers of the hot routes. (A traced node has others.)"""
+
+    push: Make[PushApi] = PushApi
+    pop: Make[PopApi] = PopApi
+    ack: Make[AckApi] = AckApi
+
+
 class HotRoutes:
     """The look-up and the handlers behind it."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, apis: HotApis) -> None:
         work = WorkApi(context)
-        self.pops = PopApi(context, work)
-        acks = AckApi(context, work)
+        self.pops = apis.pop(context, work)
+        acks = apis.ack(context, work)
         self._posts: dict[bytes, Found] = {
-            b"/api/v1/push": (Route(PushApi(context, work).push, WRITE), {}),
+            b"/api/v1/push": (Route(apis.push(context, work).push, WRITE), {}),
             b"/api/v1/ack": (Route(acks.ack, READ), {}),
             b"/api/v1/ack/batch": (Route(acks.ack_batch, READ), {}),
             b"/api/v1/transaction": (Route(TransactionApi(context, work).transaction, READ_OR_WRITE), {}),

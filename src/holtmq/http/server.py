@@ -14,8 +14,9 @@ from holtmq.http.engine.app import Application
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.engine import Engine
+from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.protocol import HttpConnection
-from holtmq.http.hot_routes import HotRoutes
+from holtmq.http.hot_routes import HotApis, HotRoutes
 from holtmq.http.management.api import ManagementApi
 from holtmq.http.operator.system import resident_bytes
 from holtmq.http.routes import ENDPOINTS
@@ -30,10 +31,10 @@ _HANDSHAKE_SECONDS: Final = 10.0  # for TLS
 class HttpServer:
     """The HTTP side of a node. ``listen`` once for each port, ``stop`` once."""
 
-    def __init__(self, context: Context, max_connections: int) -> None:
+    def __init__(self, context: Context, max_connections: int, apis: HotApis) -> None:
         self._context = context
         self._tasks: list[asyncio.Task[None]] = []
-        self._hot = HotRoutes(context)
+        self._hot = HotRoutes(context, apis)
         self._servers: list[asyncio.Server] = []
         self.addresses: list[tuple[str, int, bool]] = []  # host, port, whether with TLS
         http = context.config.http
@@ -101,6 +102,16 @@ class HttpServer:
         for connection in connections:
             connection.transport.abort()
         return len(connections)
+
+    def refuse(self, reason: str) -> None:
+        """Answer running and new requests with 503, except public ones; empty: serve them again."""
+        if not reason:
+            self.engine.refusal = None
+            return
+        self.engine.refusal = Refusal(503, reason, "cut_off")
+        unknown = Refusal(503, f"{reason}. Whether this request took effect is unknown: repeat it", "cut_off")
+        for connection in list(self.engine.connections):
+            connection.break_off(unknown)
 
     async def stop(self, grace: float) -> None:
         """Stop listening, answer waiting pops, and give running requests ``grace`` seconds to finish."""

@@ -16,6 +16,8 @@ from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
 from .disk import Disk
 from .dropped import Dropped
+from .encoded_batch import EncodedBatch
+from .file_set import FileSet, keep_files
 from .interface import (
     FIRST_FREE_KIND,
     Defer,
@@ -180,6 +182,14 @@ class FileJournal:
         self._chunks += parts
         self._end = position + size
         return [position + offset for offset in offsets]
+
+    def append_encoded(self, batch: EncodedBatch) -> int:
+        position = self._end
+        if position + batch.size > self._limit:
+            position = self._make_room(FIRST_FREE_KIND, batch.size)
+        self._chunks += batch.finish()
+        self._end = position + batch.size
+        return position
 
     def on_durable(self, callback: DurableCallback) -> None:
         if self._failed is None and self._end > self._start + SYNC_SIZE:
@@ -380,6 +390,14 @@ class FileJournal:
         position = self._end if self._end > self._start + SYNC_SIZE else self._start
         bases = self._segments.bases
         return self._checkpointer.begin(position, self._epoch, bases, records, live, self._advance_checkpoint)
+
+    def keep_files(self) -> FileSet | None:
+        """Every file with the durable part of the log, for a copy; None while a checkpoint is being made."""
+        if self._failed is not None:
+            raise self._failed
+        if self._checkpointer.busy:
+            return None
+        return keep_files(self._disk, self._durable - SYNC_SIZE, self._epoch)
 
     def _advance_checkpoint(self) -> None:
         """Publish the checkpoint once the log is durable up to it."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from .encoded_batch import EncodedBatch
 
 from holtmq.durations import Durations
 
@@ -187,6 +190,10 @@ class Journal(Protocol):
 
     def append_batch(self, records: Sequence[tuple[int, bytes]]) -> list[int]:
         """Add records atomically: after a crash, all or none are there. Return their positions."""
+        ...
+
+    def append_encoded(self, batch: EncodedBatch) -> int:
+        """Add a batch, as ``append_batch``; return its position. Each record is its offset behind that."""
         ...
 
     def on_durable(self, callback: DurableCallback) -> None:

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .encoded_batch import EncodedBatch
 from .interface import (
     FIRST_FREE_KIND,
     LAST_KIND,
@@ -25,6 +26,7 @@ from .interface import (
     SegmentState,
 )
 from .live import LivePositions, WrongPosition
+from .records import FRAME_SIZE, inner_records
 from .unwritten import tell
 
 _FRAME = 9  # bytes of a record besides its payload, as in the file format
@@ -95,6 +97,11 @@ class MemoryJournal:
             if not FIRST_FREE_KIND <= kind <= LAST_KIND:
                 raise ValueError(f"kind {kind} is reserved for the journal")
         return [self.append(kind, payload) for kind, payload in records]
+
+    def append_encoded(self, batch: EncodedBatch) -> int:
+        payload = b"".join(batch.finish())[FRAME_SIZE:]
+        records = [(kind, body) for _, kind, body in inner_records(payload, 0)]
+        return self.append_batch(records)[0] - FRAME_SIZE
 
     def on_durable(self, callback: DurableCallback) -> None:
         self._callbacks.append(callback)

@@ -28,9 +28,11 @@ from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import make_address
 from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.publish.routes import Route
+from holtmq.broker.records.changes import Kind, ParameterPut, encode_change
 from holtmq.broker.topology.shovels import AckMode, ShovelDefinition
 from holtmq.journal.interface import JournalFailed
 from holtmq.shovel.link import Content, Link, LinkLost
+from holtmq.shovel.progress import Progress
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import encode_header
 from holtmq.wire.tables import FieldTable
@@ -63,8 +65,12 @@ class Destination(Protocol):
 
     blocked: str  # why the broker takes no messages; empty: it does
 
-    def publish(self, message: Moved) -> None:
+    def publish(self, message: Moved, redelivered: bool, mark: bytes | None) -> None:
         """Publish the next message."""
+        ...
+
+    def acked(self, mark: bytes | None) -> None:
+        """The source was told that a message was accepted."""
         ...
 
     async def flush(self) -> None:
@@ -103,13 +109,16 @@ class AmqpDestination:
         if self._confirms:
             await link.call(ConfirmSelect(), ConfirmSelectOk)
 
-    def publish(self, message: Moved) -> None:
+    def publish(self, message: Moved, redelivered: bool, mark: bytes | None) -> None:
         """Publish the next message."""
         self._number += 1
         self._link.publish(*message)
         if self._confirms:
             exchange, key, properties, body = message
             self._sent[self._number] = exchange, key, properties, len(body)
+
+    def acked(self, mark: bytes | None) -> None:
+        """Nothing is kept."""
 
     async def flush(self) -> None:
         """Wait until the socket has room."""
@@ -173,13 +182,14 @@ class Inside:
 class LocalDestination:
     """A vhost of this broker. Messages are confirmed when they are durable, as over AMQP."""
 
-    def __init__(self, inside: Inside, vhost: str, definition: ShovelDefinition) -> None:
+    def __init__(self, inside: Inside, vhost: str, definition: ShovelDefinition, progress: Progress) -> None:
         self._inside = inside
+        self._progress = progress
+        self._collected: list[tuple[Moved, bool, bytes | None]] = []  # until ``flush``
         self._broker = inside.broker
         self._vhost = inside.broker.vhost(vhost)
         self._definition = definition
         self._number = 0
-        self._told = 0  # the last number that the journal was asked about
         self._verdicts: asyncio.Queue[Verdict | JournalFailed] = asyncio.Queue()
         self._routes: dict[tuple[str, str], Route] = {}
         self._version = -1
@@ -197,29 +207,61 @@ class LocalDestination:
         if definition.dest_exchange:
             self._vhost.exchange(definition.dest_exchange)
 
-    def publish(self, message: Moved) -> None:
+    def publish(self, message: Moved, redelivered: bool, mark: bytes | None) -> None:
         """Publish the next message."""
-        self._number += 1
-        broker = self._broker
+        self._collected.append((message, redelivered, mark))
+
+    def acked(self, mark: bytes | None) -> None:
+        """The source was told that a message was accepted."""
+        self._progress.acked(mark, asyncio.get_running_loop().time())
+
+    def _write(self) -> None:
+        """Publish what was collected, and what was moved so far, as one record."""
+        broker, flow = self._broker, self._broker.flow
         if broker.vhosts.get(self._vhost.name) is not self._vhost:
             raise LinkLost(f"vhost '{self._vhost.name}' is deleted")
+        collected, self._collected = self._collected, []
         self._inside.refresh_clock()
+        flow.begin()
+        try:
+            self._publish_all(collected)
+        except BaseException:
+            flow.abort()
+            raise
+        flow.commit()
+
+    def _publish_all(self, collected: list[tuple[Moved, bool, bytes | None]]) -> None:
+        moved = 0
+        for message, redelivered, mark in collected:
+            self._number += 1
+            refusal = self._place(message)
+            if refusal:
+                self._verdicts.put_nowait(Verdict(self._number, False, refusal))
+            else:
+                moved += 1
+                self._progress.moved(redelivered, mark)
+        if moved and self._definition.ack_mode is AckMode.ON_CONFIRM:
+            stored = self._progress.take(asyncio.get_running_loop().time())
+            self._broker.parameters.put(stored)
+            change = ParameterPut(stored.vhost, stored.component, stored.name, stored.value)
+            self._broker.flow.add_record(Kind.CHANGE, encode_change(change))
+
+    def _place(self, message: Moved) -> str:
+        """Publish one message; return why it was refused."""
+        flow = self._broker.flow
         header = encode_header(len(message.body), message.properties)
         try:
-            traits = broker.flow.traits.of(header)
+            traits = flow.traits.of(header)
             if self._definition.keep_address and traits.extra_keys:
                 # CC was honoured when the message was first published: each copy is moved by itself.
                 traits = Traits(header)
                 traits.extra_keys = []
-            outcome = broker.flow.publish(self._route(message), traits, header, message.body)
+            outcome = flow.publish(self._route(message), traits, header, message.body)
         except (BrokerError, CodecError) as error:
-            self._verdicts.put_nowait(Verdict(self._number, False, f"{REFUSED}: {error}"))
-            return
+            return f"{REFUSED}: {error}"
         if outcome is PublishOutcome.UNROUTED:
-            reason = unroutable(message.exchange, message.routing_key)
-            self._verdicts.put_nowait(Verdict(self._number, False, reason))
-        elif outcome is PublishOutcome.REFUSED:
-            self._verdicts.put_nowait(Verdict(self._number, False, f"{REFUSED}: the queue is full"))
+            return unroutable(message.exchange, message.routing_key)
+        return f"{REFUSED}: the queue is full" if outcome is PublishOutcome.REFUSED else ""
 
     def _route(self, message: Moved) -> Route:
         vhost = self._vhost
@@ -236,9 +278,10 @@ class LocalDestination:
 
     async def flush(self) -> None:
         """Hand the messages to the queues; wait while publishers are blocked or the journal lags."""
-        inside, journal, number = self._inside, self._broker.journal, self._number
-        if number > self._told:
-            self._told = number
+        inside, journal = self._inside, self._broker.journal
+        if self._collected:
+            self._write()
+            number = self._number
             inside.wake()
 
             def told(failed: JournalFailed | None) -> None:

@@ -8,14 +8,21 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from holtmq.broker.errors import BrokerError, NotFound
-from holtmq.broker.topology.shovels import COMPONENT, Address, ShovelDefinition, parse_shovel
+from holtmq.broker.topology.shovels import (
+    COMPONENT,
+    PROGRESS_COMPONENT,
+    Address,
+    ShovelDefinition,
+    parse_shovel,
+)
 from holtmq.http.engine.shovel_listing import ShovelRow
 from holtmq.shovel.destination import AmqpDestination, Inside, LocalDestination
 from holtmq.shovel.link import Link, LinkLost
+from holtmq.shovel.progress import Progress
 from holtmq.shovel.stamping import Stamp
 from holtmq.shovel.transfer import Counts, Doubts, Finished, Transfer
 from holtmq.wire.tables import FieldTable
@@ -32,14 +39,15 @@ class _Shovel:
     value: bytes  # the parameter it was started from
     definition: ShovelDefinition
     changed_at: float
+    progress: Progress
+    counts: Counts
+    doubts: Doubts
     state: str = "starting"
     error: str = ""
     connects: int = 0
     source: Address | None = None  # in use
     destination: Address | None = None
     transfer: Transfer | None = None
-    counts: Counts = field(default_factory=Counts)
-    doubts: Doubts = field(default_factory=Doubts)
     task: asyncio.Task[None] | None = None
 
 
@@ -116,8 +124,12 @@ class ShovelService:
         self._due = False
         if self._stopped:
             return
-        stored = self._inside.broker.parameters.all(component=COMPONENT)
+        broker = self._inside.broker
+        stored = broker.parameters.all(component=COMPONENT)
         wanted = {(parameter.vhost, parameter.name): parameter.value for parameter in stored}
+        for old in broker.parameters.all(component=PROGRESS_COMPONENT):
+            if (old.vhost, old.name) not in wanted:
+                broker.delete_parameter(old.vhost, PROGRESS_COMPONENT, old.name)
         self._broken = {key: why for key, why in self._broken.items() if key in wanted}
         for key in [key for key, shovel in self._running.items() if wanted.get(key) != shovel.value]:
             self._end(key)
@@ -132,9 +144,14 @@ class ShovelService:
             self._broken[key] = str(error)
             return
         self._broken.pop(key, None)
-        shovel = self._running[key] = _Shovel(*key, value, definition, self._clock())
-        if before is not None:
-            shovel.counts, shovel.doubts = before.counts, before.doubts
+        if before is None:
+            progress = Progress(*key, value, self._inside.broker.parameters, definition.prefetch)
+            counts = Counts(forwarded=progress.forwarded, redelivered=progress.redelivered)
+            doubts = Doubts(progress.marks)
+        else:
+            progress, counts, doubts = before.progress, before.counts, before.doubts
+        shovel = _Shovel(*key, value, definition, self._clock(), progress, counts, doubts)
+        self._running[key] = shovel
         shovel.task = asyncio.create_task(self._keep_running(shovel), name=f"shovel {key[1]}")
 
     def _end(self, key: _Key) -> None:
@@ -168,7 +185,7 @@ class ShovelService:
         name = f"Shovel {shovel.name}"
         shovel.source = definition.sources[tried % len(definition.sources)]
         shovel.destination = definition.destinations[tried % len(definition.destinations)]
-        destination = await self._open_destination(shovel.destination, definition, name)
+        destination = await self._open_destination(shovel.destination, shovel, name)
         try:
             source = await Link.open(shovel.source, name, self._connect)
             try:
@@ -191,10 +208,11 @@ class ShovelService:
             await destination.close()
 
     async def _open_destination(
-        self, address: Address, definition: ShovelDefinition, name: str
+        self, address: Address, shovel: _Shovel, name: str
     ) -> AmqpDestination | LocalDestination:
+        definition = shovel.definition
         if address.is_local:
-            local = LocalDestination(self._inside, address.vhost, definition)
+            local = LocalDestination(self._inside, address.vhost, definition, shovel.progress)
             local.prepare()
             return local
         remote = AmqpDestination(await Link.open(address, name, self._connect), definition)

@@ -7,7 +7,7 @@ trying again, what is shown.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -30,9 +30,12 @@ from holtmq.amqp.methods import (
 from holtmq.broker.topology.shovels import AckMode, ShovelDefinition
 from holtmq.shovel.destination import Destination, Moved, ensure_queue
 from holtmq.shovel.link import Content, Link, LinkLost
+from holtmq.shovel.progress import MARK_SIZE
+from holtmq.wire.properties import with_headers
 from holtmq.wire.tables import FieldTable
 
 _MESSAGE_ID: Final = 1 << 7  # in the flags of the properties
+_HEADERS: Final = 1 << 13
 # A source that crashes forgets acknowledgements of its last moments, not only those of the prefetch.
 _DOUBTS: Final = 10_000  # about 1.5 MB of a shovel
 _REFUSED_SECONDS: Final = 1.0  # before a refused message is offered again
@@ -57,12 +60,12 @@ class Doubts:
     """Messages that the destination has, while the source may have lost their acknowledgement.
 
     After a lost connection the source may deliver them again. A message with a message id that equals one of
-    these byte for byte is not published again; without an id, equal messages may be different ones.
+    these (headers aside) is not published again; without an id, equal messages may be different ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Iterable[bytes] = ()) -> None:
         self._before: set[bytes] = set()
-        self._now: dict[bytes, None] = {}
+        self._now: dict[bytes, None] = dict.fromkeys(marks)
 
     def reconnected(self) -> None:
         """A new run begins: what earlier ones have moved is doubtful."""
@@ -92,12 +95,15 @@ class _Pending(NamedTuple):
 
 
 def mark_of(message: Content) -> bytes | None:
-    """A digest of a message that has a message id."""
-    flags = int.from_bytes(message.properties[:2], "big")
+    """A digest of a message that has a message id, without its headers: quorum queues add
+    ``x-delivery-count`` when they deliver again."""
+    properties, method = message.properties, message.method
+    flags = int.from_bytes(properties[:2], "big")
     if not flags & _MESSAGE_ID:
         return None
-    method = message.method
-    digest = hashlib.blake2b(message.properties, digest_size=16)
+    if flags & _HEADERS:
+        properties = with_headers(properties, None, drop_expiration=False)
+    digest = hashlib.blake2b(properties, digest_size=MARK_SIZE)
     for part in (method.exchange, method.routing_key):
         digest.update(b"\0" + part.encode("utf-8", "surrogateescape"))
     digest.update(b"\0" + message.body)
@@ -195,7 +201,7 @@ class Transfer:
         if self.remaining is not None:
             self.remaining -= 1
         self._number += 1
-        self.destination.publish(self.transform(message))
+        self.destination.publish(self.transform(message), method.redelivered, mark)
         if confirms:
             self.pending[self._number] = _Pending(method.delivery_tag, method.redelivered, mark)
         else:
@@ -236,6 +242,9 @@ class Transfer:
                 self.source.send(BasicAck(messages[-1].tag, multiple=True))
         except LinkLost:
             self._source_lost = True  # the reading side reports it
+        else:
+            for message in messages:
+                self.destination.acked(message.mark)
 
     def _refused(self, messages: list[_Pending], reason: str) -> None:
         """Return messages to their queue after a pause: at once, they would come back at once."""

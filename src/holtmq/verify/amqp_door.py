@@ -40,7 +40,7 @@ from holtmq.amqp.methods import (
 )
 from holtmq.verify.amqp_client import AmqpClient
 from holtmq.verify.door import Gone, Ports, Watch, connect_all
-from holtmq.verify.record import Record, make_body, publisher_and_number
+from holtmq.verify.record import Record, make_body, name_of, publisher_and_number
 from holtmq.wire.tables import FieldTable
 
 PLAIN: Final = "plain"
@@ -50,7 +50,7 @@ IN: Final = "in"
 OUT: Final = "out"
 AUDIT: Final = "audit"
 STREAM: Final = "stream"
-LATE: Final = "late"  # behind DELAYING; read last, when every delay is over
+LATE: Final = "late"  # behind DELAYING; read when every delay is over
 DELAYING: Final = "delaying"
 QUEUES: Final = (PLAIN, WORK, MARKERS, IN, OUT, AUDIT, STREAM, LATE)
 
@@ -59,7 +59,7 @@ _PADDING_MAX: Final = 2_000
 _ACKS_PER_MARKER: Final = 8
 _PER_TRANSACTION: Final = 3
 _DELAY_MS: Final = 50
-_DELAYS_END: Final = 1.0  # seconds after a recovery: twenty times the longest delay
+_LATE_SECONDS: Final = 30.0  # for a delayed message to arrive, on a busy machine
 _PREFETCH: Final = 1_000
 
 
@@ -86,15 +86,26 @@ class AmqpDoor:
 
     async def read(self, ports: Ports) -> dict[str, list[bytes]]:
         """Read all ready messages, in order, and leave them in their queues."""
-        began = time.monotonic()
-        found: dict[str, list[bytes]] = {}
-        for queue in QUEUES:
-            if queue == LATE:
-                await asyncio.sleep(max(began + _DELAYS_END - time.monotonic(), 0))
-            found[queue] = await self._read_queue(ports, queue)
+        last = await self._publish_last(ports)
+        found = {queue: await self._read_queue(ports, queue) for queue in QUEUES}
+        deadline = time.monotonic() + _LATE_SECONDS
+        while last not in map(name_of, found[LATE]) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            found[LATE] = await self._read_queue(ports, LATE)
         self._counts = {queue: len(bodies) for queue, bodies in found.items()}
         found[LATE].sort(key=publisher_and_number)  # they arrived in the order of their due times
         return found
+
+    async def _publish_last(self, ports: Ports) -> str:
+        """Publish a message with the longest delay: when it arrives, every other delay is over."""
+        with closing(await AmqpClient.connect(ports.amqp)) as client:
+            await client.call(ConfirmSelect(), ConfirmSelectOk)
+            name = self.record.next_name(LATE, "f")
+            client.publish(LATE, make_body(name, 0), DELAYING, _DELAY_MS + 1)
+            while not isinstance((await client.next())[0], BasicAck):
+                pass
+            self.record.confirm(name)
+        return name
 
     async def _read_queue(self, ports: Ports, queue: str) -> list[bytes]:
         bodies: list[bytes] = []

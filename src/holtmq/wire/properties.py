@@ -256,6 +256,14 @@ def with_reply_to(property_bytes: bytes, reply_to: str) -> bytes:
     return _rebuild(property_bytes, _spans(property_bytes), {_REPLY_TO: bytes(out)})
 
 
+def with_timestamp(property_bytes: bytes, seconds: int, *, overwrite: bool) -> bytes:
+    """Set the timestamp, or leave the publisher's; the other properties keep their bytes."""
+    spans = _spans(property_bytes)
+    if _TIMESTAMP in spans and not overwrite:
+        return property_bytes
+    return _rebuild(property_bytes, spans, {_TIMESTAMP: seconds.to_bytes(8, "big")})
+
+
 def overlay(property_bytes: bytes, over: bytes) -> bytes:
     """Replace the properties that ``over`` has; the others keep their bytes."""
     pieces = {flag: over[start:end] for flag, (start, end) in _spans(over).items()}

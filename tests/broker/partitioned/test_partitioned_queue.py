@@ -8,8 +8,6 @@ from holtmq.broker.partitioned.groups.joining import decide_group_deletion, deci
 from holtmq.broker.partitioned.log.snapshot import restore, snapshot
 from holtmq.broker.partitioned.queue_config import QueueConfig
 
-# -- claiming ----------------------------------------------------------------------------------------
-
 
 def test_a_pop_right_after_a_push_sees_it_in_order() -> None:
     node = node_with()
@@ -95,9 +93,6 @@ def test_a_partition_pushed_to_while_leased_is_claimable_after_the_ack() -> None
     assert ids(node.pop()) == ["b"]
 
 
-# -- leases ------------------------------------------------------------------------------------------
-
-
 def test_an_expired_lease_gives_the_same_messages_again() -> None:
     node = node_with(lease_seconds=10)
     node.push("p", "a", "b")
@@ -174,9 +169,6 @@ def test_a_restart_ends_leases_and_keeps_cursors() -> None:
     assert not node.ack(batch[1:])[0].success
 
 
-# -- time --------------------------------------------------------------------------------------------
-
-
 def test_a_delayed_message_is_invisible_until_its_delay_is_over() -> None:
     node = node_with(delayed_processing=5)
     node.push("p", "a")
@@ -241,9 +233,6 @@ def test_pushes_acks_and_seeks_say_which_groups_to_wake() -> None:
     assert node.queue.take_woken() == {"g"}
 
 
-# -- seeking -----------------------------------------------------------------------------------------
-
-
 def test_a_seek_to_a_time_delivers_again_from_there_and_ends_leases() -> None:
     node = node_with()
     for one in ("a", "b", "c"):
@@ -296,9 +285,6 @@ def test_a_deleted_group_reads_everything_again() -> None:
     assert decide_group_deletion(node.queue, "nobody") == (None, 0)
 
 
-# -- conflation --------------------------------------------------------------------------------------
-
-
 def test_a_conflating_group_gets_the_newest_and_its_ack_settles_all_before() -> None:
     node = node_with()
     node.push("p", "a", "b", "c")
@@ -308,9 +294,6 @@ def test_a_conflating_group_gets_the_newest_and_its_ack_settles_all_before() -> 
     assert ids(batch) == ["c"]
     node.ack(batch, group="g")
     assert ids(node.pop("g", batch=10, conflates=False)) == ["d"]
-
-
-# -- checkpoints -------------------------------------------------------------------------------------
 
 
 def test_a_snapshot_restores_the_same_queue() -> None:

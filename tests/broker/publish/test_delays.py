@@ -112,9 +112,6 @@ def test_a_clock_that_is_set_back_or_forward_loses_nothing(bench: Bench) -> None
     assert bench.bodies("q") == [b"early", b"late"]
 
 
-# -- queues that are full --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("restart", ["", "crash", "checkpoint"])
 def test_a_full_queue_gets_the_message_when_it_has_room(bench: Bench, restart: str) -> None:
     late(bench, "q", arguments=FULL)
@@ -226,9 +223,6 @@ def test_many_messages_for_a_full_queue_arrive_in_order(bench: Bench) -> None:
         bench.advance(1)
 
     assert bench.bodies("q") == bodies
-
-
-# -- many, and errors ------------------------------------------------------------------------------
 
 
 def test_very_many_that_are_due_at_once_take_turns_with_other_work(bench: Bench) -> None:

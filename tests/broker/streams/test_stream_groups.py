@@ -159,9 +159,6 @@ def test_a_member_that_leaves_takes_nothing_from_the_one_that_holds_its_partitio
     assert bodies(third) == []
 
 
-# -- what is no event of the queue, and must be told all the same ------------------------------------
-
-
 class Quiet(Stream):
     """A stream that is looked at only when somebody says so, with a clock."""
 

@@ -12,7 +12,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.journal import MemoryJournal
-from holtmq.journal.interface import Recovery
+from holtmq.journal.interface import RecordUnreadable, Recovery
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
 START_MS = 1_700_000_000_000
@@ -86,6 +86,29 @@ def test_the_oldest_messages_go_when_a_stream_is_too_large() -> None:
     node.publish(b"%d" % (10**19))
     node.retain()
     assert node.kept() == [b"1000000009", b"%d" % (10**19)]
+
+
+def test_a_message_that_cannot_be_read_is_set_aside_and_the_limit_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(max_length_bytes=30)
+    node.publish(*(b"%d" % (10**9 + n) for n in range(10)))
+    store = node.service.store
+    store.cache = BodyCache(0)
+    rotten = list(store.queues["log"].live_positions())[8]
+    read = node.service.journal.read
+
+    def damaged(position: int) -> tuple[int, bytes]:
+        if position == rotten:
+            raise RecordUnreadable("planted", position, "the checksum does not match", 10)
+        return read(position)
+
+    monkeypatch.setattr(node.service.journal, "read", damaged)
+
+    node.retain()
+
+    assert node.kept() == [b"1000000006", b"1000000007", b"1000000009"]
+    assert [entry.position for entry in store.damage.rows] == [rotten]
 
 
 def test_the_newest_message_stays_whatever_its_size() -> None:

@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,6 +8,7 @@ from hypothesis import strategies as st
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.queue_arguments import (
     RULES,
+    WITHOUT_EFFECT,
     Overflow,
     QueueDeclaration,
     QueueMode,
@@ -21,7 +25,7 @@ def parse(arguments: Table) -> QueueOptions:
     return parse_queue_arguments("q", "/", arguments)
 
 
-def refusal(arguments: Table, **properties: bool) -> str:
+def refusal(arguments: Table, **properties: Any) -> str:
     with pytest.raises(Conflict) as refused:
         parse_queue_arguments("q", "/", arguments, **properties)
     return str(refused.value)
@@ -140,7 +144,7 @@ def test_unknown_arguments_are_accepted_and_kept() -> None:
     ],
 )
 def test_a_replicated_type_is_durable_shared_and_stays(
-    kind: str, properties: dict[str, bool], named: str
+    kind: str, properties: dict[str, Any], named: str
 ) -> None:
     text = refusal({"x-queue-type": kind}, **properties)
 
@@ -152,7 +156,6 @@ def test_a_replicated_type_is_durable_shared_and_stays(
     ("kind", "argument", "value"),
     [
         ("classic", "x-max-age", "7D"),
-        ("quorum", "x-max-priority", 5),
         ("quorum", "x-max-age", "7D"),
         ("stream", "x-max-priority", 5),
         ("stream", "x-message-ttl", 5),
@@ -257,3 +260,10 @@ def test_any_table_is_read_or_refused_and_equal_to_itself(arguments: Table) -> N
         assert "for queue 'q' in vhost '/'" in refused
     else:
         assert difference(arguments, dict(arguments)) is None
+
+
+def test_arguments_without_effect_are_checked_like_others_and_listed_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "amqp.md").read_text(encoding="utf-8")
+    for name, reason in WITHOUT_EFFECT.items():
+        assert name in RULES
+        assert f"| `{name}` | {reason} |" in page

@@ -23,9 +23,6 @@ def share_room(session: Session, queue: str) -> SharedRoom:
     return taker
 
 
-# -- handing out ---------------------------------------------------------------------------------
-
-
 def test_consumers_take_turns(bench: Bench) -> None:
     bench.declare("q")
     session = bench.session()
@@ -140,9 +137,6 @@ def test_a_no_ack_consumer_leaves_nothing_behind(bench: Bench) -> None:
 
     assert taker.got == [b"a", b"b"]
     assert (bench.bodies("q"), bench.queue("q").bytes) == ([], 0)
-
-
-# -- coming back ---------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -318,9 +312,6 @@ def test_a_queue_that_is_empty_remembers_no_returns(bench: Bench) -> None:
     assert queue.returned == {}
 
 
-# -- time ----------------------------------------------------------------------------------------
-
-
 def test_a_message_expires_when_its_time_is_over(bench: Bench) -> None:
     bench.declare("q", {"x-message-ttl": 100})
     bench.fill("q", b"a")
@@ -388,9 +379,6 @@ def test_a_thousand_and_more_expire_in_one_turn(bench: Bench) -> None:
     bench.advance(10)
 
     assert (len(bench.queue("q")), bench.queue("q").bytes) == (0, 0)
-
-
-# -- limits --------------------------------------------------------------------------------------
 
 
 def test_the_oldest_leaves_when_there_are_too_many(bench: Bench) -> None:

@@ -96,9 +96,6 @@ def ack(
     assert answer.status_code == 200, answer.text
 
 
-# -- what there is -----------------------------------------------------------------------------------
-
-
 def test_queues_are_found_by_name_pattern_namespace_and_task(http: httpx.Client) -> None:
     push(http, "shop.orders", 3)
     push(http, "shop.clicks", 2)
@@ -151,9 +148,6 @@ def test_a_time_finds_its_offset(broker: TestBroker, http: httpx.Client) -> None
 
     assert (offset(0), offset(at - 1_000_000), offset(at + 1_000_000)) == (0, 3, 5)
     assert http.get("/api/v1/ranges/offsets", params={"names": "q"}).status_code == 400
-
-
-# -- rows --------------------------------------------------------------------------------------------
 
 
 def test_rows_of_a_range_have_every_column(http: httpx.Client) -> None:
@@ -275,9 +269,6 @@ def test_without_pyarrow_the_answer_names_what_to_install(
     assert "pip install 'holtmq[spark]'" in answer.json()["error"]
 
 
-# -- dead letters and deliveries ---------------------------------------------------------------------
-
-
 def test_dead_letters_say_why_how_often_and_since_when(broker: TestBroker, http: httpx.Client) -> None:
     http.post("/api/v1/configure", json={"queue": "q", "options": {"retryLimit": 1}})
     push(http, "q", 1, partitions=1)
@@ -359,9 +350,6 @@ def _snapshot(node: Any) -> Any:
     from holtmq.broker.records.checkpoint import snapshot
 
     return snapshot(node.broker, node.partitioned.store)
-
-
-# -- staging -----------------------------------------------------------------------------------------
 
 
 def stage(http: httpx.Client, body: bytes, where: str = "w/0/0/0", **query: Any) -> httpx.Response:
@@ -538,9 +526,6 @@ def test_rows_that_cannot_be_messages_are_refused(http: httpx.Client, body: byte
 
     assert answer.status_code == 400
     assert words in answer.json()["error"]
-
-
-# -- mirrored cursors --------------------------------------------------------------------------------
 
 
 def test_a_mirrored_group_shows_its_lag_and_may_move_both_ways(

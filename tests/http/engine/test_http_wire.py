@@ -253,8 +253,6 @@ def test_waiting_pops_are_answered_when_the_node_stops() -> None:
     assert found == [204]
 
 
-# -- tokens ------------------------------------------------------------------------------------------
-
 SECRET = "a secret that is long enough for HS256"
 
 

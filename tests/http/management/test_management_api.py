@@ -79,9 +79,6 @@ def get(api: Api, queue: str, ackmode: str = "ack_requeue_true", **more: object)
     return list(answer.json())
 
 
-# -- logins ------------------------------------------------------------------------------------------
-
-
 def test_whoami_says_who(api: Api) -> None:
     assert api("GET", "/whoami").json() == {"name": "guest", "tags": ["administrator"]}
 
@@ -180,9 +177,6 @@ def test_web_pages_of_others_are_not_let_in(broker: TestBroker) -> None:
     assert "access-control-allow-origin" not in preflight.headers
 
 
-# -- refusals ----------------------------------------------------------------------------------------
-
-
 def test_paths_methods_and_bodies_that_are_wrong_are_told_apart(api: Api) -> None:
     wrong_method = api("POST", "/users/bob", {})
 
@@ -215,9 +209,6 @@ def test_a_failed_disk_refuses_changes_and_keeps_the_state(broker: TestBroker, a
 
     assert (failed.status_code, later.status_code) == (503, 503)
     assert api("GET", "/vhosts/second").status_code == 404
-
-
-# -- users and permissions ---------------------------------------------------------------------------
 
 
 def test_a_user_is_kept_inside_its_patterns(api: Api, connect: Connect) -> None:
@@ -328,9 +319,6 @@ def test_permissions_need_a_user_a_vhost_and_patterns(api: Api) -> None:
     assert api("DELETE", "/permissions/%2F/guest").status_code == 404
 
 
-# -- vhosts ------------------------------------------------------------------------------------------
-
-
 def test_whoever_makes_a_vhost_can_use_it(api: Api, connect: Connect) -> None:
     assert api("PUT", "/vhosts/team%2Fa", {}).status_code == 201
     assert api("PUT", "/vhosts/team%2Fa", {}).status_code == 204
@@ -357,9 +345,6 @@ def test_a_deleted_vhost_takes_its_clients_along_and_stays_gone(
     assert closed.value.reply_text == "CONNECTION_FORCED - vhost 'v' is deleted"
     broker.crash_and_restart()
     assert api("GET", "/vhosts/v").status_code == 404
-
-
-# -- policies ----------------------------------------------------------------------------------------
 
 
 def test_a_policy_changes_a_live_queue_and_goes_without_a_trace(api: Api) -> None:
@@ -396,9 +381,6 @@ def test_a_misspelt_policy_comes_with_the_right_key(api: Api) -> None:
 
     assert answer.status_code == 400
     assert "'max-length'" in answer.json()["reason"]
-
-
-# -- queues, exchanges, bindings ---------------------------------------------------------------------
 
 
 def test_a_queue_is_made_compared_listed_and_deleted(api: Api) -> None:
@@ -444,9 +426,6 @@ def test_a_binding_is_found_and_deleted_under_the_name_it_was_given(
     assert api("DELETE", between + made.headers["location"]).status_code == 204
     assert api("GET", between + made.headers["location"]).status_code == 404
     assert api("POST", between + "none", {}).status_code == 404
-
-
-# -- messages ----------------------------------------------------------------------------------------
 
 
 def test_a_published_message_keeps_its_properties(api: Api) -> None:
@@ -536,9 +515,6 @@ def test_a_purged_queue_is_empty_after_a_crash_too(broker: TestBroker, api: Api)
     assert api("GET", "/queues/%2F/work").json()["messages"] == 0
 
 
-# -- who is connected --------------------------------------------------------------------------------
-
-
 def test_connections_channels_and_consumers_are_listed(api: Api, connect: Connect) -> None:
     connection = connect()
     channel = connection.channel()
@@ -559,9 +535,6 @@ def test_connections_channels_and_consumers_are_listed(api: Api, connect: Connec
     totals = api("GET", "/overview").json()
     assert totals["object_totals"]["connections"] == totals["object_totals"]["consumers"] == 1
     assert totals["queue_totals"]["messages_unacknowledged"] == 1
-
-
-# -- definitions -------------------------------------------------------------------------------------
 
 
 def test_definitions_carry_a_broker_over_to_another(api: Api, connect: Connect) -> None:

@@ -48,9 +48,6 @@ def set_alarm(broker: TestBroker, reason: str) -> None:
     broker.call(change)
 
 
-# -- health checks -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("check", "more"),
     [
@@ -175,9 +172,6 @@ def test_a_node_shows_what_it_uses_and_what_it_may_use(api: Api) -> None:
     assert 0 < shown["fd_used"] <= shown["fd_total"]
     assert shown["mem_used"] > 0 < shown["mem_limit"]
     assert api("/nodes/other@host").status_code == 404
-
-
-# -- pages -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -71,9 +71,6 @@ def close_and_reason(connection: pika.BlockingConnection) -> tuple[int, str]:
     raise AssertionError("the broker did not close the connection")
 
 
-# -- the resources -----------------------------------------------------------------------------------
-
-
 def test_a_list_can_be_sorted_by_any_column_both_ways(api: Api) -> None:
     for name, limit in (("b", 1), ("c", 10), ("a", 9)):
         api("PUT", f"/queues/%2F/{name}", {"arguments": {"x-max-length": limit}})
@@ -139,9 +136,6 @@ def test_the_node_is_listed_and_what_there_is_none_of_is_an_empty_list(api: Api)
     assert api("GET", f"/nodes/{quote(node['name'])}").json()["name"] == node["name"]
     assert api("GET", "/nodes/other").status_code == 404
     assert api("GET", "/parameters").json() == api("GET", "/vhost-limits").json() == []
-
-
-# -- the tool ----------------------------------------------------------------------------------------
 
 
 def test_everything_can_be_declared_listed_and_deleted(admin: Admin) -> None:

@@ -12,8 +12,6 @@ from http_support import Api, address, ids
 
 from holtmq.testing import TestBroker
 
-# -- queues ------------------------------------------------------------------------------------------
-
 
 def test_configure_echoes_effective_options_and_merges(api: Api) -> None:
     first = api.configure("q", leaseTime=10, retryLimit=0, somethingNew=5)
@@ -142,9 +140,6 @@ def test_a_queue_can_be_cleared(api: Api) -> None:
     assert api.pop("q") == []
 
 
-# -- messages ----------------------------------------------------------------------------------------
-
-
 def test_messages_are_listed_with_their_state(api: Api) -> None:
     api.configure("q", retryLimit=0)
     api.push("q", *"abcd")
@@ -181,9 +176,6 @@ def test_one_message_is_shown_deleted_and_moved(api: Api) -> None:
     assert api.get(f"{path}/a").status_code == 404
     assert api.delete(f"{path}/zzz").status_code == 404
     assert api.get("/api/v1/messages/nowhere/a").json()["error"] == "Message not found"
-
-
-# -- status ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,9 +233,6 @@ def test_prometheus_has_the_queues_of_both_kinds(api: Api) -> None:
     assert "holt_journal_syncs_total" in answer.text
     assert {"uptime", "requests", "messages", "database", "memory", "cpu"} <= set(api.get("/metrics").json())
     assert api.get("/health").json()["status"] == "healthy"
-
-
-# -- maintenance -------------------------------------------------------------------------------------
 
 
 def test_maintenance_keeps_pushes_and_delivers_each_once_in_order(api: Api) -> None:
@@ -326,9 +315,6 @@ def test_a_queue_without_a_name_is_configured_in_word_only(api: Api) -> None:
 
     assert (answer["configured"], answer["queue"], answer["options"]["leaseTime"]) == (True, "", 7)
     assert api.get("/api/v1/resources/queues").json()["queues"] == []
-
-
-# -- rows, locks, timers, reads ------------------------------------------------------------------------
 
 
 def _kv(api: Api, *operations: dict[str, object]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_a_seek_needs_a_target_a_queue_and_a_real_time(api: Api) -> None:
     odd = api.post(f"{GROUPS}/g/queues/q/seek", {"timestamp": "soon"})
 
     assert nowhere.status_code == 400
-    assert nowhere.json()["error"] == "Must specify either 'toEnd': true or 'timestamp'"
+    assert nowhere.json()["error"] == "Must specify 'toEnd': true, 'toStart': true, 'timestamp' or 'offset'"
     assert unknown.status_code == 404
     assert odd.status_code == 400
 
@@ -105,9 +105,6 @@ def test_one_partition_seeks_to_its_end_without_a_body(api: Api) -> None:
 
     assert (done["success"], done["updated"], done["partitionName"]) == (True, True, "1")
     assert ids(api.pop("q", consumerGroup="g", partitions=2)) == ["b"]
-
-
-# -- traces ------------------------------------------------------------------------------------------
 
 
 def test_traces_are_found_by_message_and_by_name(api: Api) -> None:
@@ -142,9 +139,6 @@ def test_a_trace_that_cannot_be_left_says_why(api: Api, body: dict[str, Any], st
     answer = api.post("/api/v1/traces", body)
 
     assert (answer.status_code, answer.json()["error"]) == (status, text)
-
-
-# -- streams -----------------------------------------------------------------------------------------
 
 
 def _query(api: Api, name: str = "sums", config_hash: str = "h1", **more: object) -> Any:

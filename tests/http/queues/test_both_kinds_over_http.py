@@ -41,9 +41,6 @@ def data(messages: list[Json]) -> list[Any]:
     return [message["data"] for message in messages]
 
 
-# -- push ------------------------------------------------------------------------------------------
-
-
 def test_one_push_reaches_both_kinds_of_queue_and_is_answered_in_order(
     broker: TestBroker, api: Api, channel: BlockingChannel
 ) -> None:
@@ -161,9 +158,6 @@ def test_waiting_pops_of_both_kinds_are_woken_by_one_push(
         worker.join(PATIENCE)
 
     assert sorted(data(got)) == ["a", "b"]
-
-
-# -- acknowledgments -------------------------------------------------------------------------------
 
 
 def test_one_batch_acknowledges_messages_of_both_kinds_each_with_its_own_answer(

@@ -7,8 +7,6 @@ from http_support import Api, address, ids
 
 from holtmq.testing import TestBroker
 
-# -- acks --------------------------------------------------------------------------------------------
-
 
 def test_an_ack_is_answered_with_an_array_of_one(api: Api) -> None:
     api.push("q", "a", partition="p")
@@ -165,9 +163,6 @@ def test_an_empty_batch_is_an_empty_array(api: Api) -> None:
     assert api.ack_batch([]) == []
 
 
-# -- leases ------------------------------------------------------------------------------------------
-
-
 def test_one_extension_renews_every_partition_of_a_lease(broker: TestBroker, api: Api) -> None:
     api.configure("q", leaseTime=10)
     api.push("q", "a", partition="1")
@@ -196,9 +191,6 @@ def test_a_lease_that_is_gone_cannot_be_revived(broker: TestBroker, api: Api) ->
     assert gone.status_code == 200
     assert (gone.json()["success"], gone.json()["renewed"], gone.json()["newExpiresAt"]) == (False, 0, None)
     assert never["error"] == "Lease not found"
-
-
-# -- transactions ------------------------------------------------------------------------------------
 
 
 def _commit(api: Api, *operations: object, **more: object) -> dict[str, Any]:
@@ -276,9 +268,6 @@ def test_a_flat_push_operation_is_taken_too(api: Api) -> None:
 
     (message,) = api.pop("q")
     assert (message["partition"], message["data"]) == ("p", {"x": 1})
-
-
-# -- dead letters ------------------------------------------------------------------------------------
 
 
 def _file(api: Api, queue: str, *names: str, group: str = "", **options: object) -> None:

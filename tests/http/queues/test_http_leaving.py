@@ -17,9 +17,6 @@ def message_path(row: Json) -> str:
     return f"/api/v1/messages/{row['partition_id']}/{row['transaction_id']}"
 
 
-# -- deleting one message ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("gone", [0, 1, 2, 3])
 def test_any_message_can_be_deleted(broker: TestBroker, connect: Connect, gone: int) -> None:
     api = connect()
@@ -97,9 +94,6 @@ def test_a_message_in_a_workers_hands_can_be_deleted(api: Api) -> None:
     assert ids(api.pop("q")) == ["c"]
 
 
-# -- idle partitions -----------------------------------------------------------------------------------
-
-
 def names(api: Api) -> list[str]:
     return [row["name"] for row in api.get("/api/v1/resources/queues/q").json()["partitions"]]
 
@@ -165,9 +159,6 @@ def test_created_and_deleted_partitions_are_counted(broker: TestBroker, api: Api
     assert counted()[0] == 1
 
 
-# -- retention's figures -------------------------------------------------------------------------------
-
-
 def test_each_kind_of_retention_is_counted_by_itself(broker: TestBroker, api: Api) -> None:
     api.configure("aged", retentionEnabled=True, retentionSeconds=5)
     api.configure("done", retentionEnabled=True, completedRetentionSeconds=5)
@@ -225,9 +216,6 @@ def test_limits_of_seconds_are_kept_within_seconds(broker: TestBroker, api: Api)
 
     assert api.pop("aged") == []
     assert api.pop("late") == []
-
-
-# -- timers keep their promise -------------------------------------------------------------------------
 
 
 def schedule(api: Api, key: str, delay_ms: float, txn: str, queue: str = "q", **more: object) -> Json:

@@ -124,9 +124,6 @@ def _wide(api: Api, **params: object) -> list[dict[str, object]]:
     return list(answer.json()["messages"]) if answer.status_code == 200 else []
 
 
-# -- waiting -----------------------------------------------------------------------------------------
-
-
 def _in_background(work: Callable[[], object]) -> "Waiting":
     return Waiting(work)
 
@@ -331,9 +328,6 @@ def test_delay_and_window_hold_messages_back_and_wake_who_waits(
     assert api.pop("quiet") == []
     broker.clock.advance(1.001)
     assert ids(api.pop("quiet")) == ["b", "c"]
-
-
-# -- where a group starts ----------------------------------------------------------------------------
 
 
 def test_a_new_group_gets_what_comes_after_it_even_on_an_empty_queue(broker: TestBroker, api: Api) -> None:

@@ -215,9 +215,6 @@ def test_an_answer_waits_for_a_journal_that_has_what_was_settled(monkeypatch: py
             assert waited_for[-1] > before, "the answer waited for a journal without it"
 
 
-# -- transactions over both kinds of queue ---------------------------------------------------------
-
-
 def transact(client: httpx.Client, *operations: dict[str, Any], **more: Any) -> dict[str, Any]:
     answer = client.post("/api/v1/transaction", json={"operations": operations, **more})
     assert answer.status_code == 200, answer.text

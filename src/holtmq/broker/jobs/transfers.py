@@ -139,7 +139,7 @@ def _place(
             stopped_at = message
             break
         for exchange, delay_ms in where.delays:
-            flow.forward_later(moved, where.vhost, exchange, delay_ms)
+            flow.delays.add(moved, where.vhost, exchange, flow.now_ms + delay_ms)
         taken.append(message)
     return taken, beside(stopped_at, len(taken), unrouted)
 

@@ -28,7 +28,14 @@ from holtmq.broker.partitioned.events import (
 from holtmq.broker.partitioned.extras.traces import Traced, TraceStore
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.groups.subscriptions import Subscriptions
-from holtmq.broker.partitioned.log.bodies import Body, BodyCache, Cipher, decode_body, transaction_id_of
+from holtmq.broker.partitioned.log.bodies import (
+    Body,
+    BodyCache,
+    Cipher,
+    UnreadableBody,
+    decode_body,
+    transaction_id_of,
+)
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.message_log import NO_PARTITION
 from holtmq.broker.partitioned.log.pending_visibility import PendingVisibility
@@ -232,17 +239,33 @@ class PartitionedStore:
         return self.bodies((position,))[0]
 
     def weigh(self, positions: Sequence[int]) -> list[int]:
-        """Payload sizes for these positions, in order; stops after about 1 MiB was read from disk."""
+        """Payload sizes for these positions, in order; stops after about 1 MiB was read from disk.
+
+        A message that cannot be read is removed, and weighs nothing.
+        """
         sizes: list[int] = []
         read = 0
         for position, known in zip(positions, self.cache.get_all(positions), strict=True):
-            body = known or decode_body(self.journal.read(position)[1], self.cipher)
-            sizes.append(len(body.payload))
-            if known is None:
-                read += len(body.payload)
-                if read > _WEIGHED_BYTES:
-                    break
+            if known is not None:
+                sizes.append(len(known.payload))
+                continue
+            size = self._weigh_stored(position)
+            sizes.append(size)
+            read += size
+            if read > _WEIGHED_BYTES:
+                break
         return sizes
+
+    def _weigh_stored(self, position: int) -> int:
+        try:
+            record = self.journal.read(position)[1]
+        except RecordUnreadable:
+            self.set_aside([position])
+            return 0
+        try:
+            return len(decode_body(record, self.cipher).payload)
+        except UnreadableBody:  # its key may come back
+            return len(record)
 
     def read_transaction_id(self, _offset: int, position: int) -> str | None:
         """The transaction id of a message; None when it cannot be read."""

@@ -11,9 +11,10 @@ message goes on waiting, behind earlier ones for that queue, and is tried again 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holtmq.broker.message import Message
+from holtmq.broker.message import Message, unplaced
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import decode_delayed, encode_delayed
 from holtmq.broker.topology.queue_arguments import Overflow
@@ -24,17 +25,33 @@ from holtmq.wire.properties import PROPERTIES_AT, with_headers
 if TYPE_CHECKING:
     from holtmq.broker.publish.publish_properties import Traits
     from holtmq.broker.publish.publishing import Publishing
+    from holtmq.broker.timer_wheel import Timer
+    from holtmq.broker.topology.exchanges import Exchange
+    from holtmq.broker.topology.recent_history import RecentHistory
+    from holtmq.broker.topology.vhost import VHost
 
 _TRY_AGAIN_MS: Final = 1_000
 _AT_ONCE: Final = 250  # messages tried for one queue before other work has its turn
 
 
+class DelayedMessage(NamedTuple):
+    """A message that waits for its delay to end, and the queues it would enter now."""
+
+    position: int
+    due_ms: int
+    vhost: str
+    exchange: str
+    queues: list[str]
+    message: Message
+
+
 class Delays:
-    """See the module."""
+    """The delayed messages of a node."""
 
     def __init__(self, publishing: Publishing) -> None:
         self._publishing = publishing
         self.waiting: dict[int, tuple[bool, int]] = {}  # position -> persistent, due time
+        self._timers: dict[int, Timer[Callable[[], object]]] = {}
         self._lines: dict[int, deque[int]] = {}  # queue id -> positions that it had no room for
 
     def add(self, message: Message, vhost: str, exchange: str, due_ms: int) -> None:
@@ -53,10 +70,48 @@ class Delays:
     def schedule(self, position: int, persistent: bool, due_ms: int) -> None:
         """Set a timer for a message in the journal (also after a restart)."""
         self.waiting[position] = (persistent, due_ms)
-        self._publishing.at(due_ms, lambda: self._ended(position))
+        self._timers[position] = self._publishing.timers.schedule(
+            due_ms / 1000, lambda: self._ended(position)
+        )
+
+    def look_at(self, position: int) -> DelayedMessage:
+        """A message that waits. Raises RecordUnreadable."""
+        publishing = self._publishing
+        record = publishing.journal.read(position)[1]
+        due_ms, vhost_name, exchange_name, message, only = decode_delayed(record)
+        vhost = publishing.vhosts.get(vhost_name)
+        exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
+        queues: dict[str, WorkQueue] = {}
+        if vhost is not None and exchange is not None:
+            traits = publishing.traits.of(message.header)
+            queues, _ = self._queues(vhost, exchange, message, traits, only)
+        return DelayedMessage(position, due_ms, vhost_name, exchange_name, list(queues), message)
+
+    def deliver(self, position: int) -> bool:
+        """End a delay now. False: the message goes on waiting, for room in a full queue.
+
+        The caller has checked that it waits and can be read.
+        """
+        if any(position in line for line in self._lines.values()):
+            return False
+        self._stop(position)
+        return self._ended(position)
+
+    def cancel(self, position: int) -> None:
+        """Drop a message. The caller has checked that it waits."""
+        if self.waiting[position][0]:
+            self._publishing.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+        del self.waiting[position]
+        self._stop(position)
+
+    def _stop(self, position: int) -> None:
+        timer = self._timers.pop(position, None)
+        if timer is not None:
+            timer.cancel()
 
     def _ended(self, position: int) -> bool:
         """Place a message. False when it goes on waiting for a full queue."""
+        self._timers.pop(position, None)
         publishing = self._publishing
         waiting = self.waiting.pop(position, None)
         if waiting is None or publishing.journal.failed:
@@ -88,15 +143,7 @@ class Delays:
         assert publishing.batch is not None
         if vhost is not None and exchange is not None:
             traits = publishing.traits.of(message.header)
-            queues: dict[str, WorkQueue] = {}
-            if only:  # its other queues have it already
-                queues = {queue.name: queue for queue in vhost.queues.values() if queue.id in only}
-            else:
-                for key in (message.routing_key, *traits.extra_keys):
-                    result = vhost.route(
-                        exchange, key, traits.headers, traits.hash_properties(), delay_served=True
-                    )
-                    queues.update((queue.name, queue) for queue in result.queues)
+            queues, histories = self._queues(vhost, exchange, message, traits, only)
             full = [queue for queue in queues.values() if self._must_wait(queue, message)]
             if full and len(queues) == 1:
                 publishing.abort()
@@ -107,11 +154,32 @@ class Delays:
                 self._write(payload, persistent and queue.persisted, publishing.now_ms)
                 del queues[queue.name]
             self._arrive(message, traits)
+            for history in histories:
+                history.keep(unplaced(message), traits.headers)
             publishing.place_unconfirmed(vhost, queues.values(), message)
         if persistent:
             publishing.batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
         publishing.commit()
         return True
+
+    def _queues(
+        self,
+        vhost: VHost,
+        exchange: Exchange[WorkQueue],
+        message: Message,
+        traits: Traits,
+        only: Collection[int],
+    ) -> tuple[dict[str, WorkQueue], dict[RecentHistory, None]]:
+        """Where a message goes when its delay ends, and which exchanges keep a copy."""
+        if only:  # its other queues have it already
+            return {queue.name: queue for queue in vhost.queues.values() if queue.id in only}, {}
+        queues: dict[str, WorkQueue] = {}
+        histories: dict[RecentHistory, None] = {}
+        for key in (message.routing_key, *traits.extra_keys):
+            result = vhost.route(exchange, key, traits.headers, traits.hash_properties(), delay_served=True)
+            queues.update((queue.name, queue) for queue in result.queues)
+            histories.update(dict.fromkeys(result.histories))
+        return queues, histories
 
     def _arrive(self, message: Message, traits: Traits) -> None:
         publishing = self._publishing
@@ -122,8 +190,6 @@ class Delays:
         message.arrived_ms = publishing.now_ms
         if traits.delay_ms:
             message.header = _delay_served(message.header, traits)
-
-    # -- full queues -----------------------------------------------------------------------------
 
     def _must_wait(self, queue: WorkQueue, message: Message) -> bool:
         if not queue.refuses_when_full:

@@ -15,6 +15,7 @@ from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.delays import Delays
+from holtmq.broker.publish.prepared import PreparedPublishes
 from holtmq.broker.publish.publish_properties import Traits, TraitsCache
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.routes import Route
@@ -22,6 +23,7 @@ from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.memory_budget import MemoryBudget
@@ -62,6 +64,7 @@ class Publishing:
         "now_ms",
         "on_dirty",
         "pager",
+        "prepares",
         "seq",
         "stream_publishes",
         "timers",
@@ -84,6 +87,7 @@ class Publishing:
         self.timers: TimerWheel[Callable[[], object]] = TimerWheel()
         self.now_ms = 0
         self.seq = 0
+        self.prepares = False  # one large transaction at a time has numbers ahead of ``seq``
         self.dirty: list[WorkQueue] = []  # queues with work in this turn
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
         self.delays = Delays(self)
@@ -185,6 +189,7 @@ class Publishing:
             self.write_gathered()  # they were published first
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
+        histories: dict[RecentHistory, None] = {}
         # A transaction's routes may be older than the topology at its commit.
         needs = not route.simple or self.batch is not None
         for key in (route.routing_key, *traits.extra_keys):
@@ -199,12 +204,13 @@ class Publishing:
             )
             queues.update((queue.name, queue) for queue in result.queues)
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+            histories.update(dict.fromkeys(result.histories))
         for exchange, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
             self.delays.add(message, route.vhost.name, exchange, self.now_ms + delay_ms)
         if traits.visible_bytes is not None:
             message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
-        if not message.persistent and any(queue.always_persists for queue in queues.values()):
-            message.persistent = True
+        for history in histories:
+            history.keep(unplaced(message), traits.headers)
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):
@@ -243,6 +249,12 @@ class Publishing:
         return queue.is_full(size, *ahead)
 
     def _record_and_place(self, message: Message, queues: Sequence[WorkQueue]) -> bool:
+        if not message.persistent and any(queue.always_persists for queue in queues):
+            losing = [queue for queue in queues if queue.forgets_transient]
+            if losing:
+                self._record_and_place(unplaced(message), losing)
+                queues = [queue for queue in queues if not queue.forgets_transient]
+            message.persistent = True
         ids = durable_ids(list(queues)) if message.persistent else b""
         batch = self.batch
         if batch is not None:
@@ -268,8 +280,6 @@ class Publishing:
     ) -> bool:
         """Enqueue a message that has no publisher to refuse to; a full queue may dead-letter it instead."""
         assert self.batch is not None
-        if not message.persistent and any(queue.always_persists for queue in queues):
-            message.persistent = True
         full: list[WorkQueue] = []
         accepted: list[WorkQueue] = []
         for queue in queues:
@@ -295,10 +305,6 @@ class Publishing:
         if queues:
             self._record_and_place(message, queues)
         return True
-
-    def forward_later(self, message: Message, vhost: str, exchange: str, delay_ms: int) -> None:
-        """In a batch, hand a message to a delayed exchange."""
-        self.delays.add(message, vhost, exchange, self.now_ms + delay_ms)
 
     def add_record(self, kind: int, payload: bytes) -> None:
         """Add a record to the batch."""
@@ -328,11 +334,17 @@ class Publishing:
         """Approximate size of the batch so far."""
         return 0 if self.batch is None else self.batch.size
 
-    def begin(self) -> None:
-        """Open a batch: everything journalled until ``commit`` is one record."""
+    def begin(self, prepared: PreparedPublishes | None = None) -> None:
+        """Open a batch: everything journalled until ``commit`` is one record, with what was prepared."""
         assert self.batch is None
         self.write_gathered()  # earlier publishes are not part of the batch
         self.batch = Batch()
+        self.batch.prepared = prepared
+
+    def add_record(self, kind: int, payload: bytes) -> None:
+        """Write this record with the open batch; the caller has applied what it says."""
+        assert self._batch is not None
+        self._batch.add(kind, payload)
 
     def abort(self) -> None:
         """Discard the batch."""
@@ -347,7 +359,10 @@ class Publishing:
         cross_kind = self.cross_kind
         positions: list[int] = []
         together = cross_kind is not None and (bool(streams) or cross_kind.pending)
-        if together and cross_kind is not None:
+        if batch.prepared is not None:
+            assert not together
+            positions = batch.prepared.write(records)
+        elif together and cross_kind is not None:
             positions = cross_kind.write(records, streams)
         elif len(records) == 1:
             positions = [self.journal.append(*records[0])]
@@ -360,13 +375,34 @@ class Publishing:
             place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
         for index, persistent, due_ms in batch.delays:
             self.delays.schedule(positions[index], persistent, due_ms)
-        return bool(records) or together
+        return bool(records) or together or (batch.prepared is not None and batch.prepared.is_journalled)
 
     def publish_later(self, route: Route, header: bytes, body: bytes, delay_ms: int) -> None:
         """Accept a persistent message that is routed after a delay."""
         self.seq += 1
         message = Message(self.seq, route.address, header, body, self.now_ms, 0, 0, True)
         self.delays.add(message, route.vhost.name, route.exchange.name, self.now_ms + delay_ms)
+
+    def recall(self, vhost: VHost, history: RecentHistory, queues: Collection[WorkQueue]) -> None:
+        """Put the recent messages of an exchange into queues that were just bound to it."""
+        inside = self.batch is not None
+        if not inside:
+            self.begin()
+        try:
+            for kept in history.messages():
+                self.seq += 1
+                again = unplaced(kept)
+                again.seq = self.seq
+                if again.expires_ms:
+                    again.expires_ms += self.now_ms - again.arrived_ms
+                again.arrived_ms = self.now_ms
+                self.place_unconfirmed(vhost, queues, again)
+        except BaseException:
+            if not inside:
+                self.abort()
+            raise
+        if not inside:
+            self.commit()
 
     def at(self, due_ms: int, action: Callable[[], object]) -> None:
         """Run an action at a time."""

@@ -4,12 +4,17 @@ Owns: the records so far, and what needs their positions. Must not touch: the jo
 that opened the batch writes it and then enqueues its messages.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holtmq.broker.message import Message
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.work_queue import Reason, WorkQueue
+
+if TYPE_CHECKING:
+    from holtmq.broker.publish.prepared import PreparedPublishes
 
 DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 
@@ -17,7 +22,7 @@ DeadLetterOn = tuple[VHost, WorkQueue, str, Reason, Message]
 class Batch:
     """The changes between ``begin`` and ``commit``."""
 
-    __slots__ = ("_bytes", "_on_the_way", "delays", "passed_on", "placements", "records")
+    __slots__ = ("_bytes", "_on_the_way", "delays", "passed_on", "placements", "prepared", "records")
 
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes]] = []
@@ -25,6 +30,7 @@ class Batch:
         self.placements: list[tuple[Message, Sequence[WorkQueue], int]] = []
         self.delays: list[tuple[int, bool, int]] = []  # index of the record, persistent, due time
         self.passed_on: list[DeadLetterOn] = []  # refused by a full queue, to be dead-lettered from there
+        self.prepared: PreparedPublishes | None = None  # messages that are written with the records
         self._bytes = 0  # size of the records
         self._on_the_way: dict[int, tuple[int, int]] = {}  # queue id -> messages and bytes
 

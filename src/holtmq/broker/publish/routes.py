@@ -8,7 +8,7 @@ from holtmq.broker.publish.publish_properties import Traits
 from holtmq.broker.streams.envelopes import Envelope
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.exchanges import Exchange
-from holtmq.broker.topology.targets import durable_ids
+from holtmq.broker.topology.targets import durable_ids, splits_transient
 from holtmq.broker.topology.vhost import VHost
 from holtmq.broker.work.work_queue import WorkQueue
 
@@ -40,14 +40,17 @@ class Route:
         result = vhost.route(exchange, routing_key)
         self.queues = result.queues
         self.durable_ids = durable_ids(result.queues)
-        self.persists = any(queue.always_persists for queue in result.queues)
+        split = splits_transient(result.queues)
+        self.persists = not split and any(queue.always_persists for queue in result.queues)
         # One queue without limits: the common case, enqueued without a loop.
         self.only_queue = (
             result.queues[0] if len(result.queues) == 1 and not result.queues[0].limited else None
         )
         # Otherwise the route depends on the message: headers, a delay, or a queue that may refuse it.
-        self.simple = not result.depends_on_message and not any(
-            q.refuses_when_full or q.is_stream for q in result.queues
+        self.simple = (
+            not result.depends_on_message
+            and not split
+            and not any(q.refuses_when_full or q.is_stream for q in result.queues)
         )
         # If every message goes only to partitioned queues, the messages of one read are gathered.
         streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))

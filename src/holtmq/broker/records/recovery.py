@@ -442,7 +442,9 @@ def _complete(steps: Iterator[object]) -> None:
 
 def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
     arguments = unpack_table(change.arguments)
-    options = parse_queue_arguments(change.name, change.vhost, arguments, auto_delete=change.auto_delete)
+    options = parse_queue_arguments(
+        change.name, change.vhost, arguments, auto_delete=change.auto_delete, dialect=None
+    )
     queue: WorkQueue
     if options.queue_type is QueueType.STREAM and broker.streams is not None:
         queue = broker.streams.make(change.name, change.vhost, change.id, options, dict(arguments))
@@ -457,6 +459,7 @@ def _restore_queue(broker: Broker, change: QueuePut) -> WorkQueue:
             arguments=dict(arguments),
             max_levels=broker.max_priority,
             now_ms=broker.flow.now_ms,
+            dialect=broker.dialect,
         )
     broker.add_queue(broker.vhosts[change.vhost], queue)
     broker.last_queue_id = max(broker.last_queue_id, change.id)

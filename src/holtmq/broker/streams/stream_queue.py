@@ -23,12 +23,14 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.partitioned.store import MessagesSetAside
 from holtmq.broker.pausing import Pause
 from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
+from holtmq.broker.streams.stream_filter import StreamFilter, make_filter
 from holtmq.broker.topology.queue_arguments import QueueOptions
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 
 _READ_AT_ONCE: Final = 256
+_SCANS: Final = 8  # reads of a filtering reader before other work goes on
 _GROUP_PARTITIONS: Final = 64
 _FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease does not expire: it ends with its holder
 _UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -63,7 +65,17 @@ class _Store(SpillingFifo):
 class StreamQueue(WorkQueue):
     """A partitioned queue with the interface of a work queue."""
 
-    __slots__ = ("_held", "_new_id", "_now", "_readers", "_service", "settle_log", "stored_as", "touch")
+    __slots__ = (
+        "_held",
+        "_is_planned",
+        "_new_id",
+        "_now",
+        "_readers",
+        "_service",
+        "settle_log",
+        "stored_as",
+        "touch",
+    )
 
     is_stream = True
 
@@ -90,6 +102,7 @@ class StreamQueue(WorkQueue):
         self.settle_log = settle_log  # acks at once or with the open batch; the flag: the claim has ended
         self.touch = touch  # makes the flow dispatch this queue before the turn ends
         self._readers: dict[StreamConsumer, _Reader | _Member] = {}
+        self._is_planned = False
         self._held: dict[int, tuple[_Member, int, int]] = {}  # id() of a message -> member, partition, offset
 
     @property
@@ -139,6 +152,19 @@ class StreamQueue(WorkQueue):
                     break
                 self.unacked += len(messages)
                 consumer.deliver(self, messages)
+            if isinstance(reader, _Reader) and reader.has_unread and consumer.room() > 0:
+                self._dispatch_soon()
+
+    def _dispatch_soon(self) -> None:
+        """Continue after other work: a filter has skipped many messages."""
+        if not self._is_planned:
+            self._is_planned = True
+            self._service.line.at(self._now(), self._continue)
+
+    def _continue(self) -> None:
+        self._is_planned = False
+        if not self.deleted:
+            self.touch(self)
 
     def take(self, limit: int, now_ms: int, pager: Pager) -> list[Message]:
         """Refuse ``basic.get``: it has no offset in the log."""
@@ -168,12 +194,14 @@ class StreamQueue(WorkQueue):
         self.unacked -= 1
         self._verdict(message, AckStatus.DEAD_LETTER)
 
-    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
+    def release(
+        self, leases: Iterable[Lease], pager: Pager, failed: bool = False
+    ) -> dict[int, list[Message]]:
         """Return messages to the group for redelivery. A plain reader has moved on."""
         for lease in leases:
             self.unacked -= 1
             self._verdict(lease.message, AckStatus.RETRY)
-        return []
+        return {}
 
     def take_out(self, message: Message) -> bool:
         """Nothing is stored here that could be removed."""
@@ -204,12 +232,18 @@ class StreamQueue(WorkQueue):
                 f"invalid arg 'x-consumer-group' for queue '{self.name}': expected a name, got {group!r}"
             )
         start = arguments.get("x-stream-offset")
+        chosen = make_filter(arguments, self.name)
         if isinstance(group, str):
+            if chosen is not None:
+                raise Conflict(
+                    f"invalid arg 'x-stream-filter' for queue '{self.name}': the members of a consumer group "
+                    "share all messages; a reader without 'x-consumer-group' may filter"
+                )
             self._readers[stream_consumer] = _Member(
                 self, group, _group_start(self.name, start), self._new_id()
             )
         else:
-            self._readers[stream_consumer] = _Reader(self, self._start_offset(start))
+            self._readers[stream_consumer] = _Reader(self, self._start_offset(start), chosen)
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -268,18 +302,37 @@ class StreamQueue(WorkQueue):
 class _Reader:
     """Reads a log from an offset on, independently of other consumers."""
 
-    def __init__(self, queue: StreamQueue, offset: int) -> None:
+    def __init__(self, queue: StreamQueue, offset: int, chosen: StreamFilter | None = None) -> None:
         self._queue = queue
         self._offset = offset
+        self._filter = chosen
         self._showing = Showing(queue.name)
+        self.has_unread = False  # a filter stopped after many messages; there may be more to deliver
 
     def next(self, limit: int) -> list[Message]:
+        if self._filter is None:
+            return self._read(limit)
+        self.has_unread = False
+        for _ in range(_SCANS):
+            found = self._read(limit, self._filter)
+            if found or self._is_at_end:
+                return found
+        self.has_unread = True
+        return []
+
+    @property
+    def _is_at_end(self) -> bool:
+        log = self._queue.log
+        return log is None or self._offset >= log.log.durable_end
+
+    def _read(self, limit: int, chosen: StreamFilter | None = None) -> list[Message]:
         queue = self._queue
         log = queue.log
         if log is None or self._offset >= log.log.durable_end:
             return []
         while True:
-            offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), limit))
+            most = limit if chosen is None else _READ_AT_ONCE
+            offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), most))
             rows = log.log.refs(offsets)
             try:
                 bodies = queue.service.store.bodies([position for _, position, _ in rows])
@@ -287,10 +340,16 @@ class _Reader:
             except MessagesSetAside:
                 continue  # unreadable messages are set aside; read the rest
         self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
+        pairs = list(zip(rows, bodies, strict=True))
+        if chosen is not None:
+            pairs = [pair for pair in pairs if chosen.accepts(pair[1])]
+            if len(pairs) > limit:
+                self._offset = pairs[limit][0][0]
+                pairs = pairs[:limit]
         show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
         return [
             show(partitions[partition_of(offset)].name, offset, created_us, body)
-            for (offset, _, created_us), body in zip(rows, bodies, strict=True)
+            for (offset, _, created_us), body in pairs
         ]
 
 

@@ -16,6 +16,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.consistent_hash import HashRing, parse_weight
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 from holtmq.broker.topology.headers_match import HeadersPattern
+from holtmq.broker.topology.recent_history import LENGTH_ARGUMENT, RecentHistory
 from holtmq.broker.topology.topic_trie import TopicTrie
 
 Table: TypeAlias = Mapping[str, object]
@@ -40,6 +41,7 @@ class Kind(Enum):
     DELAYED = "x-delayed-message"
     RANDOM = "x-random"
     MODULUS_HASH = "x-modulus-hash"
+    RECENT_HISTORY = "x-recent-history"
 
 
 # Name, kind, internal. They exist in every vhost, are durable and cannot be deleted.
@@ -55,7 +57,13 @@ PREDECLARED: Final = (
 _CHOOSING: Final = (Kind.CONSISTENT_HASH, Kind.RANDOM, Kind.MODULUS_HASH)
 HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 # RabbitMQ compares only the first. The others change how an exchange routes, so a difference is refused too.
-_COMPARED_ARGUMENTS: Final = ("alternate-exchange", "x-delayed-type", "hash-header", "hash-property")
+_COMPARED_ARGUMENTS: Final = (
+    "alternate-exchange",
+    "x-delayed-type",
+    "hash-header",
+    "hash-property",
+    LENGTH_ARGUMENT,
+)
 
 Identity: TypeAlias = tuple[bool, str, str, object]
 
@@ -108,6 +116,7 @@ class Exchange(Generic[Q]):
         "arguments",
         "auto_delete",
         "durable",
+        "history",
         "inner_kind",
         "internal",
         "kind",
@@ -132,7 +141,9 @@ class Exchange(Generic[Q]):
         # Whether a route depends on more than the routing key; then callers must not cache it by key.
         self.needs_headers = self.inner_kind is Kind.HEADERS or (hashed and "hash-header" in arguments)
         self.needs_properties = hashed and "hash-property" in arguments
-        self.varies = self.inner_kind is Kind.RANDOM  # for each message, even with equal keys and headers
+        self.history = RecentHistory(arguments) if self.inner_kind is Kind.RECENT_HISTORY else None
+        # For each message, even with equal keys and headers; or each message must be seen, not only its key.
+        self.varies = self.inner_kind in (Kind.RANDOM, Kind.RECENT_HISTORY)
         self._index: _Index[Q] = _make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
@@ -467,7 +478,7 @@ class _HashIndex(Generic[Q]):
 
 def _make_index(kind: Kind, arguments: Table) -> _Index[Q]:
     match kind:
-        case Kind.FANOUT:
+        case Kind.FANOUT | Kind.RECENT_HISTORY:
             return _FanoutIndex()
         case Kind.TOPIC:
             return _TopicIndex()

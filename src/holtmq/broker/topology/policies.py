@@ -17,6 +17,7 @@ from holtmq.broker.topology.queue_arguments import (
     BadValue,
     QueueOptions,
     QueueType,
+    check_delayed_retry,
     read_text,
     with_values,
 )
@@ -25,7 +26,7 @@ from holtmq.name_patterns import BadPattern, NamePattern, compile_pattern, compi
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 # A policy can set every queue argument except the type, which cannot change after declaration.
 _QUEUE_KEYS: Final = {key.removeprefix("x-"): rule for key, rule in RULES.items() if key != "x-queue-type"}
-_KEYS: Final = (*_QUEUE_KEYS, ALTERNATE_EXCHANGE)
+KEYS: Final = (*_QUEUE_KEYS, ALTERNATE_EXCHANGE)
 # Keys of RabbitMQ's mirrored queues, federation and sharding, and of memory limits that no queue here needs.
 # They are kept and listed, but have no effect.
 WITHOUT_MEANING: Final = frozenset(
@@ -47,9 +48,12 @@ WITHOUT_MEANING: Final = frozenset(
     }
 )
 # The only keys that an operator policy may have.
-_OPERATORS: Final = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"})
+OPERATOR_KEYS: Final = frozenset(
+    {"message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"}
+)
+_RETRY_KEYS: Final = ("delayed-retry-type", "delayed-retry-min", "delayed-retry-max", "retry-delay")
 # Limits: the strictest of queue, policy and operator policy applies.
-_LIMITS: Final = _OPERATORS | {"max-age"}
+_LIMITS: Final = OPERATOR_KEYS | {"max-age"}
 
 
 class ApplyTo(Enum):
@@ -129,6 +133,8 @@ def make_policy(
     }
     if target is ApplyTo.EXCHANGES and (stray := next((key for key in values if key in _QUEUE_KEYS), None)):
         raise Conflict(f"invalid key '{stray}' for {thing}: it means nothing to exchanges")
+    retry = {_QUEUE_KEYS[key].option: value for key, value in values.items() if key in _RETRY_KEYS}
+    check_delayed_retry(with_values(QueueOptions(), retry), f"invalid definition for {thing}: ", "")
     return Policy(vhost, name, compiled, target, priority, dict(definition), values)
 
 
@@ -217,7 +223,7 @@ def stricter(left: object, right: object) -> object:
 
 
 def _read(key: str, value: object, thing: str, operator: bool) -> object:
-    allowed = tuple(sorted(_OPERATORS)) if operator else _KEYS
+    allowed = tuple(sorted(OPERATOR_KEYS)) if operator else KEYS
     if key not in allowed:
         nearest = get_close_matches(key.removeprefix("x-"), allowed, n=1, cutoff=0)
         raise Conflict(f"unknown key '{key}' for {thing}: the nearest right one is '{nearest[0]}'")

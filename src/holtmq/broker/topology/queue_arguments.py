@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Protocol
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 
 # Ten years: a bound that keeps every deadline representable.
 MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
 MAX_PRIORITY: Final = 255
+MAX_QUORUM_PRIORITY: Final = 31  # as in RabbitMQ 4.3
+LONGEST_WAIT_MS: Final = 24 * 3600 * 1000  # before a retry, however large the multiplier
 QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for a quorum queue
 
 
@@ -29,6 +32,15 @@ class Overflow(Enum):
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
     REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+class DelayedRetry(Enum):
+    """Which returned messages wait before they are delivered again, as in RabbitMQ 4.3."""
+
+    DISABLED = "disabled"
+    ALL = "all"
+    FAILED = "failed"  # their consumer was lost
+    RETURNED = "returned"  # a client gave them back
 
 
 class QueueMode(Enum):
@@ -54,6 +66,9 @@ class QueueOptions:
     queue_mode: QueueMode | None = None
     retry_delay_ms: int | None = None
     retry_multiplier: float | None = None
+    delayed_retry_type: DelayedRetry | None = None
+    delayed_retry_min_ms: int | None = None
+    delayed_retry_max_ms: int | None = None
     cancel_requeue: bool | None = None
     consumer_timeout_ms: int | None = None
     max_age: int | None = None
@@ -63,6 +78,10 @@ class QueueOptions:
     queue_leader_locator: str | None = None
     queue_master_locator: str | None = None
     queue_version: int | None = None
+    consumer_disconnected_timeout_ms: int | None = None
+    member_placement_tag: str | None = None
+    max_in_memory_length: int | None = None
+    max_in_memory_bytes: int | None = None
     dead_letter_strategy: str | None = None
     # All arguments as declared, also unknown ones: for listing, redeclaration and the journal.
     arguments: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -70,6 +89,24 @@ class QueueOptions:
     @property
     def drops_head(self) -> bool:
         return self.overflow is None or self.overflow is Overflow.DROP_HEAD
+
+    @property
+    def counts_failures_only(self) -> bool:
+        """Whether only lost consumers count towards the delivery limit, as in RabbitMQ 4.3."""
+        return self.delayed_retry_type not in (None, DelayedRetry.DISABLED)
+
+    def retry_wait_ms(self, count: int, failed: bool) -> int:
+        """How long a returned message waits; ``count``: how often it was returned, as the limit counts."""
+        kind = self.delayed_retry_type
+        if kind is not None and kind is not DelayedRetry.DISABLED:
+            if kind is (DelayedRetry.RETURNED if failed else DelayedRetry.FAILED):
+                return 0
+            least = self.delayed_retry_min_ms or 0
+            return min(least * max(count, 1), max(self.delayed_retry_max_ms or 0, least))
+        if not self.retry_delay_ms:
+            return 0
+        factor = self.retry_multiplier or 1.0
+        return int(min(self.retry_delay_ms * factor ** min(count - 1, 64), LONGEST_WAIT_MS))
 
     @property
     def deliveries_allowed(self) -> int | None:
@@ -184,7 +221,7 @@ RULES: Final[Mapping[str, ArgumentRule]] = {
         "dead_letter_strategy", _read_choice("at-most-once", "at-least-once")
     ),
     "x-max-priority": ArgumentRule(
-        "max_priority", read_integer(1, MAX_PRIORITY, f"an integer from 1 to {MAX_PRIORITY}")
+        "max_priority", read_integer(0, MAX_PRIORITY, f"an integer from 1 to {MAX_PRIORITY}")
     ),
     "x-single-active-consumer": ArgumentRule("single_active_consumer", read_bool),
     "x-delivery-limit": ArgumentRule(
@@ -193,8 +230,13 @@ RULES: Final[Mapping[str, ArgumentRule]] = {
     "x-queue-mode": ArgumentRule("queue_mode", _read_enum(QueueMode)),
     "x-retry-delay": ArgumentRule("retry_delay_ms", _duration),
     "x-retry-multiplier": ArgumentRule("retry_multiplier", _read_multiplier),
+    "x-delayed-retry-type": ArgumentRule("delayed_retry_type", _read_enum(DelayedRetry)),
+    "x-delayed-retry-min": ArgumentRule("delayed_retry_min_ms", _positive_duration),
+    "x-delayed-retry-max": ArgumentRule("delayed_retry_max_ms", _positive_duration),
     "x-cancel-requeue": ArgumentRule("cancel_requeue", read_bool),
     "x-consumer-timeout": ArgumentRule("consumer_timeout_ms", _positive_duration),
+    "x-consumer-disconnected-timeout": ArgumentRule("consumer_disconnected_timeout_ms", _positive_duration),
+    "x-member-placement-tag": ArgumentRule("member_placement_tag", read_text),
     "x-max-age": ArgumentRule("max_age", _read_max_age),
     "x-stream-max-segment-size-bytes": ArgumentRule("stream_max_segment_size_bytes", _positive),
     "x-stream-filter-size-bytes": ArgumentRule("stream_filter_size_bytes", _non_negative),
@@ -203,6 +245,24 @@ RULES: Final[Mapping[str, ArgumentRule]] = {
     "x-queue-leader-locator": ArgumentRule("queue_leader_locator", _locator),
     "x-queue-master-locator": ArgumentRule("queue_master_locator", read_text),
     "x-queue-version": ArgumentRule("queue_version", read_integer(1, 2, "1 or 2")),
+    "x-max-in-memory-length": ArgumentRule("max_in_memory_length", _non_negative),
+    "x-max-in-memory-bytes": ArgumentRule("max_in_memory_bytes", _non_negative),
+}
+# Checked and kept, because programs send them; there is nothing here that they could change.
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "x-queue-mode": "messages beyond the memory limit go to disk in every queue",
+    "x-queue-version": "there is one storage format",
+    "x-queue-master-locator": "a queue lives on its node",
+    "x-queue-leader-locator": "a queue lives on its node",
+    "x-initial-cluster-size": "a queue lives on its node",
+    "x-quorum-initial-group-size": "a queue lives on its node",
+    "x-member-placement-tag": "a queue lives on its node",
+    "x-dead-letter-strategy": "a removal and its dead letter are one record: at least once, always",
+    "x-consumer-disconnected-timeout": "a lost connection returns its messages at once",
+    "x-max-in-memory-length": "limits.queue_memory bounds the memory of all queues together",
+    "x-max-in-memory-bytes": "limits.queue_memory bounds the memory of all queues together",
+    "x-stream-max-segment-size-bytes": "a stream has no segments of its own",
+    "x-stream-filter-size-bytes": "filters are exact, without a Bloom filter",
 }
 
 _STREAM_ONLY: Final = frozenset(
@@ -211,7 +271,7 @@ _STREAM_ONLY: Final = frozenset(
 # Arguments that a queue type cannot honour are refused, not ignored: the client would rely on them.
 REFUSED: Final[Mapping[QueueType, frozenset[str]]] = {
     QueueType.CLASSIC: _STREAM_ONLY,
-    QueueType.QUORUM: _STREAM_ONLY | {"x-max-priority"},
+    QueueType.QUORUM: _STREAM_ONLY,
     QueueType.STREAM: frozenset(
         {
             "x-message-ttl",
@@ -226,6 +286,9 @@ REFUSED: Final[Mapping[QueueType, frozenset[str]]] = {
             "x-delivery-limit",
             "x-retry-delay",
             "x-retry-multiplier",
+            "x-delayed-retry-type",
+            "x-delayed-retry-min",
+            "x-delayed-retry-max",
         }
     ),
 }
@@ -239,8 +302,12 @@ def parse_queue_arguments(
     durable: bool = True,
     exclusive: bool = False,
     auto_delete: bool = False,
+    dialect: Dialect | None = HOLT,
 ) -> QueueOptions:
-    """Parse a queue's options. Raises Conflict with the argument, its value, the queue and the vhost."""
+    """Parse a queue's options. Raises Conflict with the argument, its value, the queue and the vhost.
+
+    ``dialect`` None: the queue was declared earlier, perhaps under another dialect, and is accepted.
+    """
     thing = queue_text(name, vhost)
     options: dict[str, object] = {}
     for key, value in arguments.items():
@@ -257,8 +324,32 @@ def parse_queue_arguments(
             "it needs 'x-dead-letter-exchange' beside it"
         )
     parsed = with_values(QueueOptions(arguments=dict(arguments)), options)
+    check_delayed_retry(parsed, f"invalid arg 'x-delayed-retry-type' for {thing}: ", "x-")
     _check_type(parsed, thing, durable, exclusive, auto_delete)
+    if dialect is not None:
+        _check_dialect(parsed, thing, dialect)
     return parsed
+
+
+def check_delayed_retry(options: QueueOptions, where: str, prefix: str) -> None:
+    """Refuse settings of a delayed retry that contradict each other; ``where`` begins the text."""
+    least, most = options.delayed_retry_min_ms, options.delayed_retry_max_ms
+    kind = options.delayed_retry_type
+    if kind is None and (least is not None or most is not None):
+        raise Conflict(
+            f"{where}{prefix}delayed-retry-min and -max need {prefix}delayed-retry-type beside them"
+        )
+    if options.counts_failures_only:
+        assert kind is not None
+        if least is None:
+            raise Conflict(f"{where}{prefix}delayed-retry-min is required when it is {kind.value}")
+        if options.retry_delay_ms is not None:
+            raise Conflict(f"{where}{prefix}delayed-retry-type and {prefix}retry-delay exclude each other")
+    if least is not None and most is not None and most < least:
+        raise Conflict(
+            f"{where}{prefix}delayed-retry-max ({most}) must not be smaller than {prefix}delayed-retry-min "
+            f"({least})"
+        )
 
 
 def with_values(options: QueueOptions, values: Mapping[str, object]) -> QueueOptions:
@@ -274,6 +365,11 @@ def _check_type(options: QueueOptions, thing: str, durable: bool, exclusive: boo
             raise Conflict(f"invalid arg '{key}' for {thing} of queue type {kind.value}")
     if kind is QueueType.CLASSIC:
         return
+    if kind is QueueType.QUORUM and (options.max_priority or 0) > MAX_QUORUM_PRIORITY:
+        raise Conflict(
+            f"invalid arg 'x-max-priority' for {thing}: {options.max_priority} is not an integer from 1 to "
+            f"{MAX_QUORUM_PRIORITY}, the highest priority of a quorum queue"
+        )
     for broken, property_name, right in (
         (not durable, "non-durable", "durable"),
         (exclusive, "exclusive-owner", "not exclusive"),
@@ -281,6 +377,23 @@ def _check_type(options: QueueOptions, thing: str, durable: bool, exclusive: boo
     ):
         if broken:
             raise Conflict(f"invalid property '{property_name}' for {thing}: a {kind.value} queue is {right}")
+
+
+def _check_dialect(options: QueueOptions, thing: str, dialect: Dialect) -> None:
+    """Refuse what only one of HoltMQ and RabbitMQ accepts."""
+    if options.max_priority == 0 and not dialect.accept_zero_priority:
+        raise Conflict(
+            f"invalid arg 'x-max-priority' for {thing}: 0 is not an integer from 1 to {MAX_PRIORITY}"
+        )
+    kind = options.queue_type
+    refused: tuple[str, ...] = ()
+    if kind is QueueType.CLASSIC and dialect.refuse_classic_delivery_limit:
+        refused = ("x-delivery-limit",)
+    elif kind is not QueueType.CLASSIC and dialect.refuse_queue_mode:
+        refused = ("x-queue-mode",)
+    for key in refused:
+        if key in options.arguments:
+            raise Conflict(f"invalid arg '{key}' for {thing} of queue type {kind.value}")
 
 
 @dataclass(frozen=True, slots=True)

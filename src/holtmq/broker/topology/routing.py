@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from holtmq.broker.topology.exchanges import Exchange, Q, Table
+from holtmq.broker.topology.recent_history import RecentHistory
 
 _NO_TABLE: Mapping[str, object] = {}
 _MAX_DELAY_MS = 2**32 - 1  # the limit of RabbitMQ's delayed-message plugin
@@ -29,6 +30,7 @@ class RouteResult(Generic[Q]):
     # cached by key, and a caller that passed None (to save decoding them) must route again with them.
     depends_on_message: bool
     delays: tuple[Delay[Q], ...] = ()
+    histories: tuple[RecentHistory, ...] = ()  # of the exchanges it passed: each keeps a copy
 
 
 def route(
@@ -49,6 +51,7 @@ def route(
     delay_ms = 0 if delay_served else delay_of(headers)
     queues: dict[str, Q] = {}
     delays: list[Delay[Q]] = []
+    histories: list[RecentHistory] = []
     depends = False
     seen = {exchange.name}
     work = [exchange]
@@ -59,6 +62,8 @@ def route(
             if delay_ms:
                 delays.append(Delay(current, delay_ms))
                 continue
+        if current.history is not None:
+            histories.append(current.history)
         if current.is_default:
             queue = find_queue(routing_key)
             destinations: list[Q | Exchange[Q]] = [] if queue is None else [queue]
@@ -72,7 +77,7 @@ def route(
             elif destination.name not in seen:
                 seen.add(destination.name)
                 work.append(destination)
-    return RouteResult(tuple(queues.values()), depends, tuple(delays))
+    return RouteResult(tuple(queues.values()), depends, tuple(delays), tuple(histories))
 
 
 def delay_of(headers: Table) -> int:

@@ -15,6 +15,7 @@ from holtmq.wire.properties import PROPERTY_FLAGS, Form, Properties, encode_prop
 from holtmq.wire.tables import FieldTable, timestamp_value
 
 COMPONENT: Final = "shovel"
+PROGRESS_COMPONENT: Final = "shovel-progress"  # what each has moved; written by the shovel itself
 _PROTOCOL: Final = "amqp091"
 _PROTOCOLS: Final = (_PROTOCOL, "amqp10", "local")
 _LONGEST_NAME: Final = 255

@@ -9,7 +9,7 @@ answer is None.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.topology.exchanges import Binding, Exchange, Kind
@@ -27,6 +27,11 @@ def durable_ids(queues: Iterable[WorkQueue]) -> bytes:
     """The journal ids of the persisted work queues among these."""
     ids = [queue.id for queue in queues if queue.persisted and not queue.is_stream]
     return struct.pack(f">{len(ids)}I", *ids)
+
+
+def splits_transient(queues: Collection[WorkQueue]) -> bool:
+    """Whether a transient message is kept by some of these queues and lost by others at a restart."""
+    return any(queue.always_persists for queue in queues) and any(queue.forgets_transient for queue in queues)
 
 
 class QueueSet:
@@ -128,7 +133,7 @@ class ExchangeTargets:
             queues.append(destination)
         if not queues:
             return NO_QUEUES if self._vhost.alternate_of(self._exchange) is None else None
-        if any(queue.is_stream is not queues[0].is_stream for queue in queues):
+        if any(queue.is_stream is not queues[0].is_stream for queue in queues) or splits_transient(queues):
             return None
         return self._vhost.queue_set(tuple(queues))
 

@@ -5,6 +5,7 @@ goes away. Must not touch: clocks, files, wire names. Leases that expire are in 
 ``partition_leases.py``.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -128,11 +129,13 @@ class Ledger:
                 del lease.holder.held[lease.number]
         return ended
 
-    def revoke(self, holder: Holder) -> list[Lease]:
-        """Revoke all leases of one holder. They stay known, so that a late ack is not an error."""
+    def revoke(self, holder: Holder, which: Callable[[Lease], bool] | None = None) -> list[Lease]:
+        """Revoke leases of one holder, all or some. They stay known: a late ack is not an error."""
         leases = list(holder.held.values())
-        holder.held.clear()
+        if which is not None:
+            leases = [lease for lease in leases if which(lease)]
         for lease in leases:
+            del holder.held[lease.number]
             lease.holder = None
         self._revoked += len(leases)
         if self._revoked > REVOKED_MAX:

@@ -36,9 +36,10 @@ class _ByPriority(dict[int, SpillingFifo]):
 class Levels:
     """The fifos of a priority queue, with the interface of a ``SpillingFifo``."""
 
-    __slots__ = ("_from_top", "by_priority", "fifos", "top")
+    __slots__ = ("_from_top", "by_priority", "fifos", "sheds_highest", "top")
 
-    def __init__(self, top: int) -> None:
+    def __init__(self, top: int, sheds_highest: bool = False) -> None:
+        self.sheds_highest = sheds_highest
         self.top = top  # higher priorities count as this level
         self.fifos: dict[int, SpillingFifo] = {}
         self.by_priority: dict[int, SpillingFifo] = _ByPriority(self._lane_of)
@@ -84,8 +85,8 @@ class Levels:
         return taken
 
     def shed(self, pager: Pager) -> Message | None:
-        """Remove and return the oldest message of the lowest occupied level."""
-        for _, fifo in self.by_level(highest_first=False):
+        """Remove and return the oldest message of the lowest occupied level, or of the highest."""
+        for _, fifo in self.by_level(highest_first=self.sheds_highest):
             return fifo.shed(pager)
         return None
 

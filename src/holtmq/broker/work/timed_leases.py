@@ -196,7 +196,7 @@ class TimedLeases:
                 self._flow.reject((lease,))
                 return AckVerdict.FILED
             case AckStatus.FAILED | AckStatus.RETRY:
-                self._flow.release((lease,))
+                self._flow.release((lease,), failed=True)
                 return AckVerdict.REDELIVERED
 
     def write_down(self) -> None:
@@ -282,7 +282,7 @@ class TimedLeases:
         leases = [lease for same in loan.leases.values() for lease in same]
         for lease in leases:
             self._ledger.end(lease.number)
-        self._flow.release(leases)
+        self._flow.release(leases, failed=True)
 
     def _shown(self, queue: WorkQueue, message: Message) -> WorkMessage:
         try:

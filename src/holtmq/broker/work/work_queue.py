@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, Protocol
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.pausing import Pause
@@ -79,6 +80,7 @@ class WorkQueue:
         "fifo",
         "fifos",
         "figures",
+        "forgets_transient",
         "held_back",
         "id",
         "levels_clamped",
@@ -112,6 +114,7 @@ class WorkQueue:
         arguments: dict[str, object] | None = None,
         max_levels: int = 255,
         now_ms: int = 0,
+        dialect: Dialect = HOLT,
     ) -> None:
         self.name = name
         self.vhost = vhost
@@ -121,6 +124,10 @@ class WorkQueue:
         self.persisted = durable and owner is None
         # A quorum queue journals every message, whatever its delivery mode.
         self.always_persists = self.persisted and options.queue_type is QueueType.QUORUM
+        # True: a transient message is lost here at a restart even if a quorum queue keeps it.
+        self.forgets_transient = (
+            self.persisted and not self.always_persists and dialect.transient_stays_transient
+        )
         self.auto_delete = auto_delete
         self.owner = owner  # the connection that owns an exclusive queue
         self.arguments = arguments or {}
@@ -130,7 +137,9 @@ class WorkQueue:
         top = min(options.max_priority or 0, max_levels)
         self.levels_clamped = (options.max_priority or 0) > max_levels  # until this was logged
         self.fifo: SpillingFifo | None = None if top else SpillingFifo()
-        self.store: SpillingFifo | Levels = self.fifo if self.fifo is not None else Levels(top)
+        self.store: SpillingFifo | Levels = (
+            self.fifo if self.fifo is not None else Levels(top, sheds_highest=dialect.drop_highest_priority)
+        )
         self.fifos = self.store.by_priority if isinstance(self.store, Levels) else _NO_LEVELS
         self.consumers: list[Consumer] = []  # by priority, then in order of arrival
         self.active: Consumer | None = None  # the single active consumer
@@ -346,25 +355,36 @@ class WorkQueue:
         self.figures.dropped += 1
         self.outcasts.append((Reason.REJECTED, message))
 
-    def release(self, leases: Iterable[Lease], pager: Pager) -> list[Message]:
-        """Take back unacknowledged messages. Returns those that must wait for ``x-retry-delay`` first."""
+    def release(
+        self, leases: Iterable[Lease], pager: Pager, failed: bool = False
+    ) -> dict[int, list[Message]]:
+        """Take back unacknowledged messages. Returns those that must wait first, by their wait in ms.
+
+        ``failed``: their consumer was lost, rather than that it gave them back.
+        """
         back: list[Message] = []
-        limit = self.options.deliveries_allowed
+        waiting: dict[int, list[Message]] = {}
+        options = self.options
+        limit = options.deliveries_allowed
+        step = 1 if failed or not options.counts_failures_only else 0
+        waits = bool(options.retry_delay_ms) or options.counts_failures_only
         for lease in leases:
             message = lease.message
             self.unacked -= 1
-            count = self.returned.get(message.seq, 0) + 1
+            count = self.returned.get(message.seq, 0) + step
             self.returned[message.seq] = count
             if limit is not None and count > limit:
                 self.outcasts.append((Reason.DELIVERY_LIMIT, message))
                 self.figures.dropped += 1
+                continue
+            self.figures.returned += 1
+            wait_ms = options.retry_wait_ms(count, failed) if waits else 0
+            if wait_ms:
+                waiting.setdefault(wait_ms, []).append(message)
             else:
                 back.append(message)
-        self.figures.returned += len(back)
-        if self.options.retry_delay_ms:
-            return back
         self.restore(back, pager)
-        return []
+        return waiting
 
     def restore(self, messages: list[Message], pager: Pager) -> None:
         """Put messages back at their old places."""

@@ -15,6 +15,7 @@ import msgspec
 from holtmq.auth.permissions import Action
 from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.range_reads import Chosen, RangeInfo, Relation
+from holtmq.http.engine.context import RangeWatch
 from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Stream
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.open_streams import OpenStreams
@@ -140,17 +141,35 @@ async def rows(call: Call) -> object:
     chosen = Chosen(query.text("partition"), query.time_us("fromTime"), query.time_us("toTime"))
     await call.durable()
     streams = call.context.range_streams
-    bodies = speaks.stream(call.service.store, info, first, stop, schema, chosen, streams.piece_bytes)
+    watch = None
+    if call.context.watch_range is not None and info.relation is Relation.MESSAGES:
+        watch = call.context.watch_range(info.name, first, stop, call.exchange.header(b"traceparent"))
+    bodies = speaks.stream(
+        call.service.store,
+        info,
+        first,
+        stop,
+        schema,
+        chosen,
+        streams.piece_bytes,
+        None if watch is None else watch.saw,
+    )
     headers = {"x-holt-queue-id": str(info.queue.number), "x-holt-first-offset": str(info.first)}
-    return Stream(_pump(bodies, streams), ARROW, headers)
+    return Stream(_pump(bodies, streams, watch), ARROW, headers)
 
 
-async def _pump(bodies: Iterator[bytes], streams: OpenStreams) -> AsyncGenerator[bytes, None]:
+async def _pump(
+    bodies: Iterator[bytes], streams: OpenStreams, watch: RangeWatch | None
+) -> AsyncGenerator[bytes, None]:
     with streams.another():
-        for body in bodies:
-            yield body
-            del body  # only the connection keeps it: a slow client holds one copy, not two
-            await asyncio.sleep(0)  # a fast client must not monopolize the loop
+        try:
+            for body in bodies:
+                yield body
+                del body  # only the connection keeps it: a slow client holds one copy, not two
+                await asyncio.sleep(0)  # a fast client must not monopolize the loop
+        finally:
+            if watch is not None:
+                watch.ended()
 
 
 async def mirror(call: Call) -> object:

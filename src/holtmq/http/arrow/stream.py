@@ -93,12 +93,16 @@ def stream(
     schema: pa.Schema,
     chosen: Chosen,
     piece_bytes: Callable[[], int] = lambda: PIECE_BYTES,
+    watch: Callable[[list[str]], None] | None = None,
 ) -> Iterator[bytes]:
-    """The range as the bytes of an IPC stream, one bounded batch at a time."""
+    """The range as the bytes of an IPC stream, one bounded batch at a time.
+
+    ``watch`` sees the trace ids in each batch.
+    """
     if info.relation is Relation.MESSAGES:
-        with_bodies = not NEED_NO_RECORD.issuperset(schema.names)
+        with_bodies = watch is not None or not NEED_NO_RECORD.issuperset(schema.names)
         pieces = range_reads.Pieces(store, info.queue, first, stop, chosen, with_bodies, piece_bytes)
-        return _IpcStream(schema, _MessageBatches(store, info.queue, schema, pieces))
+        return _IpcStream(schema, _MessageBatches(store, info.queue, schema, pieces, watch))
     return _IpcStream(schema, _side_batches(store, info, first, stop, schema, chosen))
 
 
@@ -125,8 +129,14 @@ class _MessageBatches(Iterator[_Batch]):
     """Pieces of a queue as batches. ``_maps`` caches decoded properties: publishers repeat them."""
 
     def __init__(
-        self, store: PartitionedStore, queue: PartitionedQueue, schema: pa.Schema, pieces: Iterator[Piece]
+        self,
+        store: PartitionedStore,
+        queue: PartitionedQueue,
+        schema: pa.Schema,
+        pieces: Iterator[Piece],
+        watch: Callable[[list[str]], None] | None,
     ) -> None:
+        self._watch = watch
         self._store = store
         self._queue = queue
         self._schema = schema
@@ -140,6 +150,8 @@ class _MessageBatches(Iterator[_Batch]):
         if not len(piece.offsets):
             return _empty(self._schema), piece.next, self._gone
         columns = MessageColumns(self._queue, piece, self._store.cipher, self._maps)
+        if self._watch is not None:
+            self._watch(columns.column("trace_id").drop_null().to_pylist())
         arrays = [columns.column(name) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema), piece.next, self._gone
 

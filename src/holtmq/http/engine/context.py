@@ -3,9 +3,9 @@
 Owns: nothing; it is built once, at start, and passed down. Must not touch: sockets.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
@@ -21,6 +21,21 @@ from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.pipeline_reports import PipelineReports
 from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
+
+
+class RangeWatch(Protocol):
+    """Sees one read of a range."""
+
+    def saw(self, trace_ids: Iterable[str]) -> None:
+        """The trace ids of some of its messages."""
+        ...
+
+    def ended(self) -> None:
+        """All of it was read, or the reader left."""
+        ...
+
+
+WatchRange = Callable[[str, int, int, str | None], RangeWatch]  # queue, first, end, the request's traceparent
 
 
 class Listener(NamedTuple):
@@ -66,6 +81,7 @@ class Context:
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)
+    watch_range: WatchRange | None = None  # with tracing: sees the traces of what a range read returns
 
     def check_alarm(self) -> None:
         """Refuse to store more while memory or disk is short; AMQP publishers are blocked meanwhile."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holtmq.http.engine.body_room import BodyRoom
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.doorkeeper import Doorkeeper
+from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.exchange import FindRoute
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Engine:
         self.tasks: set[asyncio.Task[None]] = set()
         self.slow: dict[HttpConnection, tuple[float, int]] = {}  # (since when, how many bytes are unsent)
         self.is_congested = False  # too many bytes are unsent: new requests are refused
+        self.refusal: Refusal | None = None  # why only public routes are served now
         self._unsent_max = memory_bytes
 
     def run(self, work: Coroutine[Any, Any, None], name: str) -> None:

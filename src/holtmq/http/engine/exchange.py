@@ -95,6 +95,7 @@ class Exchange:
         "is_admitted",
         "is_head",
         "is_running",
+        "is_streaming",
         "is_unusual",
         "keep_alive",
         "names",
@@ -125,6 +126,7 @@ class Exchange:
         self.keep_alive = True
         self.is_head = False
         self.is_running = False
+        self.is_streaming = False  # the head of the answer is sent, and its body follows in pieces
         self.is_unusual = False  # it has headers that most requests do not have
         self.expects_continue = False
         self.complete = False

@@ -288,6 +288,8 @@ class HttpConnection(asyncio.Protocol):
         identity.check(exchange.route.right, exchange.names)
         if self.engine.is_congested:
             raise Refusal(503, "too many answers wait for clients to read them")
+        if self.engine.refusal is not None:
+            raise self.engine.refusal
         self._take_body(exchange)
 
     def _refuse(self, exchange: Exchange, error: Exception) -> None:
@@ -394,6 +396,7 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         """Answer piece by piece, as fast as the client reads."""
         self._let_go(exchange)
+        exchange.is_streaming = True
         transport = self.transport
         transport.write(exchange.head_of(200, content_type, headers, None))
         try:
@@ -470,6 +473,25 @@ class HttpConnection(asyncio.Protocol):
             self.transport.close()
         else:
             self._active.keep_alive = False
+
+    def break_off(self, error: Refusal) -> None:
+        """Answer the running request with this error, and close."""
+        exchange = self._active
+        if exchange is None or not exchange.is_running or exchange.response_complete:
+            return
+        if exchange.route.right.is_public:
+            return
+        if exchange.is_streaming:
+            self.transport.abort()
+            return
+        if exchange.on_lost is not None:
+            exchange.on_lost()
+            exchange.on_lost = None
+        give_back, exchange.on_dropped = exchange.on_dropped, None
+        exchange.keep_alive = False
+        exchange.fail(error)
+        if give_back is not None:
+            give_back()
 
     def check_time(self, now: float) -> None:
         """Close if the client sends its request too slowly: it costs a socket, and perhaps memory."""

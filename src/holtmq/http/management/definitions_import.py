@@ -7,7 +7,9 @@ as one journal record.
 """
 
 import logging
-from collections.abc import Iterable
+from asyncio import sleep
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +49,7 @@ from holtmq.journal import MemoryJournal
 log = logging.getLogger(__name__)
 
 _OTHERS: Final = object()  # the owner of every exclusive queue in a rehearsal
+_STEP: Final = 500  # parts of a rehearsal before other work: about 10 ms
 _CLASSIC: Final = (None, "", "undefined", "classic")
 
 
@@ -82,9 +85,17 @@ async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
     call.refuse_if_failed()  # check again: hashing takes time
     broker = call.broker
     plan = _Plan(given, users)
-    plan.make(_rehearsal(broker, given))
+    before, stage = _stamp(broker), _rehearsal(broker, given)
+    for done, _ in enumerate(plan.make(stage), 1):
+        if done % _STEP == 0:
+            await sleep(0)  # others may work meanwhile
+    if call.query.flag("dry_run"):
+        return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
+    call.refuse_if_failed()
+    if _stamp(broker) != before:  # they have changed what the rehearsal relied on: once more, in one go
+        deque(plan.make(_rehearsal(broker, given)), maxlen=0)
     with broker.one_record():
-        plan.make(broker)
+        deque(plan.make(broker), maxlen=0)
     report = [*without_meaning(broker), *_dropped(given)]
     for row in report:
         log.info("kept without meaning", extra={key: row[key] for key in ("vhost", "what", "key", "reason")})
@@ -112,14 +123,15 @@ class _Plan:
     given: DefinitionsIn
     users: list[User]
 
-    def make(self, broker: Broker) -> None:
-        """Create all parts, each after those that it depends on."""
+    def make(self, broker: Broker) -> Iterator[None]:
+        """Create all parts, each after those that it depends on; one of the many is one item."""
         self._users(broker)
         for policy in self.given.policies:
             set_policy(broker, policy.vhost, policy.name, policy, operator=False)
+            yield
         limits = [p for p in self.given.parameters if p.component == VHOST_LIMITS_COMPONENT]
         _parameters(broker, [p for p in self.given.parameters if p.component != VHOST_LIMITS_COMPONENT])
-        self._topology(broker)
+        yield from self._topology(broker)
         _parameters(broker, limits)  # after the queues, which limits of the same document must not refuse
         for parameter in self.given.global_parameters:
             name = checked_name(parameter.name, "parameter")
@@ -140,7 +152,7 @@ class _Plan:
             permission = TopicPermission(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
             broker.put_topic_permission(permission)
 
-    def _topology(self, broker: Broker) -> None:
+    def _topology(self, broker: Broker) -> Iterator[None]:
         for exchange in self.given.exchanges:
             broker.declare_exchange(
                 broker.vhost(exchange.vhost),
@@ -151,6 +163,7 @@ class _Plan:
                 internal=exchange.internal,
                 arguments=checked_table(exchange.arguments, f"arguments of exchange '{exchange.name}'"),
             )
+            yield
         for queue in self.given.queues:
             broker.declare_queue(
                 broker.vhost(queue.vhost),
@@ -160,6 +173,7 @@ class _Plan:
                 arguments=checked_table(queue.arguments, f"arguments of queue '{queue.name}'"),
                 any_name=True,
             )
+            yield
         for binding in self.given.bindings:
             if binding.destination_type not in ("queue", "exchange"):
                 kind = binding.destination_type
@@ -172,6 +186,7 @@ class _Plan:
                 checked_table(binding.arguments, "arguments of a binding"),
                 to_exchange=binding.destination_type == "exchange",
             )
+            yield
 
 
 def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
@@ -180,9 +195,15 @@ def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
         set_parameter(broker, parameter.vhost, parameter.component, name, parameter.value, imported=True)
 
 
+def _stamp(broker: Broker) -> object:
+    """Changes with everything that can decide whether a part is refused."""
+    vhosts = {vhost.name: (vhost.version, vhost.rules_version) for vhost in broker.vhosts.values()}
+    return vhosts, {user.name for user in broker.users.users()}, dict(broker.limits.of_vhosts)
+
+
 def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
     """An in-memory broker with copies of the objects that the document names."""
-    stage = Broker(MemoryJournal(), max_priority=broker.max_priority)
+    stage = Broker(MemoryJournal(), max_priority=broker.max_priority, dialect=broker.dialect)
     stage.attach(PartitionedService(stage.journal))
     for user in broker.users.users():
         stage.put_user(user)

@@ -189,19 +189,24 @@ def message_row(
     if wanted is GetEncoding.AUTO:
         with suppress(UnicodeDecodeError):
             payload, encoding = shown.decode(), Encoding.STRING
-    properties = Properties()
-    with suppress(CodecError):  # headers that no rule had to decode may be malformed
-        properties = decode_properties(message.header, PROPERTIES_AT)
     return {
         "payload_bytes": len(message.body),
         "redelivered": queue is not None and queue.is_redelivered(message),
         "exchange": message.exchange,
         "routing_key": message.routing_key,
         "message_count": 0 if queue is None else len(queue),
-        "properties": shown_properties(properties),
+        "properties": properties_row(message),
         "payload": payload,
         "payload_encoding": encoding.value,
     }
+
+
+def properties_row(message: Message) -> dict[str, object]:
+    """A message's properties as JSON, without those it does not have."""
+    properties = Properties()
+    with suppress(CodecError):  # headers that no rule had to decode may be malformed
+        properties = decode_properties(message.header, PROPERTIES_AT)
+    return shown_properties(properties)
 
 
 def shown_properties(properties: Properties) -> dict[str, object]:

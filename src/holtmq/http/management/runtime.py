@@ -14,7 +14,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, NotFound
 from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
-from holtmq.broker.topology.shovels import CannotRun, parse_shovel, without_passwords
+from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
@@ -22,6 +22,8 @@ from holtmq.http.management.users import policy_row, set_policy, user_named
 from holtmq.http.management.wire import PolicyIn, checked_name
 
 T = TypeVar("T")
+
+MIGRATION: Final = "migration"  # what ``holt migrate`` has begun
 
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its runtime parameters
 VHOST_LIMITS_COMPONENT: Final = "vhost-limits"
@@ -136,6 +138,8 @@ def parameter_rows(broker: Broker, vhosts: list[str]) -> Iterator[dict[str, obje
         if limits := broker.limits.of_vhosts.get(vhost):
             yield _row(vhost, VHOST_LIMITS_COMPONENT, LIMITS_NAME, dict(limits))
         for parameter in broker.parameters.all(vhost=vhost):
+            if parameter.component == PROGRESS_COMPONENT:
+                continue
             yield _row(vhost, parameter.component, parameter.name, msgspec.Raw(parameter.value))
 
 
@@ -310,13 +314,15 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
             "reason": "no part of this broker reads it",
         }
         for name, _ in broker.parameters.globals()
-        if name != CLUSTER_NAME
+        if name not in (CLUSTER_NAME, MIGRATION)
     ]
     return rows
 
 
 def _parameter_reason(parameter: Parameter) -> str:
     """Why a parameter has no effect; empty if it has one."""
+    if parameter.component == PROGRESS_COMPONENT:
+        return ""
     if parameter.component != SHOVEL:
         return KEPT[parameter.component]
     try:

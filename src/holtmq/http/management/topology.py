@@ -14,6 +14,7 @@ from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
@@ -63,6 +64,7 @@ def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
         "policy": policy.name if policy else None,
         "operator_policy": operator.name if operator else None,
         "effective_policy_definition": plain(effective),
+        "arguments_without_effect": sorted(name for name in queue.arguments if name in WITHOUT_EFFECT),
         **_state(queue.paused),
         "consumers": len(queue.consumers),
         "messages": len(queue) + queue.unacked,

@@ -212,38 +212,59 @@ async def per_object(call: Call) -> object:
     return _text(Node(call.context, "per-object"), Rows(await _per_queue(call)))
 
 
+class RowFamilies:
+    """The families with a row for every queue or group."""
+
+    def __init__(self) -> None:
+        group = ("queue", "group")
+        self.ready = GaugeMetricFamily(
+            "rabbitmq_detailed_queue_messages_ready", "Messages that wait; of a stream, stored", labels=_QUEUE
+        )
+        self.unacked = GaugeMetricFamily(
+            "rabbitmq_detailed_queue_messages_unacked", "Out with consumers; not of streams", labels=_QUEUE
+        )
+        self.consumers = GaugeMetricFamily(
+            "rabbitmq_detailed_queue_consumers", "AMQP consumers", labels=_QUEUE
+        )
+        self.oldest = GaugeMetricFamily(
+            "holtmq_queue_oldest_message_age_seconds", "Age of the oldest waiting message", labels=_QUEUE
+        )
+        self.letters = GaugeMetricFamily("holtmq_queue_dead_letters", "Dead letters kept", labels=_QUEUE)
+        self.lag = GaugeMetricFamily("holtmq_group_lag_messages", "Messages behind", labels=group)
+        self.behind = GaugeMetricFamily("holtmq_group_lag_seconds", "Age of the oldest unread", labels=group)
+        self.held = GaugeMetricFamily(
+            "holtmq_consumer_oldest_unacked_age_seconds",
+            "The longest a consumer has held a message",
+            labels=_QUEUE,
+        )
+
+    def all(self) -> list[Metric]:
+        """Every family."""
+        return list(vars(self).values())
+
+
 async def _per_queue(call: Call) -> list[Metric]:
     from holtmq.http.dashboard.api import dashboard_of
 
-    dashboard = dashboard_of(call.context)
-    ready = GaugeMetricFamily("rabbitmq_detailed_queue_messages_ready", "Messages that wait", labels=_QUEUE)
-    unacked = GaugeMetricFamily("rabbitmq_detailed_queue_messages_unacked", "Out", labels=_QUEUE)
-    consumers = GaugeMetricFamily("rabbitmq_detailed_queue_consumers", "Consumers", labels=_QUEUE)
-    oldest = GaugeMetricFamily("holtmq_queue_oldest_message_age_seconds", "Oldest waiting", labels=_QUEUE)
-    letters = GaugeMetricFamily("holtmq_queue_dead_letters", "Dead letters kept", labels=_QUEUE)
+    dashboard, families = dashboard_of(call.context), RowFamilies()
     for row in (await dashboard.facts.queues()).rows:
         where = (row.vhost, row.name)
-        ready.add_metric(where, row.ready)
-        consumers.add_metric(where, row.consumers)
+        families.ready.add_metric(where, row.ready)
+        families.consumers.add_metric(where, row.consumers)
         if row.unacked is not None:
-            unacked.add_metric(where, row.unacked)
+            families.unacked.add_metric(where, row.unacked)
         if row.oldest is not None or not row.ready:
-            oldest.add_metric(where, row.oldest or 0.0)
+            families.oldest.add_metric(where, row.oldest or 0.0)
         if row.dead_letters is not None:
-            letters.add_metric(where, row.dead_letters)
-    lag = GaugeMetricFamily("holtmq_group_lag_messages", "Messages behind", labels=("queue", "group"))
-    behind = GaugeMetricFamily(
-        "holtmq_group_lag_seconds", "Age of the oldest unread", labels=("queue", "group")
-    )
+            families.letters.add_metric(where, row.dead_letters)
     await dashboard.watch.findings()  # refreshes the lags
     for one in dashboard.watch.lags():
-        lag.add_metric((one.queue, one.group), one.messages)
-        behind.add_metric((one.queue, one.group), one.seconds)
-    held = GaugeMetricFamily("holtmq_consumer_oldest_unacked_age_seconds", "Longest held", labels=_QUEUE)
+        families.lag.add_metric((one.queue, one.group), one.messages)
+        families.behind.add_metric((one.queue, one.group), one.seconds)
     now_ms = int(call.now * 1000)
-    for (vhost, queue), holders in (await dashboard.watch.holders()).items():
-        held.add_metric((vhost, queue), max((now_ms - one.since) / 1000 for one in holders))
-    return [ready, unacked, consumers, oldest, letters, lag, behind, held]
+    for where, holders in (await dashboard.watch.holders()).items():
+        families.held.add_metric(where, max((now_ms - one.since) / 1000 for one in holders))
+    return families.all()
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -165,7 +165,7 @@ class PushApi:
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         self._check_alarm()
-        items = read_items(incoming, exchange.identity)
+        items = self._read(exchange, incoming)
         if any(item.delay_seconds for item in incoming):
             self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
             return
@@ -186,6 +186,9 @@ class PushApi:
         else:
             answer = push_results(items, results, self._service.store.by_number)
         exchange.answer_when_durable(self._journal, 201, answer)
+
+    def _read(self, exchange: Exchange, incoming: list[PushItemIn]) -> list[PushItem]:
+        return read_items(incoming, exchange.identity)
 
     def _push_delayed(self, exchange: Exchange, items: list[PushItem], delays: list[float]) -> None:
         """Some items are delayed. All are stored in one record, or a full queue refuses all."""

@@ -21,6 +21,7 @@ from .errors import Fenced, Unreachable
 from .row_statement import RowStatement
 from .session import PatientConnection
 from .store import ROW_BYTES, Kind, LogStore, Owner, Part
+from .view import ReplicaView
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,14 @@ class Appender:
     """Appends as one owner. All calls come from one thread."""
 
     def __init__(
-        self, store: LogStore, owner: Owner, epoch: int, end: int, parts: dict[int, int], min_standbys: int
+        self,
+        store: LogStore,
+        owner: Owner,
+        epoch: int,
+        end: int,
+        parts: dict[int, int],
+        min_standbys: int,
+        view: ReplicaView,
     ) -> None:
         self.epoch = epoch
         self.end = end  # everything below is committed
@@ -42,7 +50,7 @@ class Appender:
         self._min_standbys = min_standbys
         self._statement = RowStatement(store.id, min_standbys)
         self._known = store.session.current  # the connection on which the end of the log was compared
-        self._short_of_standbys = False
+        self._view = view
         self._wait = threading.Event()  # never set: its wait() is a sleep
 
     def append(self, stretches: Sequence[Stretch], meanwhile: Callable[[], None]) -> None:
@@ -113,8 +121,8 @@ class Appender:
             if done:
                 break
             self._wait_for_standbys()
-        if self._short_of_standbys:
-            self._short_of_standbys = False
+        if self._view.short_of_standbys:
+            self._view.short_of_standbys = False
             log.warning("PostgreSQL has enough synchronous standbys again", extra={})
         if session.warned:
             # A warning on a commit means that the wait for a synchronous standby was cut short. ``renew``
@@ -170,8 +178,8 @@ class Appender:
         return False
 
     def _wait_for_standbys(self) -> None:
-        if not self._short_of_standbys:
-            self._short_of_standbys = True
+        if not self._view.short_of_standbys:
+            self._view.short_of_standbys = True
             log.error(
                 "nothing is confirmed: PostgreSQL has too few synchronous standbys",
                 extra={"wanted": self._min_standbys},

@@ -77,9 +77,8 @@ class ReplicatedOpening:
         self._follower: Follower | None = None
         self._copy: LocalCopy | None = None
         self._position: int | None = None  # of the checkpoint
-        self._store = LogStore(
-            Session(replica.url, max(replica.takeover_after, _ANSWER_SECONDS), "log"), replica.name
-        )
+        self._answer_seconds = max(replica.takeover_after, _ANSWER_SECONDS)
+        self._store = LogStore(Session(replica.url, self._answer_seconds, "log"), replica.name)
         self.journal = FileJournal(self._disk, self._options, defer, notify, later)
         self.recovery = Recovery(checkpoint=self._checkpoint(), records=iter(()), epoch=0)
         self.recovery.records = self._records()
@@ -163,7 +162,8 @@ class ReplicatedOpening:
         capacity = max(capacity, end - base)
         file = self._disk.open(segment_name(base), write=True)
         file.preallocate(HEADER_SIZE + capacity)
-        appender = Appender(self._store, owner, epoch, end, copy.part_ids, self._replica.min_standbys)
+        minimum = self._replica.min_standbys
+        appender = Appender(self._store, owner, epoch, end, copy.part_ids, minimum, self.view)
         writer = ReplicatedWriter(
             self._disk,
             file,
@@ -180,7 +180,8 @@ class ReplicatedOpening:
         )
         sizes = [(base, self._size(base)) for base in sorted(copy.headers)[:-1]]
         sizes.append((base, HEADER_SIZE + capacity))
-        side = LogStore(Session(self._replica.url, _SHIP_SECONDS, "checkpoints"), self._replica.name)
+        session = Session(self._replica.url, _SHIP_SECONDS, "checkpoints", self._answer_seconds)
+        side = LogStore(session, self._replica.name)
         shipper = Shipper(self._disk, side, owner, lambda: appender.epoch)
         mark = None if self._position is None else verify_checkpoint(self._disk, self._position)
         return OpenLog(writer, epoch, sizes, capacity, end, mark, shipper)

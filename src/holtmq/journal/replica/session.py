@@ -71,9 +71,12 @@ class PatientConnection(psycopg.Connection[Row]):
 class Session:
     """One connection, opened when it is needed and closed when it fails. For one thread at a time."""
 
-    def __init__(self, url: str, answer_seconds: float, purpose: str) -> None:
+    def __init__(
+        self, url: str, answer_seconds: float, purpose: str, lock_seconds: float | None = None
+    ) -> None:
         self._url = url
         self._answer_seconds = answer_seconds
+        self._lock_seconds = lock_seconds or answer_seconds
         self._purpose = purpose
         self._connection: PatientConnection | None = None
         self.warned = False  # PostgreSQL sent a warning since this was last cleared
@@ -125,7 +128,7 @@ class Session:
         connection.answer_seconds = seconds
         connection.prepare_threshold = 2
         connection.add_notice_handler(self._noticed)
-        patience = int(seconds * 800)
+        patience = int(self._lock_seconds * 800)
         # An owner that hangs in the middle of a transaction must not block the takeover with its lock.
         connection.execute(f"SET lock_timeout = {patience}")
         connection.execute(f"SET idle_in_transaction_session_timeout = {patience}")

@@ -28,6 +28,7 @@ class ReplicaView:
     answered_at: float = field(default_factory=time.monotonic)  # when PostgreSQL last answered
     successor: str = ""  # the owner is asked to hand over to this node
     trouble: str = ""
+    short_of_standbys: bool = False  # the owner waits for PostgreSQL to have enough synchronous standbys
 
 
 class StoppedWaiting(Exception):

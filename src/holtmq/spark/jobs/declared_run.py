@@ -14,7 +14,7 @@ from holtmq.spark.jobs.following import OBSERVED, QueryFigures
 from holtmq.spark.jobs.running import Progress, Setting
 from holtmq.spark.jobs.stopping import Stop
 from holtmq.spark.lake import Lake
-from holtmq.spark.lake.sink import TableSink
+from holtmq.spark.lake.sink import TableSink, query_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -176,7 +176,7 @@ def _start(
 
 def _updates(setting: Setting, queue: str, name: str) -> Callable[["DataFrame", int], None]:
     def write(batch: "DataFrame", number: int) -> None:
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or name
+        query = query_id(batch) or name
         options = {**setting.source, "queue": queue, "writeId": query, "writeBatch": str(number)}
         batch.write.format("holtmq").mode("append").options(**options).save()
 

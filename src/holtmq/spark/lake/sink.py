@@ -52,7 +52,7 @@ class TableSink:
 
     def add(self, batch: "DataFrame", number: int) -> None:
         """Add a batch unless the table already has it."""
-        query = _query_id(batch) or self._name
+        query = query_id(batch) or self._name
         key = f"writer:{query}"
         position = self._writer.table.position(key)
         if position is not None and position.next > number:
@@ -61,7 +61,8 @@ class TableSink:
         self._writer.add(files, {key: Position(number + 1, number + 1)}, batch=str(number))
 
 
-def _query_id(batch: "DataFrame") -> str:
+def query_id(batch: "DataFrame") -> str:
+    """The streaming query that a batch of ``foreachBatch`` belongs to; empty where Spark does not tell."""
     try:
         found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     except Exception:  # pyspark's own error: Connect has no SparkContext

@@ -31,8 +31,6 @@ class Fault(StrEnum):
 _OF_OUR_OWN: Final = (Fault.CLOCK, Fault.POSTGRES_KILLED, Fault.POSTGRES_FAILOVER)
 # What a user's own PostgreSQL and an unmodified node can be asked to bear.
 FOR_USERS: Final = tuple(fault for fault in Fault if fault not in _OF_OUR_OWN)
-# What one cluster of our own can be asked to bear, any number of times.
-REPEATABLE: Final = tuple(fault for fault in Fault if fault is not Fault.POSTGRES_FAILOVER)
 
 
 def plan(faults: tuple[Fault, ...], rounds: int, random: Random) -> list[Fault]:

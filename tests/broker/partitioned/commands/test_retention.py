@@ -220,9 +220,6 @@ def test_clearing_takes_one_partition_or_all() -> None:
     assert decide_clear(node.queue, "nowhere") == (None, 0)
 
 
-# -- size --------------------------------------------------------------------------------------------
-
-
 def test_a_full_queue_refuses_a_push_whole_until_there_is_room() -> None:
     node = node_with(max_size=3)
     node.push("p", "a", "b")

@@ -89,9 +89,6 @@ def test_the_words_of_a_client_become_statuses_and_unknown_ones_do_not() -> None
     assert AckStatus.named("donne") is None
 
 
-# -- on a queue --------------------------------------------------------------------------------------
-
-
 def verdicts(outcomes: list[AckOutcome]) -> list[AckVerdict]:
     return [outcome.verdict for outcome in outcomes]
 

@@ -60,9 +60,6 @@ def test_a_seek_forgets_lease_budget_and_hold() -> None:
     assert (leases.retries, leases.holds, list(leases.live(0.0))) == ({}, {}, [])
 
 
-# -- the line ----------------------------------------------------------------------------------------
-
-
 def test_a_partition_stands_in_line_once_and_leaves_in_order() -> None:
     line = ReadyPartitions()
 

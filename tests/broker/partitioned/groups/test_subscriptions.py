@@ -18,9 +18,6 @@ from holtmq.broker.partitioned.groups.subscriptions import (
 LOOKBACK = 4.0
 
 
-# -- the four scenarios ------------------------------------------------------------------------------
-
-
 def test_scenario_1_a_new_group_on_one_partition_sees_the_just_pushed_and_all_later_messages() -> None:
     node = node_with()
     node.push("p1", "m1")
@@ -84,9 +81,6 @@ def test_scenario_4_two_groups_have_records_of_their_own() -> None:
     assert two is not None
     assert (one.mode, two.mode) == (StartMode.NEW, StartMode.ALL)
     assert one.created_us < two.created_us
-
-
-# -- the five edge cases -----------------------------------------------------------------------------
 
 
 def test_edge_1_a_group_from_before_the_records_starts_with_the_oldest_whatever_it_asks() -> None:
@@ -170,9 +164,6 @@ def test_edge_5_a_changed_server_default_changes_nothing_for_a_known_group() -> 
 
     assert ids(node.pop("g", default_mode="new", batch=10, partitions=10)) == ["a", "b"]
     assert node.pop("h", default_mode="new", batch=10) == []
-
-
-# -- the record --------------------------------------------------------------------------------------
 
 
 def test_the_record_is_made_by_a_pop_that_finds_nothing_not_even_the_queue() -> None:
@@ -293,9 +284,6 @@ def test_namespace_and_task_together_beat_namespace_alone_which_beats_task() -> 
         found = node.subscriptions.lookup("g", Scope("q", "p", "n", "t"))
         assert found is not None
         assert found.timestamp_us == number + 1
-
-
-# -- the words ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

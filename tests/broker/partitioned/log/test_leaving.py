@@ -30,9 +30,6 @@ def reload(node: Node) -> None:
     node.queues["q"] = restore(snapshot(node.queue), lambda offset, position: stored[offset])
 
 
-# -- one message ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("gone", ["a", "b", "c", "d"])
 def test_a_deleted_message_is_not_delivered_and_the_others_are_in_order(gone: str) -> None:
     node = node_with()
@@ -298,9 +295,6 @@ def test_whatever_is_deleted_every_group_gets_the_rest_once_in_order(seed: int) 
     assert node.queue.log.live == sum(1 for one in alive if node.queue.find(0, one) is not None)
 
 
-# -- idle partitions -----------------------------------------------------------------------------------
-
-
 def emptied(*partitions: str, **options: bool | float | None) -> Node:
     """A node whose partitions have been written, read and trimmed."""
     node = node_with(**{"dedup_window_seconds": 60, **options})
@@ -422,9 +416,6 @@ def test_deleted_partitions_are_in_no_figure_and_no_seek() -> None:
     assert queue_counts(node.queue, node.now).total == 1
     assert node.queue.groups[QUEUE_MODE].lag(0) == 0
     assert node.queue.find(0, "p1") is None
-
-
-# -- ids given ahead -----------------------------------------------------------------------------------
 
 
 def test_a_given_id_lasts_as_long_as_its_message_or_its_dead_letter() -> None:

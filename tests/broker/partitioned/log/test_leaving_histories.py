@@ -65,8 +65,6 @@ class History:
     def stored(self) -> set[int]:
         return set(self.queue.log.live_offsets(0, self.queue.log.next_offset))
 
-    # -- commands --------------------------------------------------------------------------------
-
     def step(self) -> None:
         """Some time, one command, and a look at everything."""
         self.now += self.dice.choice((0, 0.1, 1, 7))
@@ -201,8 +199,6 @@ class History:
         assert self.remembered() == remembered
         every_body_can_be_read(self)
 
-    # -- where it stands -------------------------------------------------------------------------
-
     def repeats(self, partition: str, names: list[str]) -> dict[str, int]:
         """Which ids would be duplicates now, and of which message."""
         decision = decide_push(self.queue, [(partition, name) for name in names], self.now)
@@ -252,9 +248,6 @@ COMMANDS: tuple[Callable[[History], None], ...] = (
     History.checkpoint,
     History.restart,
 )
-
-
-# -- what always holds ---------------------------------------------------------------------------------
 
 
 def check(history: History) -> None:
@@ -372,9 +365,6 @@ def picture(queue: PartitionedQueue) -> dict[str, object]:
         seen[f"work of {name}"] = (leases.consumed, leases.settled_at)
         seen[f"failures of {name}"] = (leases.retries, leases.holds)
     return seen
-
-
-# -- the histories -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))

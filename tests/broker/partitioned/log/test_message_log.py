@@ -127,9 +127,6 @@ def test_a_log_emptied_to_the_last_chunk_goes_on() -> None:
     assert log.offset_at(0) == CHUNK_ROWS
 
 
-# -- names -------------------------------------------------------------------------------------------
-
-
 def test_message_ids_sort_as_strings_in_queue_order() -> None:
     start = 1_800_000_000_000_990
     made = [message_id(7, offset, start + offset * 3) for offset in range(40)]

@@ -75,8 +75,6 @@ class History:
             self.service.turn(self.now)
         check(self)
 
-    # -- commands --------------------------------------------------------------------------------
-
     def pushes(self) -> None:
         self.service.push([self.item() for _ in range(self.dice.randint(1, 3))], self.now)
 
@@ -250,8 +248,6 @@ class History:
             self.service.line.wake_all()
         elif self.dice.random() < 0.3:
             self.service.spool.switch(pops_paused=True)
-
-    # -- the oracle ------------------------------------------------------------------------------
 
     def durable_end(self, queue: PartitionedQueue) -> int:
         durable = [end for one, end, at in self.pushed if one is queue and at <= self.journal.durable]

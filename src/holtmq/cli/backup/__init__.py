@@ -1,0 +1,86 @@
+"""``holt backup`` and ``holt restore``.
+
+Owns: arguments and texts. Must not touch: formats; ``saving`` and ``restoring`` do the work.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from holtmq.cli.backup.catalogue import BackupRow, Catalogue
+from holtmq.cli.backup.restoring import restore_into
+from holtmq.cli.backup.saving import save
+from holtmq.cli.backup.sources import running_broker, stopped_folder
+from holtmq.cli.backup.stores import BackupError, open_store
+from holtmq.cli.target import Target, as_json, show, with_registry
+from holtmq.journal import JournalError
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except (BackupError, JournalError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@click.command()
+@click.argument("place")
+@click.option("--list", "only_list", is_flag=True, help="List the backups there, and make none.")
+@click.option("--keep", type=click.IntRange(1), help="Afterwards delete all but this many newest backups.")
+@as_json
+@with_registry
+def backup(target: Target, place: str, only_list: bool, keep: int | None, as_json: bool) -> None:
+    """Back up the broker's data to PLACE: a folder, or a bucket such as s3://name/path.
+
+    The broker goes on meanwhile. Only what changed since the last backup at PLACE is copied. With --data-dir
+    and no broker that answers, the folder of a stopped broker is backed up.
+    """
+    with _errors():
+        catalogue = Catalogue(open_store(place))
+        if only_list:
+            show(catalogue.rows(), BackupRow.__struct_fields__, as_json)
+            return
+        folder = target.stopped_folder()
+        with stopped_folder(folder) if folder is not None else running_broker(target.api()) as source:
+            made = save(source, catalogue, time.time())
+        gone = catalogue.prune(keep) if keep is not None else 0
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+        return
+    click.echo(
+        f"Backup {made.name}: {made.files} files, {made.bytes:,} bytes; {made.copied:,} bytes were copied, "
+        "the rest was there."
+    )
+    if gone:
+        click.echo(f"{gone} older backups deleted.")
+
+
+@click.command()
+@click.argument("place")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--backup", "name", help="This backup, as listed. Default: the newest.")
+@click.option("--at", "moment", help="The newest backup made at or before this time (2026-01-31T12:00:00Z).")
+def restore(place: str, folder: Path, name: str | None, moment: str | None) -> None:
+    """Restore a backup from PLACE into FOLDER, which must be empty or not exist, and verify every byte."""
+    if name is not None and moment is not None:
+        raise click.UsageError("name --backup or --at, not both")
+    with _errors():
+        catalogue = Catalogue(open_store(place, must_exist=True))
+        manifest = catalogue.choose(name, None if moment is None else _moment_ms(moment))
+        report = restore_into(catalogue, manifest, folder)
+    click.echo(f"Backup {manifest.name} restored to {folder}: {report}.")
+    click.echo(f"`holt serve --data-dir {folder}` starts a broker on it.")
+
+
+def _moment_ms(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,0 +1,105 @@
+"""The files of a journal at one moment, kept open, so that they can be copied while the journal goes on.
+
+Owns: which files make up a journal, and their identity. Must not touch: the running journal. An open file
+keeps its content when compaction replaces it or a checkpoint deletes it; below ``size`` nothing changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from . import dropped, epoch
+from .checkpoint import position_of
+from .disk import Disk, File
+from .manifest import Manifest
+from .recovery import TailWalk, survey
+from .segment import HEADER_SIZE, base_of, read_header
+
+_SMALL = (epoch.NAME, dropped.NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """One file; ``identity`` is the same only for the same content, and is known without reading it all."""
+
+    name: str
+    size: int
+    identity: str
+
+
+@dataclass(slots=True)
+class FileSet:
+    """The files, and what a manifest says of them. ``close`` when they were copied."""
+
+    end: int  # the log was durable up to here
+    last_base: int
+    checkpoint: int
+    epoch: int
+    files: list[KeptFile] = field(default_factory=list)
+    _open: dict[str, File] = field(default_factory=dict)
+
+    def read(self, name: str, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes of a file; KeyError when it is not one of these."""
+        kept = next(file for file in self.files if file.name == name)
+        return self._open[name].pread(min(size, kept.size - offset), offset) if offset < kept.size else b""
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def keep_files(disk: Disk, end: int, epoch_number: int) -> FileSet:
+    """Open every file of a journal whose log is durable up to ``end``. No checkpoint may run meanwhile."""
+    kept = FileSet(end, 0, 0, epoch_number)
+    with ExitStack() as opened:
+        opened.callback(kept.close)
+        names = disk.list()
+        bases = sorted(base for base in map(base_of, names) if base is not None and base <= end)
+        following = dict(pairwise(bases))
+        for name in names:
+            base, position = base_of(name), position_of(name)
+            if base is not None and base <= end:
+                kept.last_base = max(kept.last_base, base)
+                file = kept._open[name] = disk.open(name)
+                size = _segment_size(file, disk.folder, base, following.get(base, end))
+                _add(kept, name, file, size, file.pread(HEADER_SIZE, 0))
+            elif position is not None and position <= end:
+                kept.checkpoint = max(kept.checkpoint, position)
+                file = kept._open[name] = disk.open(name)
+                _add(kept, name, file, file.size(), file.pread(HEADER_SIZE, 0))
+            elif name in _SMALL:
+                file = kept._open[name] = disk.open(name)
+                _add(kept, name, file, file.size(), file.pread(file.size(), 0))
+        opened.pop_all()
+    return kept
+
+
+def _segment_size(file: File, folder: str, base: int, stop: int) -> int:
+    compacted = read_header(file, base, folder).compacted
+    return file.size() if compacted else min(file.size(), stop - base + HEADER_SIZE)
+
+
+def _add(kept: FileSet, name: str, file: File, size: int, telling: bytes) -> None:
+    # A segment's header has a random marker, and the number of its records once it is compacted; that of a
+    # checkpoint has its position and the epoch of its owner. The rest follows from these and the size.
+    mark = hashlib.blake2b(telling, digest_size=10).hexdigest()
+    kept.files.append(KeptFile(name, size, f"{name}-{size:x}-{mark}"))
+
+
+def keep_files_of_stopped(disk: Disk) -> FileSet:
+    """The same for a folder that the caller has locked and that no broker uses."""
+    found = survey(disk)
+    walk = TailWalk(disk, found)
+    for _ in walk.records():
+        pass
+    return keep_files(disk, walk.end, found.epoch)
+
+
+def write_manifest(disk: Disk, last_base: int, end: int, checkpoint: int, epoch_number: int) -> None:
+    """Say what must be in a folder that was put together from a copy."""
+    manifest = Manifest(disk, epoch_number)
+    manifest.begin(last_base, end, checkpoint)
+    manifest.close()

@@ -1,0 +1,81 @@
+"""What a shovel has moved into this broker, written with the messages: a crash keeps both or neither.
+
+Owns: the stored form, a runtime parameter of a component that no list shows. Must not touch: when it is
+written (``destination.py``).
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from holtmq.broker.topology.parameters import Parameter, Parameters
+from holtmq.broker.topology.shovels import PROGRESS_COMPONENT
+
+MARK_SIZE: Final = 16
+_ARRIVES_SECONDS: Final = 5.0  # an acknowledgement has arrived after so long, while the connection lives
+
+
+class _Stored(msgspec.Struct):
+    definition: str  # digest of the definition: another one under the same name begins at zero
+    forwarded: int = 0
+    redelivered: int = 0
+    marks: str = ""
+
+
+class Progress:
+    """Counts, and the marks of messages that the source may deliver again."""
+
+    def __init__(
+        self, vhost: str, name: str, definition: bytes, parameters: Parameters, prefetch: int
+    ) -> None:
+        self.vhost = vhost
+        self._prefetch = prefetch
+        self.name = name
+        self._digest = hashlib.blake2b(definition, digest_size=16).hexdigest()
+        self.forwarded = 0
+        self.redelivered = 0
+        self._marks: dict[bytes, float | None] = {}  # when the acknowledgement was sent; oldest first
+        found = parameters.get(vhost, PROGRESS_COMPONENT, name)
+        if found is not None:
+            stored = msgspec.json.decode(found.value, type=_Stored)
+            if stored.definition == self._digest:
+                self.forwarded, self.redelivered = stored.forwarded, stored.redelivered
+                raw = base64.b64decode(stored.marks)
+                cuts = range(0, len(raw), MARK_SIZE)
+                self._marks = dict.fromkeys(raw[at : at + MARK_SIZE] for at in cuts)
+
+    @property
+    def marks(self) -> Iterable[bytes]:
+        """Marks of messages that are stored here while the source may not know it."""
+        return self._marks
+
+    def moved(self, redelivered: bool, mark: bytes | None) -> None:
+        """Count a message of the batch that is about to be written."""
+        self.forwarded += 1
+        self.redelivered += redelivered
+        if mark is None:
+            return
+        self._marks.pop(mark, None)
+        self._marks[mark] = None
+        if len(self._marks) > self._prefetch:
+            # The source has delivered so many since: it must have seen this one's acknowledgement.
+            del self._marks[next(iter(self._marks))]
+
+    def acked(self, mark: bytes | None, now: float) -> None:
+        """The acknowledgement of a message was sent to the source; it may not have arrived."""
+        if mark in self._marks:
+            self._marks[mark] = now
+
+    def take(self, now: float) -> Parameter:
+        """What to write with the batch."""
+        while self._marks:
+            mark, acked = next(iter(self._marks.items()))
+            if acked is None or now - acked < _ARRIVES_SECONDS:
+                break
+            del self._marks[mark]
+        marks = base64.b64encode(b"".join(self._marks)).decode()
+        value = msgspec.json.encode(_Stored(self._digest, self.forwarded, self.redelivered, marks))
+        return Parameter(self.vhost, PROGRESS_COMPONENT, self.name, value)

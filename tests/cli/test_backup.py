@@ -1,0 +1,296 @@
+"""Backups: consistent while the broker works, incremental, and restored byte for byte or not at all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pika
+import pytest
+from click.testing import CliRunner, Result
+
+from holtmq.broker.work.peeking import waiting
+from holtmq.cli import main
+from holtmq.cli.backup.catalogue import Catalogue
+from holtmq.cli.backup.restoring import restore_into
+from holtmq.cli.backup.saving import save
+from holtmq.cli.backup.sources import Source, running_broker
+from holtmq.cli.backup.stores import BucketStore, open_store
+from holtmq.cli.broker_api import BrokerApi
+from holtmq.testing import TestBroker
+from holtmq.testing.faulty_node import FaultyNode
+
+State = dict[str, list[tuple[bytes, bytes]]]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[TestBroker]:
+    with TestBroker(tmp_path / "data") as one:
+        yield one
+
+
+def publish(broker: TestBroker, queue: str, *bodies: bytes) -> None:
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, durable=True)
+        channel.tx_select()
+        for number, body in enumerate(bodies):
+            properties = pika.BasicProperties(delivery_mode=2, headers={"n": number}, app_id="é")
+            channel.basic_publish("", queue, body, properties)
+        channel.tx_commit()
+
+
+def push(broker: TestBroker, queue: str, *ids: str) -> None:
+    items = [{"queue": queue, "partition": f"p{id_}", "payload": {"id": id_}} for id_ in ids]
+    assert httpx.post(f"{broker.http_url}/api/v1/push", json={"items": items}).status_code == 201
+
+
+def state(broker: TestBroker) -> State:
+    """Every message of every queue, as its bytes."""
+
+    def look(node: FaultyNode) -> State:
+        found: State = {}
+        for queue in node.broker.queues_by_id.values():
+            if not queue.is_stream:
+                messages = waiting(queue, node.broker.flow.pager)
+                found[queue.name] = [(message.header, message.body) for message in messages]
+        store = node.partitioned.store
+        for stream in store.queues.values():
+            offsets = stream.log.live_offsets(0, stream.log.next_offset)
+            bodies = store.bodies([stream.log.position(offset) for offset in offsets])
+            found[stream.name] = [(body.transaction_id.encode(), body.payload) for body in bodies]
+        return found
+
+    return broker.call(look)
+
+
+def restored(folder: Path) -> State:
+    with TestBroker(folder) as again:
+        return state(again)
+
+
+def checkpoint(broker: TestBroker) -> None:
+    made = broker.call(lambda node: node.journal.stats().checkpoints)
+    broker.call(lambda node: node.checkpoint())
+    while broker.call(lambda node: node.journal.stats().checkpoints) == made:
+        pass
+
+
+def holt(broker: TestBroker | None, *arguments: object) -> Result:
+    env = {"HOLT_ADMIN_URL": broker.http_url if broker is not None else "http://127.0.0.1:9"}
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], env=env)
+
+
+def done(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_backup_is_restored_byte_for_byte_and_the_next_copies_only_what_is_new(
+    broker: TestBroker, tmp_path: Path
+) -> None:
+    place, bodies = tmp_path / "backups", [os.urandom(60_000) for _ in range(40)]  # more than two segments
+    publish(broker, "q", *bodies)
+    push(broker, "s", "1", "2")
+    first = json.loads(done(holt(broker, "backup", place, "--json")))
+    then = state(broker)
+    publish(broker, "q", b"later")
+    second = json.loads(done(holt(broker, "backup", place, "--json")))
+    assert first["copied"] == first["bytes"]
+    assert second["copied"] < first["copied"] / 2
+    now = state(broker)
+    done(holt(None, "restore", place, tmp_path / "now"))
+    done(holt(None, "restore", place, tmp_path / "then", "--backup", first["name"]))
+    assert restored(tmp_path / "now") == now
+    assert restored(tmp_path / "then") == then
+    assert len(then["q"]) == 40
+    assert len(then["s"]) == 2
+    names = [row["name"] for row in json.loads(done(holt(None, "backup", place, "--list", "--json")))]
+    assert names == [first["name"], second["name"]]
+    done(holt(broker, "backup", place, "--keep", "1"))
+    assert len(json.loads(done(holt(None, "backup", place, "--list", "--json")))) == 1
+    done(holt(None, "restore", place, tmp_path / "kept"))
+    assert restored(tmp_path / "kept") == now
+
+
+def test_checkpoints_and_compaction_during_a_backup_change_nothing_in_it(
+    broker: TestBroker, tmp_path: Path
+) -> None:
+    publish(broker, "q", *(os.urandom(60_000) for _ in range(60)))
+    publish(broker, "kept", b"1")
+    then = state(broker)
+    catalogue = Catalogue(open_store(str(tmp_path / "backups")))
+    with closing(BrokerApi(broker.http_url, "guest", "guest")) as api, running_broker(api) as source:
+        httpx.delete(f"{broker.http_url}/api/queues/%2F/q/contents")
+        for _ in range(3):
+            publish(broker, "other", b"x")
+            checkpoint(broker)
+        reclaimed = broker.call(lambda node: node.journal.stats())
+        assert reclaimed.deleted_segments + reclaimed.compactions > 0
+        save(source, catalogue, 1.0)
+    restore_into(catalogue, catalogue.choose(None, None), tmp_path / "again")
+    assert restored(tmp_path / "again") == then
+    made = save_now(broker, catalogue, 2.0)
+    assert made.copied < made.bytes or made.bytes < 3_000_000
+    restore_into(catalogue, catalogue.choose(None, None), tmp_path / "after")
+    assert restored(tmp_path / "after") == state(broker)
+
+
+def save_now(broker: TestBroker, catalogue: Catalogue, now: float) -> Any:
+    with closing(BrokerApi(broker.http_url, "guest", "guest")) as api, running_broker(api) as source:
+        return save(source, catalogue, now)
+
+
+def test_a_killed_broker_leaves_no_half_backup(tmp_path: Path) -> None:
+    """kill -9 in the middle of a file: no backup is listed, the earlier one is whole, the next one works."""
+    data, catalogue = tmp_path / "data", Catalogue(open_store(str(tmp_path / "backups")))
+    with TestBroker(data) as one:
+        publish(one, "q", *(os.urandom(500_000) for _ in range(8)))
+        save_now(one, catalogue, 1.0)
+        publish(one, "q", *(os.urandom(500_000) for _ in range(8)))
+        now = state(one)
+    process, port = serve(data)
+    try:
+        with (
+            closing(BrokerApi(f"http://127.0.0.1:{port}", "guest", "guest")) as api,
+            running_broker(api) as source,
+        ):
+            broken = KilledMidway(source, process)
+            with pytest.raises(click.ClickException):
+                save(broken, catalogue, 2.0)
+    finally:
+        process.kill()
+        process.communicate()
+    assert len(catalogue.names()) == 1
+    restore_into(catalogue, catalogue.choose(None, None), tmp_path / "old")
+    assert len(restored(tmp_path / "old")["q"]) == 8
+    done(holt(None, "backup", tmp_path / "backups", "--data-dir", data))  # of the stopped broker's folder
+    done(holt(None, "restore", tmp_path / "backups", tmp_path / "new"))
+    assert restored(tmp_path / "new") == now
+
+
+class KilledMidway:
+    """A source whose broker is killed after the first piece of a segment."""
+
+    def __init__(self, source: Source, process: "subprocess.Popen[bytes]") -> None:
+        self.files = source.files
+        self._source = source
+        self._process = process
+
+    def read(self, name: str) -> Iterator[bytes]:
+        pieces = self._source.read(name)
+        if name.endswith(".seg"):
+            yield next(pieces)
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        yield from pieces
+
+
+def serve(data: Path) -> tuple["subprocess.Popen[bytes]", int]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HOLT_")}
+    settings = {"HOLT_AMQP_PORT": "0", "HOLT_HTTP_PORT": "0", "HOLT_LOG_FORMAT": "json"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holtmq", "serve", "--data-dir", str(data)],
+        env=env | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(b"{") and "http_port" in (entry := json.loads(line)):
+            return process, int(entry["http_port"])
+    raise AssertionError("the broker did not start")
+
+
+def test_a_bucket_serves_as_well(broker: TestBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moto = pytest.importorskip("moto.server")
+    pytest.importorskip("obstore")
+    server = moto.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        for name, value in {
+            "AWS_ENDPOINT": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }.items():
+            monkeypatch.setenv(name, value)
+        assert httpx.put(f"{endpoint}/bucket").status_code == 200
+        publish(broker, "q", *(os.urandom(60_000) for _ in range(30)))
+        assert "bytes were copied" in done(holt(broker, "backup", "s3://bucket/holt"))
+        publish(broker, "q", b"later")
+        second = json.loads(done(holt(broker, "backup", "s3://bucket/holt", "--json", "--keep", "1")))
+        assert 0 < second["copied"] < second["bytes"]
+        done(holt(None, "restore", "s3://bucket/holt", tmp_path / "again"))
+        assert restored(tmp_path / "again") == state(broker)
+        assert "cannot be" in holt(None, "restore", "s3://nowhere/x", tmp_path / "none").output
+    finally:
+        server.stop()
+
+
+def test_an_upload_that_breaks_off_is_not_there() -> None:
+    obstore = pytest.importorskip("obstore.store")
+    store = BucketStore(obstore.MemoryStore(), "memory:")
+
+    def pieces() -> Iterator[bytes]:
+        yield b"x" * 10
+        raise click.ClickException("the broker is gone")
+
+    with pytest.raises(Exception, match="the broker is gone"):
+        store.put("objects/a", pieces())
+    assert store.size("objects/a") is None
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("harm", "complaint"),
+    [
+        (flip, "its checksum does not match"),
+        (Path.unlink, "cannot be read"),
+    ],
+)
+def test_a_damaged_backup_is_not_restored(
+    broker: TestBroker, tmp_path: Path, harm: Callable[[Path], None], complaint: str
+) -> None:
+    publish(broker, "q", b"1")
+    done(holt(broker, "backup", tmp_path / "b"))
+    harm(next((tmp_path / "b" / "objects").glob("*.seg-*")))
+    result = holt(None, "restore", tmp_path / "b", tmp_path / "again")
+    assert result.exit_code == 1
+    assert complaint in result.output
+    assert not (tmp_path / "again").exists()
+
+
+def test_what_cannot_be_done_is_said_in_plain_words(broker: TestBroker, tmp_path: Path) -> None:
+    publish(broker, "q", b"1")
+    place = tmp_path / "b"
+    assert "there is no folder" in holt(None, "restore", place, tmp_path / "x").output
+    done(holt(broker, "backup", place))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("x")
+    assert "is not empty" in holt(None, "restore", place, tmp_path / "full").output
+    assert (tmp_path / "full" / "precious").read_text() == "x"
+    assert (
+        "there is no backup nothing"
+        in holt(None, "restore", place, tmp_path / "x", "--backup", "nothing").output
+    )
+    early = holt(None, "restore", place, tmp_path / "x", "--at", "2001-01-01T00:00:00Z")
+    assert "every backup is newer" in early.output
+    done(holt(None, "restore", place, tmp_path / "x", "--at", "2099-01-01T00:00:00Z"))
+    with TestBroker() as in_use:
+        assert "does not use" in holt(in_use, "backup", place, "--data-dir", tmp_path / "x").output

@@ -1,0 +1,6 @@
+"""Lets these tests import from ``scripts``."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))

@@ -1,0 +1,144 @@
+"""The command itself, from one HoltMQ to another: plans from a file, refusals, being started again."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from shovel_support import Operator
+
+from holtmq.cli import main
+from holtmq.testing import TestBroker
+
+Migrate = Callable[..., Result]
+
+
+@pytest.fixture
+def source() -> Iterator[TestBroker]:
+    with TestBroker(clock="real") as broker:
+        yield broker
+
+
+@pytest.fixture
+def target() -> Iterator[TestBroker]:
+    with TestBroker(clock="real") as broker:
+        yield broker
+
+
+@pytest.fixture
+def migrate(source: TestBroker, target: TestBroker) -> Migrate:
+    """``migrate("--dry-run")`` from one broker to the other."""
+
+    def run(*arguments: str, url: str = "") -> Result:
+        where = url or source.amqp_url
+        return CliRunner().invoke(
+            main, ["migrate", where, *arguments], env={"HOLT_ADMIN_URL": target.http_url}
+        )
+
+    return run
+
+
+def exported(tmp_path: Path, **sections: object) -> str:
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"vhosts": [{"name": "/"}], **sections}))
+    return str(file)
+
+
+def test_it_moves_what_waits_follows_what_comes_and_finishes(
+    source: TestBroker, target: TestBroker, migrate: Migrate
+) -> None:
+    old, new = Operator(source.http_url, source.amqp_url), Operator(target.http_url, target.amqp_url)
+    old.declare("q")
+    old.publish("q", list("abc"))
+
+    first = migrate("--management", source.http_url, "--yes")
+
+    assert first.exit_code == 0, first.output
+    assert new.messages("q") == 3
+    old.publish("q", ["d"])
+    again = migrate()
+    assert again.exit_code == 0, again.output
+    assert "Going on" in again.output
+    assert new.messages("q") == 4
+    finished = migrate("--finish")
+    assert finished.exit_code == 0, finished.output
+    assert "Moved 4 messages, of which 0 perhaps twice." in finished.output
+    assert new.get("/shovels") == []
+    assert [body for _, _, body in new.take("q", 4)] == [b"a", b"b", b"c", b"d"]
+    assert "no migration is under way" in migrate("--finish").output
+    old.close()
+    new.close()
+
+
+def test_what_cannot_be_taken_is_named_and_nothing_is_applied(
+    target: TestBroker, migrate: Migrate, tmp_path: Path
+) -> None:
+    file = exported(
+        tmp_path,
+        exchanges=[{"name": "hist", "vhost": "/", "type": "x-recent-history", "durable": True}],
+        queues=[{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}],
+        bindings=[
+            {
+                "source": "hist",
+                "vhost": "/",
+                "destination": "q",
+                "destination_type": "queue",
+                "routing_key": "",
+                "arguments": {},
+            }
+        ],
+    )
+    new = Operator(target.http_url, target.amqp_url)
+
+    refused = migrate("--definitions", file, "--yes")
+
+    assert refused.exit_code == 1
+    assert "x-recent-history" in refused.output
+    assert new.get("/queues") == []
+    taken = migrate("--definitions", file, "--yes", "--skip-unsupported", "--no-messages")
+    assert taken.exit_code == 0, taken.output
+    assert new.has_queue("q")
+    assert new.get("/shovels") == []
+    new.close()
+
+
+def test_a_conflict_with_what_is_here_changes_nothing(
+    target: TestBroker, migrate: Migrate, tmp_path: Path
+) -> None:
+    new = Operator(target.http_url, target.amqp_url)
+    new.declare("q", **{"x-max-length": 3})
+    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    file = exported(tmp_path, queues=[{"name": "other", **queue}, {"name": "q", **queue}])
+
+    result = migrate("--definitions", file, "--yes")
+
+    assert result.exit_code == 1
+    assert "x-max-length" in result.output
+    assert not new.has_queue("other")
+    new.close()
+
+
+def test_wrong_arguments_are_refused_with_what_is_right(migrate: Migrate, tmp_path: Path) -> None:
+    assert "either --management or --definitions" in migrate("--yes").output
+    assert "needs a host" in migrate("--yes", url="amqp://").output
+    assert "amqp://" in migrate("--yes", url="http://old").output
+    broken = tmp_path / "broken.json"
+    broken.write_text("[")
+    assert "does not contain definitions" in migrate("--definitions", str(broken)).output
+    silent = migrate("--management", "http://127.0.0.1:9")
+    assert "no broker answers" in silent.output
+
+
+def test_another_migration_is_refused_while_one_is_under_way(
+    source: TestBroker, migrate: Migrate, tmp_path: Path
+) -> None:
+    old = Operator(source.http_url, source.amqp_url)
+    old.declare("q")
+    assert migrate("--management", source.http_url, "--yes").exit_code == 0
+
+    other = migrate("--definitions", exported(tmp_path), "--yes", url="amqp://elsewhere")
+
+    assert other.exit_code == 1
+    assert "under way" in other.output
+    old.close()
