@@ -341,11 +341,6 @@ class Publishing:
         self.batch = Batch()
         self.batch.prepared = prepared
 
-    def add_record(self, kind: int, payload: bytes) -> None:
-        """Write this record with the open batch; the caller has applied what it says."""
-        assert self._batch is not None
-        self._batch.add(kind, payload)
-
     def abort(self) -> None:
         """Discard the batch."""
         self.batch = None
