@@ -167,7 +167,7 @@ def prepare(page: Page, name: str) -> None:
 def shoot(browser: Browser, url: str, folder: Path) -> None:
     for scheme in ("light", "dark"):
         for size, width in WIDTHS.items():
-            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
+            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
             page = context.new_page()
             for name, path in PAGES.items():
                 page.goto(f"{url}/#{path}")

@@ -21,6 +21,7 @@ from holtmq.auth.rights import PUBLIC
 from holtmq.durations import Durations
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Reply
+from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import metrics as metrics_as_json
@@ -32,6 +33,8 @@ _PROTOCOL: Final = ("protocol",)
 _AMQP: Final = "amqp091"
 _HTTP: Final = "http"
 _QUEUE: Final = ("vhost", "queue")
+_GROUP: Final = ("queue", "group")
+_JOINED_AT_ONCE: Final = 2_000  # lines: less than a millisecond
 
 
 class Node(Collector):
@@ -137,7 +140,8 @@ class Node(Collector):
         context = self._context
         limits, alarm = context.config.limits, context.alarm()
         used = resource.getrusage(resource.RUSAGE_SELF)
-        files = len(os.listdir("/proc/self/fd"))
+        # Since Linux 6.2 the folder's size is their number; listing 10,000 of them takes 8 ms.
+        files = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         memory_limit = limits.memory_bytes(total_memory())
         yield _gauge("rabbitmq_process_open_fds", "Open files and sockets", files)
@@ -188,83 +192,99 @@ class Node(Collector):
         yield _gauge("holtmq_messages_unreadable", "Set aside because they cannot be read", len(damage))
 
 
-class Rows(Collector):
-    """Families that were collected beforehand."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """All of them."""
-        return self._families
-
-
 async def metrics(call: Call) -> object:
     """Text for scrapers, which ask for it in Accept; JSON for Queen's clients and all others."""
     accepted = call.exchange.headers.get(b"accept", b"")
     if not any(kind in accepted for kind in _ASKS_FOR_TEXT):
         return await metrics_as_json(call)
-    return _text(Node(call.context))
+    return Reply(200, _totals(Node(call.context)), _TEXT)
 
 
 async def per_object(call: Call) -> object:
     """The node's totals, and a row for every queue and group."""
-    return _text(Node(call.context, "per-object"), Rows(await _per_queue(call)))
+    rows = await _per_queue(call)
+    return Reply(200, _totals(Node(call.context, "per-object")) + rows, _TEXT)
+
+
+class Family(GaugeMetricFamily):
+    """A gauge with a row for every queue or group, as text. The library renders all rows at once, which takes
+    half a second for 20,000 queues."""
+
+    def __init__(self, name: str, text: str, labels: tuple[str, str]) -> None:
+        super().__init__(name, text, labels=labels)
+        self._row = f'{name}{{{labels[0]}="%s",{labels[1]}="%s"}} %s\n'
+        self.lines = [f"# HELP {name} {text}\n# TYPE {name} gauge\n"]
+
+    def add(self, first: str, second: str, value: float) -> None:
+        """Add a row; the labels' values are escaped already."""
+        self.lines.append(self._row % (first, second, float(value)))
 
 
 class RowFamilies:
     """The families with a row for every queue or group."""
 
     def __init__(self) -> None:
-        group = ("queue", "group")
-        self.ready = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_messages_ready", "Messages that wait; of a stream, stored", labels=_QUEUE
+        self.ready = Family(
+            "rabbitmq_detailed_queue_messages_ready", "Messages that wait; of a stream, stored", _QUEUE
         )
-        self.unacked = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_messages_unacked", "Out with consumers; not of streams", labels=_QUEUE
+        self.unacked = Family(
+            "rabbitmq_detailed_queue_messages_unacked", "Out with consumers; not of streams", _QUEUE
         )
-        self.consumers = GaugeMetricFamily(
-            "rabbitmq_detailed_queue_consumers", "AMQP consumers", labels=_QUEUE
+        self.consumers = Family("rabbitmq_detailed_queue_consumers", "AMQP consumers", _QUEUE)
+        self.oldest = Family(
+            "holtmq_queue_oldest_message_age_seconds", "Age of the oldest waiting message", _QUEUE
         )
-        self.oldest = GaugeMetricFamily(
-            "holtmq_queue_oldest_message_age_seconds", "Age of the oldest waiting message", labels=_QUEUE
-        )
-        self.letters = GaugeMetricFamily("holtmq_queue_dead_letters", "Dead letters kept", labels=_QUEUE)
-        self.lag = GaugeMetricFamily("holtmq_group_lag_messages", "Messages behind", labels=group)
-        self.behind = GaugeMetricFamily("holtmq_group_lag_seconds", "Age of the oldest unread", labels=group)
-        self.held = GaugeMetricFamily(
-            "holtmq_consumer_oldest_unacked_age_seconds",
-            "The longest a consumer has held a message",
-            labels=_QUEUE,
+        self.letters = Family("holtmq_queue_dead_letters", "Dead letters kept", _QUEUE)
+        self.lag = Family("holtmq_group_lag_messages", "Messages behind", _GROUP)
+        self.behind = Family("holtmq_group_lag_seconds", "Age of the oldest unread", _GROUP)
+        self.held = Family(
+            "holtmq_consumer_oldest_unacked_age_seconds", "The longest a consumer has held a message", _QUEUE
         )
 
-    def all(self) -> list[Metric]:
+    def all(self) -> list[Family]:
         """Every family."""
         return list(vars(self).values())
 
+    async def text(self, stepwise: Stepwise) -> bytes:
+        """Every family with its rows."""
+        parts: list[bytes] = []
+        for family in self.all():
+            for start in range(0, len(family.lines), _JOINED_AT_ONCE):
+                lines = family.lines[start : start + _JOINED_AT_ONCE]
+                parts.append("".join(lines).encode("utf-8", "replace"))
+                await stepwise.between()
+        return b"".join(parts)
 
-async def _per_queue(call: Call) -> list[Metric]:
+
+async def _per_queue(call: Call) -> bytes:
     from holtmq.http.dashboard.api import dashboard_of
 
-    dashboard, families = dashboard_of(call.context), RowFamilies()
+    dashboard, families, stepwise = dashboard_of(call.context), RowFamilies(), Stepwise()
     for row in (await dashboard.facts.queues()).rows:
-        where = (row.vhost, row.name)
-        families.ready.add_metric(where, row.ready)
-        families.consumers.add_metric(where, row.consumers)
+        where = (_escaped(row.vhost), _escaped(row.name))
+        families.ready.add(*where, row.ready)
+        families.consumers.add(*where, row.consumers)
         if row.unacked is not None:
-            families.unacked.add_metric(where, row.unacked)
+            families.unacked.add(*where, row.unacked)
         if row.oldest is not None or not row.ready:
-            families.oldest.add_metric(where, row.oldest or 0.0)
+            families.oldest.add(*where, row.oldest or 0.0)
         if row.dead_letters is not None:
-            families.letters.add_metric(where, row.dead_letters)
-    await dashboard.watch.findings()  # refreshes the lags
-    for one in dashboard.watch.lags():
-        families.lag.add_metric((one.queue, one.group), one.messages)
-        families.behind.add_metric((one.queue, one.group), one.seconds)
+            families.letters.add(*where, row.dead_letters)
+        await stepwise.between()
+    for one in (await dashboard.watch.refreshed_lags()).values():
+        where = (_escaped(one.queue), _escaped(one.group))
+        families.lag.add(*where, one.messages)
+        families.behind.add(*where, one.seconds)
     now_ms = int(call.now * 1000)
-    for where, holders in (await dashboard.watch.holders()).items():
-        families.held.add_metric(where, max((now_ms - one.since) / 1000 for one in holders))
-    return families.all()
+    for (vhost, queue), holders in (await dashboard.watch.holders()).items():
+        longest = max((now_ms - one.since) / 1000 for one in holders)
+        families.held.add(_escaped(vhost), _escaped(queue), longest)
+        await stepwise.between()
+    return await families.text(stepwise)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -286,11 +306,10 @@ def _histogram(name: str, text: str, durations: Durations) -> Metric:
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=durations.total)
 
 
-def _text(*collectors: Collector) -> Reply:
+def _totals(node: Node) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    for one in collectors:
-        registry.register(one)
-    return Reply(200, generate_latest(registry), _TEXT)
+    registry.register(node)
+    return generate_latest(registry)
 
 
 ENDPOINTS: Final = (

@@ -21,7 +21,7 @@ function Consumers({ data, reload }) {
   const now = brokerNow();
   const columns = [
     { title: "Consumer", show: (row) => html`<code>${row.consumer_tag}</code>${row.active ? null : html` <span class="tag">waits</span>`}` },
-    { title: "Connection", show: (row) => { const name = row.channel_details.connection_name; return html`<a href=${`#/connections?text=${part(name)}`}>${data.clients[name] || name}</a><br /><span class="muted">${row.channel_details.peer_host}:${row.channel_details.peer_port}</span>`; } },
+    { title: "Connection", show: (row) => { const name = row.channel_details.connection_name; return html`<a href=${`#/connections?text=${part(name)}`}>${row.client_name || name}</a><br /><span class="muted">${row.channel_details.peer_host}:${row.channel_details.peer_port}</span>`; } },
     { title: "User", show: (row) => row.channel_details.user },
     { title: "Prefetch", num: true, show: (row) => (row.prefetch_count ? count(row.prefetch_count) : "unlimited") },
     { title: "Unacked", num: true, show: (row) => (row.ack_required ? count(row.messages_unacknowledged) : "no acks") },
