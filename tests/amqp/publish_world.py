@@ -313,7 +313,7 @@ class _World:
         for name, arguments in _TRANSIENT.items():
             broker.declare_queue(vhost, name, durable=False, arguments=arguments)
         for name, (kind, arguments) in _EXCHANGES.items():
-            broker.declare_exchange(vhost, name, kind, durable=False, arguments=arguments)
+            broker.declare_exchange(vhost, name, kind, durable=False, arguments=arguments)  # type: ignore[arg-type]
         Client(broker).call(*_BINDINGS)
         self.consumer = Client(broker)
         self.consumer.call(*(BasicConsume(name, name) for name in ("durable", "priority", "quorum")))

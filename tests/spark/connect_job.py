@@ -15,18 +15,17 @@ from holtmq.spark.jobs.running import Setting
 from holtmq.spark.lake import table
 
 SERVER = "sc://localhost:15002"
-TOTALS = """
+DOUBLED = """
 [sources.orders]
 queue = "orders"
 payload_schema = "amount BIGINT"
 
-[steps.totals]
-sql = "SELECT count(*) AS orders, sum(amount) AS amount FROM orders"
+[steps.doubled]
+sql = "SELECT amount * 2 AS amount FROM orders"
 
 [sinks.out]
-from = "totals"
-mode = "update"
-queue = "totals"
+from = "doubled"
+queue = "doubled"
 """
 
 
@@ -34,9 +33,11 @@ def main(url: str, folder: str) -> None:
     SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     spark = session(master=SERVER)
     assert "connect" in type(spark).__module__, "this is no Connect session"
-    connector(spark, url, f"{folder}/copy")
-    jobs(spark, url, Path(folder))
-    spark.stop()
+    try:
+        connector(spark, url, f"{folder}/copy")
+        jobs(spark, url, Path(folder))
+    finally:
+        spark.stop()  # else the listener's thread keeps the process alive
 
 
 def connector(spark: SparkSession, url: str, checkpoint: str) -> None:
@@ -58,8 +59,8 @@ def jobs(spark: SparkSession, url: str, folder: Path) -> None:
     relation = spark.read.format("holtmq").option("url", url).option("queue", "orders").option("lake", lake)
     print("relation", relation.load().count())
     print("rolled", rollup(setting, "orders", lake, partial=True)["queues"])
-    (folder / "totals.toml").write_text(TOTALS)
-    done = run_pipeline(setting, load_pipeline(folder / "totals.toml"), str(folder / "totals"))
+    (folder / "doubled.toml").write_text(DOUBLED)
+    done = run_pipeline(setting, load_pipeline(folder / "doubled.toml"), str(folder / "doubled"))
     print("run", list(done["sinks"]))  # type: ignore[call-overload]
 
 

@@ -34,7 +34,7 @@ class QueryFigures:
             number = one["batchId"]
             self.rows_in[number] = one["numInputRows"]
             observed = one["observedMetrics"].get(OBSERVED)
-            if observed is not None:
+            if observed:  # over Connect a batch without output has a row without fields
                 self.rows_out[number] = observed["rows"]
             operators = one["stateOperators"]
             self.late[number] = sum(each["numRowsDroppedByWatermark"] for each in operators)
