@@ -397,6 +397,37 @@ def test_a_message_is_searched_for_and_sent_again_edited(
     expect(result).to_contain_text("retained")
 
 
+def test_a_delayed_message_is_delivered_now_and_another_one_cancelled(
+    broker: TestBroker, page: Page, worker: pika.BlockingConnection
+) -> None:
+    channel = worker.channel()
+    fill(worker, "in-time", 0)
+    channel.exchange_declare("later", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+    channel.queue_bind("in-time", "later", "in-time")
+    for name in ("wanted", "unwanted"):
+        delay = pika.BasicProperties(headers={"x-delay": 3_600_000}, message_id=name)
+        channel.basic_publish("later", "in-time", name.encode(), delay)
+    channel.queue_declare("in-time", passive=True)
+    page.goto(broker.http_url + "/#/messages?states=delayed")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("details.message")).to_have_count(2)
+
+    for name, action in (("wanted", "Deliver now"), ("unwanted", "Cancel it…")):
+        message = page.locator("details.message", has=page.get_by_text(name, exact=True))
+        message.locator("summary").first.click()
+        message.get_by_role("button", name=action).click()
+        if name == "unwanted":
+            confirm(page, "Cancel it", says="1 message will be deleted")
+        expect(message.get_by_role("status").first).to_contain_text(
+            "in-time" if name == "wanted" else "cancelled"
+        )
+
+    assert channel.basic_get("in-time", auto_ack=True)[2] == b"wanted"
+    page.get_by_role("button", name="Search").click()
+    expect(page.get_by_text("0 messages found")).to_be_visible()
+    assert broker.queue_depth("in-time") == 0
+
+
 def test_pipelines_report_and_are_forgotten(broker: TestBroker, page: Page, http: httpx.Client) -> None:
     report = {"name": "to the lake", "batch": 3, "rows": 10, "lag": 4, "sources": ["clicks"], "error": "boom"}
     http.post("/api/v1/pipelines/q1", json=report | {"state": "failed"}).raise_for_status()
