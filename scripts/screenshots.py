@@ -40,6 +40,7 @@ PAGES = {
 def connect(broker: TestBroker, name: str) -> pika.BlockingConnection:
     parameters = pika.URLParameters(broker.amqp_url)
     parameters.client_properties = {"connection_name": name}
+    parameters.heartbeat = 0  # nothing reads from it while the pictures are taken
     return pika.BlockingConnection(parameters)
 
 
