@@ -1,8 +1,9 @@
 """What the dashboard costs a large broker: CPU time of each page and of a scrape, and the longest stall.
 
 Owns: the stage (queues, connections, groups, traffic) and the list of requests. Must not touch: the broker's
-insides beyond its loop. Each page is measured as a browser loads it the first time: nothing is cached. CPU
-time of the broker's thread, because a busy machine must not look like a slow broker.
+insides beyond its loop. CPU time of the broker's thread, because a busy machine must not look like a slow
+broker. Tables that all pages share are kept for ten times as long as building them takes; with ``--pause 11``
+each page builds its own.
 
     python -m bench.dashboard [--queues 20000] [--connections 5000] [--messages 100000]
 """
@@ -33,7 +34,6 @@ PAGE_GOAL_MS: Final = 100.0
 STALL_GOAL_MS: Final = 10.0
 _BASE: Final = "/api/v1/dashboard"
 _TEXT: Final = {"accept": "text/plain"}
-_FRESH_SECONDS: Final = 2.5  # until what an earlier request has built is too old to be used again
 
 
 def stage(broker: TestBroker, queues: int, connections: int, messages: int) -> list[Link]:
@@ -142,7 +142,9 @@ class Traffic:
 @click.option(
     "--traffic/--no-traffic", default=False, help="Publish all the while; its CPU is in the figures."
 )
-def main(queues: int, connections: int, messages: int, partitions: int, only: str, traffic: bool) -> None:
+def main(
+    queues: int, connections: int, messages: int, partitions: int, only: str, pause: float, traffic: bool
+) -> None:
     """Print the CPU time of each page and the longest stall of the loop."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -163,7 +165,7 @@ def main(queues: int, connections: int, messages: int, partitions: int, only: st
         failed = False
         for name, run in requests(http).items():
             if only in name:
-                time.sleep(_FRESH_SECONDS)
+                time.sleep(pause)
                 with meter.running():
                     run()
                 spent, worst = meter.total * 1000, meter.worst * 1000
