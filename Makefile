@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage bench screenshots bench-spark dist docs demo run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage reliability frameworks bench screenshots bench-spark dist docs demo run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -57,6 +57,13 @@ damage: setup ## Damage data folders in CASES (200) ways, run a broker on each a
 screenshots: setup-test ## Take pictures of every page of the dashboard, into ./screenshots
 	@$(BIN)/python scripts/screenshots.py $(ARGS)
 
+reliability: setup-test ## Try all that docs/reliability.md claims and print one table; SCALE=0.1 is a tenth of it
+	@$(BIN)/python -m bench.reliability --scale $${SCALE:-1} $(ARGS)
+
+frameworks: setup-test ## Run the frameworks' hello worlds: dramatiq, FastStream, taskiq, nameko, NestJS, rascal, ...
+	@scripts/setup-frameworks.sh
+	HOLT_TEST_FRAMEWORKS=$(CURDIR)/.venv-frameworks/bin/python $(BIN)/python -m pytest tests/e2e/frameworks $(ARGS)
+
 bench: setup-test ## Measure: prints ratios, writes to bench/results
 	@test -d bench || { echo "there is no bench/ folder in this version" >&2; exit 1; }
 	$(BIN)/python -m bench $(ARGS)
@@ -84,4 +91,4 @@ run: setup-run ## Start a broker here, with its data in ./holt-data (or HOLT_DAT
 	@exec $(BIN)/holt serve $(ARGS)
 
 clean: ## Remove .venv and every cache (never data)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site tests/e2e/node/node_modules
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache site tests/e2e/node/node_modules tests/e2e/frameworks/node/node_modules .venv-frameworks

@@ -37,6 +37,9 @@ _RESULTS = Path(__file__).parent / "results"
 @click.option(
     "--repeated-rounds", default=1, show_default=True, help="Rounds of AMQP workloads whose messages repeat."
 )
+@click.option(
+    "--client-messages", default=30_000, show_default=True, help="Messages of each real client; 0: none."
+)
 @click.option("--amqp/--no-amqp", "with_amqp", default=True, help="Work queues beside RabbitMQ.")
 @click.option("--http/--no-http", "with_http", default=True, help="Partitioned queues over HTTP.")
 @click.option("--peers/--no-peers", default=True, help="PostgreSQL and Redis beside the partitioned queues.")
@@ -51,6 +54,7 @@ def main(
     seconds: float,
     rounds: int,
     repeated_rounds: int,
+    client_messages: int,
     with_amqp: bool,
     with_http: bool,
     peers: bool,
@@ -66,11 +70,19 @@ def main(
     if part is not None:
         with_amqp, with_http, with_micro = part == "amqp", part == "http", part == "micro"
     if quick:
-        seconds, rounds, warm_up = 1.0, 1, 0.3
+        seconds, rounds, warm_up, client_messages = 1.0, 1, 0.3, min(client_messages, 5_000)
     # By the time of day too: a second run stands beside the first and does not replace it.
     now = datetime.now(UTC)
     run = _Run(
-        quick, names, seconds, rounds, repeated_rounds, warm_up, console, results / now.strftime("%Y-%m-%d")
+        quick,
+        names,
+        seconds,
+        rounds,
+        repeated_rounds,
+        client_messages,
+        warm_up,
+        console,
+        results / now.strftime("%Y-%m-%d"),
     )
     run.folder.mkdir(parents=True, exist_ok=True)
     at = now.strftime("%H%M%S")
@@ -100,6 +112,7 @@ class _Run:
     seconds: float
     rounds: int
     repeated: int
+    client_messages: int
     warm_up: float
     console: Console
     folder: Path
@@ -117,7 +130,7 @@ class _Run:
             repeated=self.rounds if self.names else self.repeated,
             seconds=self.seconds,
             warm_up=self.warm_up,
-            client_messages=0 if self.names else 5_000 if self.quick else 30_000,
+            client_messages=0 if self.names else self.client_messages,
             console=self.console,
             command=self._command(),
         )

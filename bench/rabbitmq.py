@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from holtmq.load.link import Address, Link, LoadError
@@ -26,17 +26,69 @@ _START_SECONDS = 90.0
 @contextmanager
 def rabbitmq() -> Iterator[str]:
     """Run a RabbitMQ with its defaults; its URL."""
+    with _home() as (home, epmd_port), _node(home, epmd_port, f"holt-bench-{os.getpid()}@localhost") as url:
+        yield url
+
+
+@contextmanager
+def rabbitmq_cluster(size: int = 3) -> Iterator[str]:
+    """Run a cluster of RabbitMQ nodes on this machine; the URL of the first."""
+    names = [f"holt-bench-{os.getpid()}-{number}@localhost" for number in range(1, size + 1)]
+    lines = ["cluster_formation.peer_discovery_backend = classic_config"]
+    lines += [
+        f"cluster_formation.classic_config.nodes.{number} = {name}" for number, name in enumerate(names)
+    ]
+    with _home() as (home, epmd_port), ExitStack() as nodes:
+        # One after the other: nodes that start at once may each found a cluster of their own.
+        urls = [nodes.enter_context(_node(home, epmd_port, name, "\n".join([*lines, ""]))) for name in names]
+        count = subprocess.run(
+            ["rabbitmqctl", "-n", names[0], "eval", "length(rabbit_mnesia:cluster_nodes(running))."],
+            env=_environment(home, epmd_port),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        if int(count.stdout) != size:
+            raise SystemExit(f"RabbitMQ's cluster has {count.stdout.strip()} of {size} nodes")
+        yield urls[0]
+
+
+@contextmanager
+def _home() -> Iterator[tuple[Path, int]]:
+    """A folder for the nodes of one cluster and its Erlang cookie, and a port mapper of its own."""
     _install_if_missing()
-    folder = Path(tempfile.mkdtemp(prefix="holt-bench-rabbitmq-"))
-    port, dist_port, epmd_port = free_port(), free_port(), free_port()
-    environment = {
-        "PATH": os.environ["PATH"],
+    home, epmd_port = Path(tempfile.mkdtemp(prefix="holt-bench-rabbitmq-")), free_port()
+    try:
+        yield home, epmd_port
+    finally:
+        # The port mapper outlives the server it was started by; this one serves our nodes alone.
+        environment = _environment(home, epmd_port)
+        subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, check=False)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _environment(home: Path, epmd_port: int) -> dict[str, str]:
+    return {
+        "PATH": f"/usr/lib/rabbitmq/bin:{os.environ['PATH']}",
         "LANG": "C.UTF-8",
-        "HOME": str(folder),  # where Erlang keeps its cookie
-        "RABBITMQ_NODENAME": f"holt-bench-{os.getpid()}@localhost",
+        "HOME": str(home),  # where Erlang keeps its cookie
+        "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(epmd_port),
+    }
+
+
+@contextmanager
+def _node(home: Path, epmd_port: int, name: str, config: str = "") -> Iterator[str]:
+    folder, port = home / name, free_port()
+    (folder / "log").mkdir(parents=True)
+    (folder / "enabled_plugins").write_text("[].\n")
+    (folder / "rabbitmq.conf").write_text(config)
+    environment = _environment(home, epmd_port) | {
+        "RABBITMQ_NODENAME": name,
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_DIST_PORT": str(dist_port),
+        "RABBITMQ_DIST_PORT": str(free_port()),
         "RABBITMQ_BASE": str(folder),
         "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
         "RABBITMQ_LOG_BASE": str(folder / "log"),
@@ -44,13 +96,8 @@ def rabbitmq() -> Iterator[str]:
         "RABBITMQ_PID_FILE": str(folder / "pid"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
         "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
-        "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-        "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "ERL_EPMD_PORT": str(epmd_port),
     }
-    (folder / "enabled_plugins").write_text("[].\n")
-    (folder / "log").mkdir()
     with (folder / "log" / "console.log").open("wb") as console:
         process = subprocess.Popen(
             [str(_SERVER)],
@@ -71,9 +118,6 @@ def rabbitmq() -> Iterator[str]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        # The port mapper outlives the server it was started by; this one serves our node alone.
-        subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, check=False)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_port() -> int:

@@ -1,6 +1,6 @@
 """What a replica in PostgreSQL costs, and how long a takeover takes. ``python -m bench.replica``
 
-Owns: the four figures of docs/failover.md, each as a ratio against something measured in the same run.
+Owns: the figures of bench/README.md, "Failover", each as a ratio against something measured in the same run.
 Must not touch: a PostgreSQL that already runs here.
 """
 
@@ -23,7 +23,7 @@ import psycopg
 from bench import debian
 from bench.amqp import holt
 from bench.postgres import postgres
-from bench.rabbitmq import free_port
+from bench.rabbitmq import free_port, rabbitmq_cluster
 from rich.console import Console
 from rich.table import Table
 
@@ -31,6 +31,7 @@ from holtmq.journal.replica import schema
 from holtmq.load.link import Address, Link, LoadError
 from holtmq.load.rounds import run_round
 from holtmq.load.workloads import Mode, Workload
+from holtmq.wire.tables import FieldValue
 
 _SMALL = Workload("durable", "durable, confirms", Mode.PUBLISH, body_bytes=16, durable=True, window=5000)
 _ONE = replace(_SMALL, name="window-1", window=1)
@@ -43,17 +44,21 @@ def main() -> None:
 
 
 @click.command()
-@click.option("--rounds", default=3, show_default=True, help="Rounds of each figure, in turn.")
-@click.option("--seconds", default=4.0, show_default=True, help="Measured time of a round.")
+@click.option("--rounds", default=2, show_default=True, help="Rounds of each figure, in turn.")
+@click.option("--seconds", default=3.0, show_default=True, help="Measured time of a round.")
 @click.option("--waiting", default=1_000_000, show_default=True, help="Messages that wait at the takeover.")
 @click.option("--takeover-after", default=5.0, show_default=True)
-def command(rounds: int, seconds: float, waiting: int, takeover_after: float) -> None:
+@click.option("--quorum/--no-quorum", default=True, show_default=True, help="Also three RabbitMQ nodes.")
+def command(rounds: int, seconds: float, waiting: int, takeover_after: float, quorum: bool) -> None:
     """The replica beside the local journal, and beside bare rows in the same PostgreSQL."""
     table = Table("figure", "replicated", "beside", "ratio", "wanted")
     with postgres() as server:
-        _throughput(server.conninfo, rounds, seconds, table)
-        _window_one(server.conninfo, rounds, seconds, table)
-        _takeover(server.conninfo, waiting, takeover_after, seconds, table)
+        many = _throughput(server.conninfo, rounds, seconds, table)
+        one = _window_one(server.conninfo, rounds, seconds, table)
+        for fault in (signal.SIGKILL, signal.SIGSTOP):
+            _takeover(server.conninfo, fault, waiting, takeover_after, seconds, table)
+    if quorum:
+        _beside_quorum_queue(many, one, rounds, seconds, table)
     Console(width=140).print(table)
 
 
@@ -61,7 +66,7 @@ def _rate(url: str, workload: Workload, seconds: float) -> float:
     return run_round(Address.parse(url), workload, seconds, 0.5).rate
 
 
-def _throughput(conninfo: str, rounds: int, seconds: float, table: Table) -> None:
+def _throughput(conninfo: str, rounds: int, seconds: float, table: Table) -> list[float]:
     ours, local = [], []
     for number in range(rounds):
         with holt() as plain:
@@ -69,15 +74,29 @@ def _throughput(conninfo: str, rounds: int, seconds: float, table: Table) -> Non
         with holt("--journal-replica", conninfo, "--journal-replica-name", f"rate-{number}") as node:
             ours.append(_rate(node.url, _SMALL, seconds))
     _row(table, "durable confirms a second, window 5,000, beside the local journal", ours, local, ">= 0.5")
+    return ours
 
 
-def _window_one(conninfo: str, rounds: int, seconds: float, table: Table) -> None:
+def _window_one(conninfo: str, rounds: int, seconds: float, table: Table) -> list[float]:
     ours, bare = [], []
     for number in range(rounds):
         bare.append(_bare_rows(conninfo, seconds))
         with holt("--journal-replica", conninfo, "--journal-replica-name", f"one-{number}") as node:
             ours.append(_rate(node.url, _ONE, seconds))
     _row(table, "confirms a second, window 1, beside a loop that commits one row", ours, bare, ">= 0.8")
+    return ours
+
+
+def _beside_quorum_queue(
+    many: list[float], one: list[float], rounds: int, seconds: float, table: Table
+) -> None:
+    """The same workloads on a quorum queue with a member on each of three RabbitMQ nodes."""
+    quorum: dict[str, FieldValue] = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3}
+    with rabbitmq_cluster() as url:
+        for workload, ours in ((_SMALL, many), (_ONE, one)):
+            theirs = [_rate(url, replace(workload, queue_arguments=quorum), seconds) for _ in range(rounds)]
+            label = f"confirms a second, window {workload.window:,}, beside a quorum queue on 3 nodes"
+            _row(table, label, ours, theirs, "")
 
 
 def _bare_rows(conninfo: str, seconds: float) -> float:
@@ -100,10 +119,12 @@ def _bare_rows(conninfo: str, seconds: float) -> float:
         return count / (now - began)
 
 
-def _takeover(conninfo: str, waiting: int, takeover_after: float, seconds: float, table: Table) -> None:
-    """Fill a queue, publish on, kill the owner; how long until the standby takes clients."""
+def _takeover(
+    conninfo: str, fault: signal.Signals, waiting: int, takeover_after: float, seconds: float, table: Table
+) -> None:
+    """Fill a queue, publish on, kill or freeze the owner; how long until the standby takes clients."""
     with debian.folder("takeover") as folder:
-        options = ["--journal-replica", conninfo, "--journal-replica-name", "takeover"]
+        options = ["--journal-replica", conninfo, "--journal-replica-name", f"takeover-{fault.name}"]
         options += ["--journal-takeover-after", str(takeover_after)]
         with _node(folder, "one", options) as (owner, url, _):
             _until_ready(url)
@@ -116,13 +137,15 @@ def _takeover(conninfo: str, waiting: int, takeover_after: float, seconds: float
                 while time.monotonic() < deadline:
                     worst = max(worst, float(str(_health(health)["behind_seconds"])))
                     time.sleep(_POLL_SECONDS)
-                owner.send_signal(signal.SIGKILL)
+                owner.send_signal(fault)
                 began = time.perf_counter()
                 _until_ready(other)
                 took = time.perf_counter() - began
+                owner.kill()
                 load.wait()
     limit = takeover_after + 1
-    label = f"seconds until the standby serves, {waiting:,} messages waiting, under load"
+    what = "kill -9" if fault is signal.SIGKILL else "a freeze"
+    label = f"seconds from {what} until the standby serves, {waiting:,} messages waiting, under load"
     table.add_row(label, f"{took:.2f}", f"{limit:.2f}", f"{took / limit:.2f}", "<= 1")
     table.add_row("seconds the standby was behind at most, under load", f"{worst:.2f}", "", "", "no growth")
 

@@ -28,6 +28,7 @@ PAGES = {
     "exchanges": "/exchanges",
     "exchange": "/exchanges/%2F/events",
     "connections": "/connections",
+    "shovels": "/shovels",
     "pipeline": "/pipeline",
     "users": "/access?part=users",
     "vhosts": "/access?part=vhosts",

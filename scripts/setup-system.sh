@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests need from outside Python: the C client tools, strace, PostgreSQL, RabbitMQ, Java for Spark, a browser, node's amqplib.
+# What the tests need from outside Python: the C client tools, strace, PostgreSQL, HAProxy, RabbitMQ, Java for Spark, a browser, node's amqplib.
 # On Debian as root it installs what is missing; elsewhere it says what to install, and goes on.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,6 +14,8 @@ wants_node() { compgen -G 'tests/e2e/node/*.js' >/dev/null || compgen -G 'tests/
 missing=()
 if ! has amqp-publish; then missing+=(amqp-tools); fi
 if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then missing+=(postgresql); fi
+# A test runs the example of docs/failover.md with it.
+if ! has haproxy; then missing+=(haproxy); fi
 if ! has curl; then missing+=(curl); fi
 # `holt verify` watches sync calls with it, and a test plants a broker that makes none.
 if ! has strace; then missing+=(strace); fi

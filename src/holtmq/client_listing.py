@@ -5,6 +5,7 @@ Owns: converting live connections to rows. Must not touch: what either listener 
 """
 
 from collections.abc import Iterator
+from copy import copy
 from operator import attrgetter
 
 from holtmq.amqp.channel import Channel
@@ -99,6 +100,10 @@ _AGE = attrgetter("connected_at", "peer")
 def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
     connection = protocol.connection
     peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
+    messages = copy(connection.tally)
+    for channel in connection.channels.values():
+        if not channel.closing:  # else it is part of the tally already
+            messages.add(channel.received, channel.ledger.last, len(channel.ledger))
     return ConnectionRow(
         name=_name(protocol),
         user_provided_name=_given_name(connection),
@@ -117,6 +122,9 @@ def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
         connected_at=round(protocol.connected_at * 1000),
         recv_oct=protocol.received_bytes,
         send_oct=protocol.sent_bytes,
+        published=messages.published,
+        delivered=messages.delivered,
+        settled=messages.settled,
         client_properties=dict(connection.client_properties),
     )
 

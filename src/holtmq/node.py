@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holtmq import start_checks
+from holtmq import address_file, start_checks
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.handshake import Settings
 from holtmq.amqp.interceptors import Intercept, Interceptors
@@ -100,6 +100,7 @@ class Node:
         disk: Disk | None = None,
         freed: FreedMemory | None = None,
     ) -> None:
+        self._verifier = TokenVerifier(config.auth) if config.auth.jwt_enabled else None
         self.config = config
         self._freed = freed
         self.clock = clock
@@ -178,6 +179,7 @@ class Node:
             self.wake,
             self.refresh_clock,
             Connection if self.tracing is None else self.tracing.connect,
+            self._verifier,
         )
         self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.wake
@@ -194,9 +196,12 @@ class Node:
         ports = self.listeners.ports
         self.amqp_port, self.amqp_tls_port = ports.get("amqp", 0), ports.get("amqp/ssl", 0)
         self.http_port, self.http_tls_port = ports.get("http", 0), ports.get("https", 0)
+        if self._has_folder:
+            found = self.listeners.all()
+            address_file.write(self.config.data.dir, [(one.protocol, one.host, one.port) for one in found])
         self.loop_watch.start(self._loop)
         self._housekeeper = asyncio.create_task(self._keep_house(), name="housekeeper")
-        if self.config.journal.scrub_bytes_per_second and not self.config.data.memory and self.disk is None:
+        if self.config.journal.scrub_bytes_per_second and self._has_folder:
             self._scrubber = asyncio.create_task(self._keep_scrubbing(), name="scrubber")
         if self.recovered_records >= _LONG_REPLAY and self.journal.bytes_since_checkpoint:
             # A process that keeps crashing before a checkpoint is due must not replay more each time.
@@ -292,12 +297,12 @@ class Node:
         )
 
     def _doorkeeper(self) -> Doorkeeper:
-        users, auth, streams = self.broker.users, self.config.auth, self.broker.streams
+        users, streams = self.broker.users, self.broker.streams
         assert streams is not None
         return Doorkeeper(
             users,
             self.amqp.authenticator,
-            TokenVerifier(auth) if auth.jwt_enabled else None,
+            self._verifier,
             Sessions(users),
             self.clock,
             streams.place_of,
@@ -361,10 +366,16 @@ class Node:
         await self._password_upgrades.stop()
         self.broker.flow.turn()
         self.partitioned.record_deliveries()
+        if self._has_folder:
+            address_file.remove(self.config.data.dir)
         await asyncio.to_thread(self.journal.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.stop)
         log.info("stopped", extra={})
+
+    @property
+    def _has_folder(self) -> bool:
+        return not self.config.data.memory and self.disk is None
 
     def refresh_clock(self) -> None:
         """Set the broker's time from the clock."""
@@ -458,7 +469,9 @@ class Node:
     def sample_figures(self) -> None:
         """Count what happened in this second."""
         used, self.broker.flow.used = self.broker.flow.used, set()
-        self.sampler.sample(int(self.clock()), used, self.partitioned.counters)
+        self.sampler.sample(int(self.clock()), used, self.partitioned.counters, self.broker.counts)
+        exchanges, self.broker.flow.used_exchanges = self.broker.flow.used_exchanges, set()
+        self.sampler.sample_exchanges(int(self.clock()), exchanges)
 
     def _watch_replica(self, replica: ReplicaLife) -> None:
         """End the node when another node owns the log; hand the log over when that is requested."""

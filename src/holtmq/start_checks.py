@@ -13,6 +13,7 @@ from holtmq.auth.users import DEFAULT_USER
 from holtmq.broker.broker import Broker
 from holtmq.config import Config
 from holtmq.http.engine.doorkeeper import NOBODY
+from holtmq.journal.disk import OsDisk
 from holtmq.name_patterns import is_usable
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def _warn_of_patterns(broker: Broker) -> None:
 
 def make_private(folder: Path) -> None:
     """Create the folder, and close it to other users: reading the files in it takes no password."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    OsDisk(folder)  # creates it, or says in plain words why that is not possible
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:
         try:

@@ -76,6 +76,7 @@ _EXCHANGES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     "outer": ("topic", {}),
     "streams": ("topic", {}),
     "empty": ("topic", {}),
+    "recent": ("x-recent-history", {}),
 }
 _BINDINGS: Final = (
     QueueBind("plain", "direct", "k"),
@@ -99,6 +100,7 @@ _BINDINGS: Final = (
     QueueBind("stream", "streams", "#"),
     QueueBind("stream2", "streams", "a.*"),
     ExchangeBind("topic", "outer", "a.#"),
+    QueueBind("plain", "recent", ""),
 )
 
 
@@ -371,6 +373,7 @@ class _World:
             self.publisher.connection.phase,
             sorted(self.publisher.connection.channels),
             self.broker.flow.now_ms - NOW_MS,
+            {name: getattr(self.broker.counts, name) for name in self.broker.counts.__slots__},
         ]
 
 

@@ -228,6 +228,9 @@ class Peer:
     # Hooks
     def has_output(self) -> None: ...
 
+    def check_secret(self, secret: str) -> None:
+        raise AssertionError("no client here has a token")
+
     def check_password(self, name: str, password: str) -> None:
         right = (name, password) == ("guest", "guest")
         self.world.deferred.append(lambda: self._checked("guest" if right else None))
@@ -270,6 +273,8 @@ SETUPS: tuple[dict[str, FieldValue], ...] = (
     {"x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q3"},
     {"x-message-ttl": 10, "x-dead-letter-exchange": "x1", "x-dead-letter-routing-key": "k" * 256},
     {"x-retry-delay": 5},
+    {"x-delayed-retry-type": "all", "x-delayed-retry-min": 5, "x-delayed-retry-max": 20},
+    {"x-consumer-timeout": 60},
     {"x-cancel-requeue": False},
 )
 # What makes sense for each, and now and then something that does not.
@@ -286,6 +291,9 @@ sensible: dict[str, tuple[FieldValue, ...]] = {
     "x-delivery-limit": (0, 1),
     "x-queue-type": ("quorum", "classic"),
     "x-retry-delay": (5,),
+    "x-delayed-retry-type": ("all", "failed", "returned"),
+    "x-delayed-retry-min": (5,),
+    "x-consumer-timeout": (60,),
     "x-cancel-requeue": (True, False),
     "x-priority": (-1, 5),
     "alternate-exchange": ("x2", "amq.fanout"),

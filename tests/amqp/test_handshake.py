@@ -57,6 +57,9 @@ class Newcomer:
         return self.heard()
 
     def has_output(self) -> None: ...
+    def check_secret(self, secret: str) -> None:
+        raise AssertionError("no client here has a token")
+
     def check_password(self, name: str, password: str) -> None:
         self.asked = name, password
 

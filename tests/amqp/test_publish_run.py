@@ -156,6 +156,17 @@ def test_what_one_connection_may_another_may_not() -> None:
     assert "access to 't'" in second.failure.reply_text
 
 
+def test_a_connection_whose_publish_was_refused_does_not_count_as_a_publisher() -> None:
+    broker = new_broker()
+    broker.set_permissions("guest", "/", Permissions(".*", r"^amq\.default$", ".*"))
+    client = Client(broker)
+
+    client.feed(publish(b"a", "k", exchange="amq.topic"))
+
+    assert client.failure is not None
+    assert broker.counts.publishers == 0
+
+
 def test_a_known_publish_does_not_outlive_its_queue() -> None:
     client = Client(new_broker())
     client.call(QueueDeclare("q"))

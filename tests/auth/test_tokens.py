@@ -120,7 +120,7 @@ def test_auto_takes_whatever_is_configured_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["no key", pem(ec.generate_private_key(ec.SECP256R1()))], ids=["no key", "EC"]
+    "text", ["no key", pem(ec.generate_private_key(ec.SECP521R1()))], ids=["no key", "EC"]
 )
 def test_a_key_that_cannot_be_used_is_refused_at_start(text: str) -> None:
     with pytest.raises(BadKey, match=r"auth\.jwt_public_key"):

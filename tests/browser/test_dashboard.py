@@ -13,8 +13,15 @@ from holtmq.testing import TestBroker
 pytestmark = pytest.mark.xdist_group("browser")
 
 PAGES = (
-    *("overview", "queues", "groups", "messages", "dead-letters", "exchanges", "connections", "pipeline"),
-    *("access", "access?part=vhosts", "access?part=policies", "access?part=definitions", "journal"),
+    *("overview", "queues", "groups", "messages", "dead-letters", "exchanges", "connections", "shovels"),
+    *(
+        "pipeline",
+        "access",
+        "access?part=vhosts",
+        "access?part=policies",
+        "access?part=definitions",
+        "journal",
+    ),
 )
 
 
@@ -206,6 +213,24 @@ def test_a_consumer_is_cancelled_and_a_connection_closed_with_a_reason(
     expect(page.get_by_text("No connection matches.")).to_be_visible()
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="stuck since noon"):
         worker.process_data_events(20)
+
+
+def test_a_shovel_is_shown_and_deleted_from_the_page(broker: TestBroker, page: Page) -> None:
+    ends = {
+        "src-uri": "amqp://",
+        "src-queue": "from-here",
+        "dest-uri": "amqp://127.0.0.1:9",
+        "dest-queue": "to",
+    }
+    url = broker.http_url + "/api/parameters/shovel/%2F/mover"
+    httpx.put(url, json={"value": ends}, auth=("guest", "guest")).raise_for_status()
+    page.goto(broker.http_url + "/#/shovels")
+
+    expect(page.get_by_text("cannot connect to amqp://127.0.0.1:9")).to_be_visible()
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+
+    expect(page.get_by_text("No shovel moves messages between brokers.")).to_be_visible()
 
 
 def test_an_exchange_is_created_bound_tested_and_deleted(

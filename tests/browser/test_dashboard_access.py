@@ -58,7 +58,16 @@ def test_a_monitoring_user_sees_every_page_and_may_change_nothing(
 
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert pages_of(page) == [
-        *("Overview", "Queues", "Exchanges", "Connections", "Pipeline", "Users and policies", "Journal")
+        *(
+            "Overview",
+            "Queues",
+            "Exchanges",
+            "Connections",
+            "Shovels",
+            "Pipeline",
+            "Users and policies",
+            "Journal",
+        )
     ]
     expect(page.get_by_role("heading", name="Needs attention")).to_be_visible()
     for path in (

@@ -24,7 +24,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from .folder import ROUNDS, BrokerProcess, DidNotStart, Found, Promise, fill, read_back
+from click.testing import CliRunner
+
+from holtmq.cli import main
+
+from .folder import ROUNDS, BrokerHere, BrokerProcess, DidNotStart, Found, Promise, fill, read_back
 
 _PAGE: Final = 4096
 _REPAIR_SECONDS: Final = 120
@@ -50,6 +54,7 @@ class Case:
     end: End = End.WHOLE
     repaired: str = ""  # after a refusal: how it is after the repair
     notes: list[str] = field(default_factory=list)
+    in_process: bool = False
 
     def __str__(self) -> str:
         notes = "".join(f"\n    {note}" for note in self.notes)
@@ -168,11 +173,13 @@ class Bases:
         return cls(made)
 
 
-def run_case(seed: int, bases: Bases, scratch: Path, kind: str | None = None) -> Case:
-    """Damage a copy, start a broker on it, drain it, judge."""
+def run_case(
+    seed: int, bases: Bases, scratch: Path, kind: str | None = None, *, in_process: bool = False
+) -> Case:
+    """Damage a copy, start a broker on it (``holt serve``, or ``in_process``), drain it, judge."""
     random = Random(seed)
     names = [name for name in KINDS for _ in range(_WEIGHTS.get(name, 1))]
-    case = Case(seed, kind or random.choice(names))
+    case = Case(seed, kind or random.choice(names), in_process=in_process)
     source, promise = bases.folders[random.randrange(len(bases.folders))]
     folder = Path(tempfile.mkdtemp(dir=scratch))
     try:
@@ -198,12 +205,12 @@ def _judge_start(case: Case, folder: Path, promise: Promise) -> None:
 
 
 def _judge_repair(case: Case, folder: Path, promise: Promise) -> None:
-    checked = _holt("check", folder)
+    checked = _holt(case, "check", folder)
     if checked.returncode != 1 or "does not start" not in checked.stdout:
         case.end = End.WEDGED
         case.notes.append(f"the check does not agree: {checked.stdout[-800:]}{checked.stderr[-800:]}")
         return
-    repaired = _holt("repair", folder, "--yes")
+    repaired = _holt(case, "repair", folder, "--yes")
     if repaired.returncode != 0:
         if "from a backup" in repaired.stderr:
             case.repaired = "cannot be repaired"
@@ -222,14 +229,17 @@ def _judge_repair(case: Case, folder: Path, promise: Promise) -> None:
         case.end = end
 
 
-def _holt(verb: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def _holt(case: Case, verb: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    if case.in_process:
+        done = CliRunner().invoke(main, ["journal", verb, str(folder), *options])
+        return subprocess.CompletedProcess([verb], done.exit_code, done.stdout, done.stderr)
     command = [sys.executable, "-m", "holtmq", "journal", verb, str(folder), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=_REPAIR_SECONDS, check=False)
 
 
 def _drain(case: Case, folder: Path, promise: Promise, said: str = "") -> End:
     try:
-        broker = BrokerProcess(folder)
+        broker = BrokerHere(folder) if case.in_process else BrokerProcess(folder)
     except TimeoutError as exc:
         case.notes.append(str(exc))
         return End.WEDGED

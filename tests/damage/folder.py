@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import queue
 import signal
@@ -22,6 +23,11 @@ from typing import Any, Final
 import httpx
 import pika
 import pyarrow as pa
+
+from holtmq.config import Config, Journal, Limits
+from holtmq.journal import JournalError
+from holtmq.testing import TestBroker
+from holtmq.testing.broker import BrokerDidNotStart
 
 READY_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 30.0
@@ -99,10 +105,46 @@ class BrokerProcess:
         self._process.stdout.close()
 
 
+class BrokerHere:
+    """The same in this process, with a real disk and real sockets: it starts in milliseconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log: list[str] = []
+        self._handler = _Lines(self.log)
+        logging.getLogger("holtmq").addHandler(self._handler)
+        config = Config(
+            limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+            journal=Journal(segment_bytes=65_536, checkpoint_bytes=65_536),
+        )
+        try:
+            self._broker = TestBroker(folder, clock="real", config=config).start()
+        except (BrokerDidNotStart, JournalError, OSError) as error:
+            self._forget()
+            raise DidNotStart(f"cannot start: {error}") from error
+        self.amqp_port, self.http_port = self._broker.amqp_port, self._broker.http_port
+
+    def kill(self) -> None:
+        """Stop; the folder is thrown away."""
+        self._broker.stop()
+        self._forget()
+
+    def _forget(self) -> None:
+        logging.getLogger("holtmq").removeHandler(self._handler)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.INFO)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+
+
 class Clients:
     """Both doors of a running broker."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
+    def __init__(self, broker: BrokerProcess | BrokerHere) -> None:
         url = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/%2F?blocked_connection_timeout=30"
         self._amqp = pika.BlockingConnection(pika.URLParameters(url))
         self.channel = self._amqp.channel()
@@ -231,7 +273,7 @@ def _wait_for_checkpoint(folder: Path, before: str) -> None:
         time.sleep(0.02)
 
 
-def read_back(broker: BrokerProcess) -> Found:
+def read_back(broker: BrokerProcess | BrokerHere) -> Found:
     """Everything that clients can get. Raises when a client gets an error, or waits in vain."""
     clients = Clients(broker)
     found = Found()

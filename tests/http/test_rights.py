@@ -1,6 +1,8 @@
 """Every route with every role: who gets in, who is refused, and that names count wherever they stand."""
 
+import base64
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -402,6 +404,30 @@ def test_a_change_of_rights_holds_for_the_next_request_on_an_open_connection(
 
     broker.call(lambda node: node.broker.delete_user("me"))
     assert me.get("/api/v1/pop/queue/mine").status_code == 401
+
+
+def test_a_change_of_rights_holds_for_the_next_request_with_the_same_head(
+    mine: tuple[Api, Api, TestBroker],
+) -> None:
+    _, _, broker = mine
+    body = b'{"items":[{"queue":"mine","payload":1}]}'
+    login = b"authorization: Basic " + base64.b64encode(b"me:me") + b"\r\nconnection: keep-alive\r\n"
+    request = b"POST /api/v1/push HTTP/1.1\r\nhost: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n%b"
+    whole = request % (login, len(body), body)
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=60) as wire:
+
+        def status() -> bytes:
+            wire.sendall(whole)
+            answer = b""
+            while not answer.endswith((b"]", b"}")):
+                answer += wire.recv(65536)
+            return answer[9:12]
+
+        assert [status() for _ in range(3)] == [b"201"] * 3
+        broker.call(lambda node: node.broker.set_permissions("me", "/", Permissions("", "", "")))
+        assert status() == b"403"
+        broker.call(lambda node: node.broker.delete_user("me"))
+        assert status() == b"401"
 
 
 @pytest.mark.parametrize(

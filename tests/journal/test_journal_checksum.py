@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holtmq.journal import open_journal
-from holtmq.journal.checksum import crc32
+from holtmq.journal.checksum import combine, crc32
 
 _SIZES = [0, 1, 100, 5000, 100_000]
 _WITHOUT = """
@@ -60,3 +60,11 @@ def test_a_journal_is_read_and_continued_without_the_fast_library(tmp_path: Path
     journal, recovery = open_journal(tmp_path)
     assert [len(payload) for _, _, payload in recovery.records] == [*_SIZES, 100, 3000]
     journal.close()
+
+
+@pytest.mark.parametrize("size", _SIZES)
+def test_the_checksum_of_two_pieces_follows_from_that_of_each(size: int) -> None:
+    dice = random.Random(size)
+    first, second = dice.randbytes(size % 77), dice.randbytes(size)
+
+    assert combine(crc32(first, 12345), crc32(second), size) == crc32(second, crc32(first, 12345))

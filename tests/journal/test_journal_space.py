@@ -97,6 +97,34 @@ def test_a_state_that_refers_to_what_the_log_does_not_hold_gives_no_space_back(
     assert journal.read(positions[980]) == (20, body(980))
 
 
+def test_a_segment_that_cannot_be_deleted_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FakeDisk()
+    journal = opened(disk)
+    filled(journal)
+    stubborn = [name for name in disk.list() if base_of(name) is not None][3]
+    remove = disk.remove
+
+    def removed(name: str) -> None:
+        if name == stubborn:
+            raise PermissionError(13, "planted")
+        remove(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "remove", removed)
+        checkpoint_twice(journal, [])
+    deleted = journal.stats().deleted_segments
+    assert deleted > 5
+    assert journal.stats().checkpoint_failures == 1
+    assert stubborn in disk.list()
+
+    filled(journal, 10)
+    checkpoint_twice(journal, [])
+
+    assert journal.stats().checkpoint_failures == 1
+    assert journal.stats().deleted_segments > deleted
+    assert stubborn not in disk.list()
+
+
 def test_a_segment_that_is_mostly_live_is_left_alone() -> None:
     disk = FakeDisk()
     journal = opened(disk)

@@ -76,7 +76,7 @@ def test_what_cannot_be_taken_is_named_and_nothing_is_applied(
 ) -> None:
     file = exported(
         tmp_path,
-        exchanges=[{"name": "hist", "vhost": "/", "type": "x-recent-history", "durable": True}],
+        exchanges=[{"name": "hist", "vhost": "/", "type": "x-jms-topic", "durable": True}],
         queues=[{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}],
         bindings=[
             {
@@ -94,7 +94,7 @@ def test_what_cannot_be_taken_is_named_and_nothing_is_applied(
     refused = migrate("--definitions", file, "--yes")
 
     assert refused.exit_code == 1
-    assert "x-recent-history" in refused.output
+    assert "x-jms-topic" in refused.output
     assert new.get("/queues") == []
     taken = migrate("--definitions", file, "--yes", "--skip-unsupported", "--no-messages")
     assert taken.exit_code == 0, taken.output

@@ -38,11 +38,12 @@ def jumping_clock() -> None:
 
 
 def no_fencing() -> None:
-    """The owner takes no notice of another one's epoch."""
+    """The owner takes no notice of another one's epoch, and keeps its clients."""
     from holtmq.journal.replica.appending import Appender
     from holtmq.journal.replica.errors import Fenced
     from holtmq.journal.replica.store import LogStore, Owner
     from holtmq.journal.writer import Stretch
+    from holtmq.replica_life import ReplicaLife
 
     append, beat = Appender.append, LogStore.beat
 
@@ -58,6 +59,7 @@ def no_fencing() -> None:
         except Fenced:
             return ""
 
+    ReplicaLife.trouble = lambda _: ""  # type: ignore[assignment, method-assign]
     Appender.append = deaf_append  # type: ignore[assignment, method-assign]
     Appender.reconnect = lambda _: None  # type: ignore[assignment, method-assign]
     LogStore.beat = deaf_beat  # type: ignore[assignment, method-assign]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,8 +13,9 @@ from uuid import uuid4
 import pika
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner
 
-from holtmq.client import Client
+from holtmq.cli.cluster import cluster
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.replica.nodes import NodeProcess
 from holtmq.verify.replica.proxy import Proxy, Weather
@@ -60,20 +60,9 @@ class Nodes:
 
     async def holt(self, *arguments: str) -> tuple[int, str]:
         """Exit status and output of a ``holt cluster`` verb."""
-        keep = {key: value for key, value in os.environ.items() if not key.startswith("HOLT_")}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "holtmq",
-            "cluster",
-            *arguments,
-            env=keep | {"HOLT_JOURNAL_REPLICA": self.url, "HOLT_JOURNAL_REPLICA_NAME": self.log},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-        assert process.returncode is not None
-        return process.returncode, output.decode()
+        where = ("--replica", self.url, "--log", self.log)
+        result = await asyncio.to_thread(CliRunner().invoke, cluster, [*arguments, *where])
+        return result.exit_code, result.output
 
     async def end(self) -> None:
         for node in self._made:
@@ -132,59 +121,12 @@ async def test_only_the_owner_is_ready_and_the_standby_says_who_that_is(nodes: N
         await asyncio.to_thread(connect, standby)
     assert "the owner is one" in repr(refused.value.args) + str(refused.value)
 
+    standby.send(signal.SIGTERM)
 
-async def test_a_client_with_two_hosts_goes_on_at_the_new_owner(nodes: Nodes) -> None:
-    first = await nodes.owner("one")
-    second = await nodes.standby("two")
-
-    def publish() -> None:
-        connection = connect(second, first)  # the standby refuses, the owner is next
-        channel = connection.channel()
-        channel.queue_declare("work", durable=True)
-        channel.confirm_delivery()
-        for number in range(50):
-            properties = pika.BasicProperties(delivery_mode=2)
-            channel.basic_publish("", "work", b"%d" % number, properties)
-        connection.close()
-
-    def take_all() -> list[bytes]:
-        connection = connect(first, second)
-        channel = connection.channel()
-        found = [channel.basic_get("work", auto_ack=True)[2] for _ in range(50)]
-        connection.close()
-        return found
-
-    await asyncio.to_thread(publish)
-    await first.kill()
-    await until(second.is_ready, "the standby takes over")
-
-    assert await asyncio.to_thread(take_all) == [b"%d" % number for number in range(50)]
+    assert await standby.ended(PATIENCE)
 
 
-async def test_the_cluster_verbs_show_promote_and_forget(nodes: Nodes) -> None:
-    first = await nodes.owner("one", HOLT_JOURNAL_TAKEOVER_AFTER="60")
-    second = await nodes.standby("two", HOLT_JOURNAL_TAKEOVER_AFTER="60")
-    status, output = await nodes.holt("status", "--json")
-    found = json.loads(output)
-    roles = {node["name"]: node["role"] for node in found["nodes"]}
-    assert (status, found["owner"], roles) == (0, "one", {"one": "owner", "two": "standby"})
-    status, output = await nodes.holt("promote", "three")
-    assert status == 1
-    assert "no node is named three" in output
-
-    status, output = await nodes.holt("promote", "two")
-
-    assert (status, output) == (0, "two owns the log\n")
-    assert await first.ended(PATIENCE)  # it hands over and ends
-    await until(second.is_ready, "the successor serves")
-    status, output = await nodes.holt("forget", "two")
-    assert status == 1
-    assert "owns the log" in output
-    assert await nodes.holt("forget", "one") == (0, "one is forgotten\n")
-    assert "one" not in (await nodes.holt("status"))[1]
-
-
-async def test_a_switchover_repeats_nothing(nodes: Nodes) -> None:
+async def test_the_verbs_show_promote_and_forget_and_a_switchover_repeats_nothing(nodes: Nodes) -> None:
     first = await nodes.owner("one", HOLT_JOURNAL_TAKEOVER_AFTER="60")
     second = await nodes.standby("two", HOLT_JOURNAL_TAKEOVER_AFTER="60")
     received: list[tuple[bytes, bool]] = []
@@ -227,14 +169,27 @@ async def test_a_switchover_repeats_nothing(nodes: Nodes) -> None:
         connection.close()
 
     await asyncio.to_thread(declare)
+    status, output = await nodes.holt("status", "--json")
+    found = json.loads(output)
+    roles = {node["name"]: node["role"] for node in found["nodes"]}
+    assert (status, found["owner"], roles) == (0, "one", {"one": "owner", "two": "standby"})
+    status, output = await nodes.holt("promote", "three")
+    assert status == 1
+    assert "no node is named three" in output
     work = asyncio.gather(asyncio.to_thread(produce), asyncio.to_thread(consume))
     await until(lambda: len(received) > 50, "the load runs")
 
-    status, _ = await nodes.holt("promote", "two")
+    assert await nodes.holt("promote", "two") == (0, "two owns the log\n")
     await asyncio.wait_for(work, PATIENCE)
 
-    assert status == 0
     assert [body for body, _ in received] == [b"%d" % number for number in range(sent)]
+    assert await first.ended(PATIENCE)  # it has handed over
+    await until(second.is_ready, "the successor serves")
+    status, output = await nodes.holt("forget", "two")
+    assert status == 1
+    assert "owns the log" in output
+    assert await nodes.holt("forget", "one") == (0, "one is forgotten\n")
+    assert "one" not in (await nodes.holt("status"))[1]
 
 
 async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
@@ -276,26 +231,3 @@ async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
     for client in (pushes, pops):
         client.close()
     await proxy.stop()
-
-
-async def test_a_standby_stops_when_it_is_told_to(nodes: Nodes) -> None:
-    await nodes.owner("one")
-    standby = await nodes.standby("two")
-
-    standby.send(signal.SIGTERM)
-
-    assert await standby.ended(PATIENCE)
-
-
-async def test_our_client_with_two_urls_finds_the_owner(nodes: Nodes) -> None:
-    first = await nodes.owner("one")
-    second = await nodes.standby("two")
-    urls = [f"http://127.0.0.1:{node.ports.http}" for node in (second, first)]
-    async with Client(urls) as client:
-        await client.queue("greetings").push([{"to": "ada"}])
-        await first.kill()
-
-        await client.queue("greetings").push([{"to": "grace"}])
-
-        found = await client.queue("greetings").group("hosts").batch(10).pop()
-        assert [message.data["to"] for message in found] == ["ada", "grace"]

@@ -21,6 +21,7 @@ from postgres import Cluster, Pair
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("failover")]
 
 SEED = int(os.environ.get("HOLT_TEST_FAILOVER_SEED") or Random().randrange(1_000_000))
+IS_SHORT = "HOLT_TEST_FAILOVER_ROUNDS" not in os.environ
 ROUNDS = int(os.environ.get("HOLT_TEST_FAILOVER_ROUNDS") or len(Fault))
 ODD_NODE = str(Path(__file__).with_name("odd_node.py"))
 TAKEOVER_AFTER = 1.0
@@ -51,8 +52,7 @@ async def judge(options: Options) -> ReplicaReport:
 
 def show_progress(report: ReplicaReport) -> None:
     """In the long form, one line for each fault."""
-    took = report.takeover_seconds[-1]
-    print(f"{report.rounds} {report.last_fault}: {took:.1f} s, {report.broken} broken", flush=True)
+    print(f"{report.rounds} {report.last_fault}: {report.broken} broken so far", flush=True)
 
 
 @pytest.mark.timeout(300 + 60 * ROUNDS)
@@ -66,7 +66,8 @@ async def test_no_fault_loses_what_was_confirmed_or_lets_two_nodes_confirm(
         folder=tmp_path,
         faults=tuple(Fault),
         takeover_after=TAKEOVER_AFTER,
-        far_behind=500 if len(Fault) == ROUNDS else 2_000,
+        most_before=100 if IS_SHORT else 300,
+        far_behind=400 if IS_SHORT else 2_000,
         command=odd("jumping_clock", str(tmp_path)),
         set_clock=partial(set_clock, tmp_path),
         restart_postgres=pair.restart,
@@ -89,7 +90,6 @@ async def test_without_fencing_two_owners_are_found(postgres: Cluster, tmp_path:
         faults=(Fault.FREEZE,),
         takeover_after=TAKEOVER_AFTER,
         command=odd("no_fencing"),
-        end_seconds=3.0,
     )
 
     report = await judge(options)

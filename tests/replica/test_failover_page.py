@@ -99,14 +99,14 @@ def test_the_page_can_be_followed_word_by_word(
     assert shell(prepare).wait(PATIENCE) == 0, said(0)
     # The page leaves the first node on its usual ports.
     shell(first.strip() + f" --amqp-port {ports['5672']} --http-port {ports['6632']}")
-    until(lambda: " ready" in said(1), "the first node is ready")
+    until(lambda: "holtmq.node ready" in said(1), "the first node is ready")
     shell(here(second))
     until(lambda: "standing by" in said(2), "the second node stands by")
     shell("python client.py")
     until(lambda: len(numbers()) >= 5, "the client works")
 
     killing = shell(end)
-    until(lambda: " ready" in said(2), "the second node takes over")
+    until(lambda: "holtmq.node ready" in said(2), "the second node takes over")
     before = len(numbers())
     until(lambda: len(numbers()) >= before + 5, "the client goes on")
 

@@ -14,7 +14,8 @@ from replica_support import Member, log_of, new_log, until
 
 from holtmq.journal import JournalFailed
 from holtmq.journal.replica.errors import StartAgain
-from holtmq.journal.replica.store import Kind
+from holtmq.journal.replica.following import Follower
+from holtmq.journal.replica.store import Kind, LogState
 from postgres import Cluster
 
 
@@ -57,6 +58,27 @@ def test_an_idle_owner_that_reconnects_writes_nothing_behind_a_gap(
         assert told == [owner.journal.failed]
         assert "had not received everything" in str(owner.journal.failed)
         assert store.end() == end
+
+
+def test_a_connection_lost_right_after_the_takeover_is_noticed(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(postgres.url)
+    real = Follower._take
+
+    def take(follower: Follower, state: LogState) -> bool:
+        taken = real(follower, state)
+        follower._store.session.close()
+        return taken
+
+    monkeypatch.setattr(Follower, "_take", take)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+
+    owner.write(b"one")
+
+    with log_of(postgres.url, log.name) as store:
+        assert store.state().epoch == 2  # the end of the log was compared on the new connection
 
 
 def test_a_standby_ahead_of_postgresql_begins_again(

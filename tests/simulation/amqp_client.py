@@ -179,6 +179,9 @@ class SimClient:
     def has_output(self) -> None:
         """Nothing: ``read`` looks when it is told to."""
 
+    def check_secret(self, secret: str) -> None:
+        raise AssertionError("no client here has a token")
+
     def check_password(self, name: str, password: str) -> None:
         """Nothing: whoever connects is believed."""
 

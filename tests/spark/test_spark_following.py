@@ -25,10 +25,11 @@ def report(number: int, rows_in: int, observed: dict[str, Row]) -> dict[str, Any
 def test_batches_are_counted_once_also_where_spark_observed_nothing() -> None:
     figures = QueryFigures("out")
     empty = report(1, 0, {OBSERVED: Row()})  # what a Connect client makes of no output
-    reports = [report(0, 4, {OBSERVED: Row(rows=3)}), empty, report(2, 1, {})]
+    over_connect = Row("values", "schema")([1], {"type": "struct"})
+    reports = [report(0, 4, {OBSERVED: Row(rows=3)}), empty, report(2, 1, {OBSERVED: over_connect})]
     query = cast(StreamingQuery, SimpleNamespace(recentProgress=reports))
 
     figures.take(query)
     figures.take(query)
 
-    assert figures.summary() == {"rows_in": 5, "rows_out": 3, "batches": 2, "lag": None}
+    assert figures.summary() == {"rows_in": 5, "rows_out": 4, "batches": 2, "lag": None}

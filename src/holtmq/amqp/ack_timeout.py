@@ -10,7 +10,6 @@ from weakref import ref
 
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import ChannelFault
-from holtmq.broker.topology.queue_arguments import QueueType
 
 if TYPE_CHECKING:
     from holtmq.amqp.channel import Channel
@@ -40,6 +39,11 @@ class AckTimeout:
         self._queue = queue
         self._notes: deque[tuple[int, int]] = deque()  # (when, the last number given out by then)
         self.armed = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the consumer has asked for a timeout by itself."""
+        return self._own_ms is not None
 
     def delivered(self) -> None:
         """Start the timer after a delivery. The caller may skip this while ``armed`` is true."""
@@ -102,13 +106,7 @@ class AckTimeout:
         own = self._queue.options.consumer_timeout_ms
         if own is not None:
             return own
-        channel = self._channel
-        if (
-            self._queue.options.queue_type is not QueueType.QUORUM
-            and not channel.broker.dialect.consumer_timeout_closes_channel
-        ):
-            return 0
-        return channel.connection.settings.consumer_timeout_ms
+        return self._channel.connection.settings.consumer_timeout_ms if self._queue.has_ack_timeout else 0
 
     def _close(self, timeout_ms: int) -> None:
         fault = ChannelFault(

@@ -63,9 +63,12 @@ class Channel:
     def __init__(self, connection: "Connection", number: int) -> None:
         self.connection = connection
         self.number = number
+        interceptors = connection.settings.interceptors
+        self._interceptors = None if interceptors.are_off else interceptors
         self.broker = connection.broker
         self.flow = connection.broker.flow
         self.counts = connection.broker.counts
+        self.received = 0  # messages published on this channel
         self.outbox = connection.outbox
         self.max_payload = connection.max_payload
         self.ledger = Ledger()
@@ -93,14 +96,14 @@ class Channel:
 
     def publish(self, route: Route, mandatory: bool, header: bytes, body: bytes) -> None:
         """Publish a message of which all frames have arrived."""
-        interceptors = self.connection.settings.interceptors
-        if not interceptors.are_off:
-            header = interceptors.apply(header, self.connection)
+        if self._interceptors is not None:
+            header = self._interceptors.apply(header, self.connection)
         counts = self.counts
         traits = self.flow.traits.of(header)
         if not traits.plain:
             header, traits = self._check_special(traits, header)
         counts.received += 1
+        self.received += 1
         if self.transaction is not None:
             self.transaction.publish(route, traits, header, body, mandatory)
             return
@@ -423,6 +426,7 @@ class Channel:
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
         self.counts.channels_closed += 1
+        self.connection.tally.add(self.received, self.ledger.last, len(self.ledger))
         if self.transaction is not None:
             self.transaction.rollback()
         self.overdue.clear()

@@ -24,16 +24,18 @@ from holtmq.amqp.methods import (
     ConnectionCloseOk,
     ConnectionUnblocked,
     ConnectionUpdateSecret,
-    ConnectionUpdateSecretOk,
     Method,
 )
 from holtmq.amqp.outbox import Outbox
 from holtmq.amqp.publish_caches import PublishCaches
 from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.reading import Reading
+from holtmq.amqp.token_life import TokenLife
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
+from holtmq.auth.rights import Identity
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
+from holtmq.broker.figures.client_counts import ConnectionMessages
 from holtmq.broker.topology.exchanges import Kind
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
@@ -72,6 +74,7 @@ class Connection:
         self.outbox = Outbox(hooks.has_output)
         self.phase = Phase.PROTOCOL
         self.channels: dict[int, Channel] = {}
+        self.tally = ConnectionMessages()  # of channels that were closed
         self.confirming: list[Channel] = []  # channels that published with confirms in this read
         self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost
@@ -90,6 +93,7 @@ class Connection:
         self._access: Access
         self.is_trusted = is_trusted  # a part of this process, which may do everything
         self.handshake = Handshake(self, from_loopback)
+        self.token = TokenLife(self)
         self.unread = b""  # received but not processed
         self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
@@ -238,19 +242,19 @@ class Connection:
         match self.phase, method:
             case ((Phase.RUNNING | Phase.HANDSHAKE), ConnectionClose()):
                 self._close_channels()
-                self._send(ConnectionCloseOk())
+                self.send(ConnectionCloseOk())
                 self.client_left = True
                 self.end("closed by the client")
             case Phase.CLOSING, ConnectionClose():
-                self._send(ConnectionCloseOk())
+                self.send(ConnectionCloseOk())
             case Phase.CLOSING, ConnectionCloseOk():
                 self.end("closed by us")
             case Phase.CLOSING, _:
                 pass  # sent before the client read our close
             case Phase.HANDSHAKE, _:
                 self.handshake.receive(method)
-            case Phase.RUNNING, ConnectionUpdateSecret():
-                self._send(ConnectionUpdateSecretOk())
+            case Phase.RUNNING, ConnectionUpdateSecret(secret):
+                self.token.update(secret.decode("utf-8", "replace"))
             case _:
                 which = method.class_id << 16 | method.method_id
                 raise ConnectionFault(
@@ -322,6 +326,9 @@ class Connection:
 
     def restricts_topics(self, exchange: QueueExchange) -> bool:
         """Whether this user has topic permissions on this topic exchange."""
+        scopes = self.token.identity.scopes if self.token.identity is not None else None
+        if scopes is not None:
+            return exchange.inner_kind is Kind.TOPIC and scopes.restricts_topics
         permissions = self.broker.topic_permissions
         return exchange.inner_kind is Kind.TOPIC and permissions.restricts(
             self.user_name, self.vhost.name, exchange.name
@@ -333,8 +340,13 @@ class Connection:
         found = vhost.exchanges.get(exchange)
         if found is None or not self.restricts_topics(found):
             return
-        permissions = self.broker.topic_permissions
-        if not permissions.may(self.user_name, vhost.name, exchange, topic, write=write):
+        scopes = self.token.identity.scopes if self.token.identity is not None else None
+        if scopes is not None:
+            allowed = scopes.may_topic(vhost.name, exchange, topic, write=write)
+        else:
+            permissions = self.broker.topic_permissions
+            allowed = permissions.may(self.user_name, vhost.name, exchange, topic, write=write)
+        if not allowed:
             raise AccessRefused(
                 f"access to topic '{topic}' in exchange '{exchange}' in vhost '{vhost.name}' "
                 f"refused for user '{self.user_name}'"
@@ -397,32 +409,43 @@ class Connection:
         """Whether received bytes are only buffered; the server should then stop reading."""
         return self._stalled > 0
 
-    def opened(self, vhost: VHost, user_name: str, access: Access) -> None:
-        """The handshake is done."""
+    def opened(self, vhost: VHost, user_name: str, access: Access, identity: Identity | None = None) -> None:
+        """The handshake is done; ``identity``: the client logged in with a token."""
         self.vhost = vhost
         self.user_name = user_name
-        self._access = access
-        self._reading.opened(vhost)
+        self.use_access(access)
         user = self.broker.users.user(user_name)
-        self.may_impersonate = self.is_trusted or (user is not None and "impersonator" in user.tags)
+        tags = identity.tags if identity is not None else user.tags if user is not None else ()
+        self.may_impersonate = self.is_trusted or "impersonator" in tags
+        if identity is not None:
+            self.token.begin(identity)
         self.phase = Phase.RUNNING
         self.broker.limits.connected(vhost.name, user_name)
         self.broker.counts.connections_opened += 1
         self.hooks.opened()
+
+    def use_access(self, access: Access) -> None:
+        """Use these permissions from now on; what was allowed before is checked again."""
+        self._access = access
+        self._reading.opened(self.vhost)
+
+    def renewed(self, identity: Identity | None) -> None:
+        """A new token was checked; None: it is refused."""
+        self.token.renewed(identity)
 
     def block(self, reason: str) -> None:
         """Publishers must wait: tell the client if it supports connection.blocked."""
         if not self.blocked and self.is_running:
             self.blocked = True
             if self.wants_blocked:
-                self._send(ConnectionBlocked(reason))
+                self.send(ConnectionBlocked(reason))
 
     def unblock(self) -> None:
         """Publishers may go on."""
         if self.blocked:
             self.blocked = False
             if self.wants_blocked and self.is_running:
-                self._send(ConnectionUnblocked())
+                self.send(ConnectionUnblocked())
 
     def wake_consumers(self) -> None:
         """Try to deliver again: the outbox has room."""
@@ -441,7 +464,7 @@ class Connection:
             self.end(str(error))
             return
         self._leave()
-        self._send(ConnectionClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
+        self.send(ConnectionClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
         self.phase = Phase.CLOSING
         self.closed_because = error.reply_text
         self.hooks.failed(error)
@@ -470,6 +493,7 @@ class Connection:
             self.broker.limits.disconnected(self.vhost.name, self.user_name)
             self.broker.counts.connections_closed += 1
             self.broker.counts.publishers -= self.has_published
+        self.token.end()
         self._close_channels()
 
     def _close_channels(self) -> None:
@@ -480,5 +504,6 @@ class Connection:
         self.confirming.clear()
         self.broker.drop_exclusive_queues(self)
 
-    def _send(self, method: Method) -> None:
+    def send(self, method: Method) -> None:
+        """Send one method on channel 0."""
         self.outbox.append(encode_frame(FRAME_METHOD, 0, encode_method(method)))

@@ -158,7 +158,7 @@ class Consumer(Holder):
             queue.settle_all(messages)
             return
         channel.counts.delivered_manual_ack += len(messages)
-        if not self._timeout.armed:
+        if not self._timeout.armed and (queue.has_ack_timeout or self._timeout.is_own):
             self._timeout.delivered()
 
     def cancelled(self, queue: WorkQueue) -> None:

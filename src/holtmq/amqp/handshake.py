@@ -24,6 +24,7 @@ from holtmq.amqp.methods import (
     Method,
 )
 from holtmq.auth.permissions import FULL_ACCESS, Access
+from holtmq.auth.rights import Identity
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.tables import FieldTable, decode_pairs
 
@@ -75,6 +76,10 @@ class Hooks(Protocol):
         """Start checking this login; pass the result to ``Handshake.checked``."""
         ...
 
+    def check_secret(self, secret: str) -> None:
+        """Start checking a token that replaces the current one; pass the result to ``Connection.renewed``."""
+        ...
+
     def certified_name(self) -> str | None:
         """The name in the client's verified TLS certificate."""
         ...
@@ -116,6 +121,7 @@ class Handshake:
         self.from_loopback = from_loopback
         self._mechanism = ""
         self._user = ""
+        self._identity: Identity | None = None
         self._closes_politely = False
 
     @property
@@ -186,8 +192,12 @@ class Handshake:
         connection.stall()
         connection.hooks.check_password(user, password)
 
-    def checked(self, user: str | None) -> None:
-        """The server has checked the password. ``user`` is None if it was wrong."""
+    def checked(self, user: str | None, identity: Identity | None = None) -> None:
+        """The server has checked the password. ``user`` is None if it was wrong.
+
+        ``identity``: the password was a token, which says what the client may do.
+        """
+        self._identity = identity
         if user is None:
             self.refused()
         else:
@@ -245,7 +255,11 @@ class Handshake:
         if vhost is None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, f"vhost {name} not found", _OPEN_ID)
         trusted = self._connection.is_trusted
-        access = Access(FULL_ACCESS) if trusted else broker.users.access(self._user, name)
+        identity = self._identity
+        if trusted:
+            access = Access(FULL_ACCESS)
+        else:
+            access = broker.users.access(self._user, name) if identity is None else identity.access(name)
         if not access.is_granted:
             raise ConnectionFault(
                 ReplyCode.NOT_ALLOWED, f"access to vhost '{name}' refused for user '{self._user}'", _OPEN_ID
@@ -253,7 +267,7 @@ class Handshake:
         full = None if trusted else broker.limits.check_connection(name, self._user)
         if full is not None:
             raise ConnectionFault(ReplyCode.NOT_ALLOWED, full, _OPEN_ID)
-        self._connection.opened(vhost, self._user, access)
+        self._connection.opened(vhost, self._user, access, identity)
         self._send(ConnectionOpenOk())
 
     def _send(self, method: Method) -> None:

@@ -88,7 +88,7 @@ class PublishRun:
         now_ms = flow.now_ms
         append = flow.journal.append
         gathered, streams = flow.gathered, flow.stream_publishes
-        first_seq = seq = flow.seq
+        first_seq = counted = seq = flow.seq
         journalled = False
         dropped = 0
         last_address = b""
@@ -128,6 +128,9 @@ class PublishRun:
                         if len(address) < key_at or len(address) != key_at + address[key_at - 1]:
                             break
                         if not address.startswith(exchange):  # both begin with the name's length
+                            if targets is not None and seq != counted:
+                                flow.count(targets.exchange, seq - counted)
+                                counted = seq
                             exchange = address[: key_at - 1]
                             targets = self._targets(exchange)
                             token = targets.token if targets is not None else None
@@ -218,12 +221,17 @@ class PublishRun:
         taken = seq - first_seq
         counts = channel.counts
         counts.received += taken
+        channel.received += taken
+        if targets is not None and seq != counted:
+            flow.count(targets.exchange, seq - counted)
         counts.dropped += dropped
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.
         self._reach = 0 if missed * 2 > taken else reach
-        if taken and channel.confirms is not None:
-            channel.published(taken, journalled)
+        if taken:
+            self._connection.note_published()
+            if channel.confirms is not None:
+                channel.published(taken, journalled)
         return at
 
     def _targets(self, exchange: bytes) -> ExchangeTargets | None:
@@ -246,6 +254,5 @@ class PublishRun:
             self._connection.check(Action.WRITE, name)
         except BrokerError:
             return None
-        self._connection.note_published()
         found = self._exchanges[exchange] = vhost.targets_of(known)
         return found

@@ -72,7 +72,9 @@ class Reading:
         self._cut_bytes = 0  # of its payload still to come
 
     def opened(self, vhost: VHost) -> None:
-        """The handshake is done: the client may publish now."""
+        """The client may publish now: the handshake is done, or its permissions have changed."""
+        self._may_write.clear()
+        self._found = None
         self._caches = publish_caches(vhost)
         self._run = self._connection.make_publish_run(vhost, self._caches)
 

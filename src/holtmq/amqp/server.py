@@ -16,9 +16,13 @@ from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection, Phase
 from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.handshake import INSIDE_USER, Settings
+from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
 from holtmq.auth.passwords import VerifiedCredentials
+from holtmq.auth.rights import Identity, RightMissing
+from holtmq.auth.tokens import TokenRefused, TokenVerifier
 from holtmq.auth.turns import TooManyLogins
+from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed
 
@@ -51,7 +55,9 @@ class AmqpServer:
         wake: Callable[[], None],
         refresh_clock: Callable[[], None],
         connect: Callable[..., Connection] = Connection,
+        verifier: TokenVerifier | None = None,
     ) -> None:
+        self._verifier = verifier  # of tokens as passwords
         self.broker = broker
         self.connect = connect
         self.settings = settings
@@ -166,6 +172,14 @@ class AmqpServer:
 
     async def _login(self, protocol: "AmqpProtocol", name: str, password: str) -> None:
         connection = protocol.connection
+        if self._verifier is not None and looks_like_token(password):
+            identity = await self._of_token(self._verifier, protocol, password)
+            if connection.phase is Phase.HANDSHAKE and identity is not None and not self.refusal:
+                connection.handshake.checked(identity.name, identity)
+                self.wake()
+                return
+            self._logged_in(connection, None)
+            return
         user: str | None = None
         try:
             found = await self.authenticator.authenticate(
@@ -177,12 +191,47 @@ class AmqpServer:
             user = found.name
         except (LoginRefused, TooManyLogins) as refusal:
             log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
+        self._logged_in(connection, user)
+
+    def _logged_in(self, connection: Connection, user: str | None) -> None:
+        self.authenticator.attempts.amqp.count(user is not None)
         if connection.phase is Phase.HANDSHAKE:
             if self.refusal:
                 connection.fail(ConnectionFault(ReplyCode.CONNECTION_FORCED, self.refusal))
             else:
                 connection.handshake.checked(user)
             self.wake()
+
+    async def _of_token(
+        self, verifier: TokenVerifier, protocol: "AmqpProtocol", token: str
+    ) -> Identity | None:
+        """The identity that a token stands for; None if it is refused, and the log says why."""
+        try:
+            bearer = await verifier.authenticate(token, self.broker.flow.now_ms / 1000)
+            return identity_of(
+                bearer,
+                self.broker.users,
+                lambda name: (DEFAULT_VHOST, name),
+                from_loopback=protocol.connection.handshake.from_loopback,
+                expires_at=bearer.expires_at,
+            )
+        except (TokenRefused, RightMissing, LoginRefused) as refusal:
+            log.warning("login refused", extra={"reason": str(refusal), "peer": protocol.peer})
+            return None
+
+    def check_secret(self, protocol: "AmqpProtocol", secret: str) -> None:
+        """Check a token that replaces the one of an open connection."""
+        task = asyncio.create_task(self._renew(protocol, secret), name="amqp-update-secret")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _renew(self, protocol: "AmqpProtocol", secret: str) -> None:
+        identity = None
+        if self._verifier is not None:
+            identity = await self._of_token(self._verifier, protocol, secret)
+        self.refresh_clock()
+        protocol.connection.renewed(identity)
+        self.wake()
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -448,6 +497,10 @@ class AmqpProtocol(asyncio.Protocol):
     def check_password(self, name: str, password: str) -> None:
         """Check a login."""
         self._server.check_password(self, name, password)
+
+    def check_secret(self, secret: str) -> None:
+        """Check a new token of an open connection."""
+        self._server.check_secret(self, secret)
 
     def certified_name(self) -> str | None:
         """The common name of the client's certificate."""

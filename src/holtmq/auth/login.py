@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 
 from holtmq.auth import passwords
+from holtmq.auth.attempts import AuthAttempts
 from holtmq.auth.passwords import VerifiedCredentials
 from holtmq.auth.turns import LoginTurns
 from holtmq.auth.users import User, UserStore
@@ -24,6 +25,7 @@ class Authenticator:
         self._users = users
         self._verified = verified or VerifiedCredentials()
         self._turns = LoginTurns()
+        self.attempts = AuthAttempts()  # counted by those who know the protocol
 
     def from_memory(self, name: str, password: str, *, from_loopback: bool) -> User | None:
         """The user if these credentials were verified before; None if argon2 has to run."""

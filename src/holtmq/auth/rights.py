@@ -7,16 +7,21 @@ changed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from holtmq.auth.permissions import FULL_ACCESS, Access, Action, Permissions
+from holtmq.auth.scopes import Scopes
 from holtmq.auth.tokens import Role
 from holtmq.auth.users import ADMINISTRATOR, DEFAULT_VHOST, User, UserStore
 
 MONITORING: Final = "monitoring"
 POLICYMAKER: Final = "policymaker"
 MANAGEMENT: Final = "management"
+IMPERSONATOR: Final = "impersonator"
+KNOWN_TAGS: Final = (ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT, IMPERSONATOR)
 _MOST_ANSWERS: Final = 4096
+_MOST_VHOSTS: Final = 256
 
 PlaceOf = Callable[[str], tuple[str, str]]  # a partitioned queue's name -> its vhost, its name there
 
@@ -71,6 +76,7 @@ class Identity:
         "reads",
         "reads_everything",
         "role",
+        "scopes",
         "subject",
         "tags",
         "writes",
@@ -89,8 +95,10 @@ class Identity:
         subject: str | None = None,
         role: Role | None = None,
         expires_at: float | None = None,
+        scopes: Scopes | None = None,
     ) -> None:
         self.name = name
+        self.scopes = scopes  # of an OAuth 2 token, which restrict routing keys, too
         self.tags = tags
         self.subject = subject
         self.role = role
@@ -115,6 +123,10 @@ class Identity:
     def could(self, action: Action) -> bool:
         """Whether the action is allowed on at least some names in some vhost."""
         return action in self._could
+
+    def access(self, vhost: str) -> Access:
+        """What the sender may do in a vhost."""
+        return self._access(vhost)
 
     def may_enter(self, vhost: str) -> bool:
         """Whether the sender has permissions in the vhost at all."""
@@ -197,6 +209,23 @@ def of_user(
         users.changes,
         subject=subject,
         expires_at=expires_at,
+    )
+
+
+def of_scopes(
+    users: UserStore, scopes: Scopes, subject: str | None, place_of: PlaceOf, expires_at: float | None
+) -> Identity:
+    """The identity of a token whose scopes say what it may do."""
+    return Identity(
+        subject or "token with scopes",
+        scopes.tags,
+        lru_cache(maxsize=_MOST_VHOSTS)(scopes.access),
+        tuple(vhost.name for vhost in users.vhosts()),
+        place_of,
+        users.changes,
+        subject=subject,
+        expires_at=expires_at,
+        scopes=scopes,
     )
 
 

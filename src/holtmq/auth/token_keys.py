@@ -1,9 +1,10 @@
 """The public keys that verify token signatures.
 
-Owns: reading PEM texts and key sets (JWKS), and the age of a fetched set.
-Must not touch: tokens and their claims. Fetching blocks: the caller runs it in a thread.
+Owns: reading PEM texts, the age of an issuer's key set (JWKS) and how often it is fetched. PyJWT's client
+reads the set. Must not touch: tokens and their claims. Fetching blocks: the caller runs it in a thread.
 """
 
+import json
 import logging
 import urllib.request
 from collections.abc import Callable
@@ -11,19 +12,21 @@ from dataclasses import dataclass
 from typing import Final
 
 import jwt
-import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-PublicKey = RSAPublicKey | Ed25519PublicKey | Ed448PublicKey
+PublicKey = RSAPublicKey | Ed25519PublicKey | Ed448PublicKey | EllipticCurvePublicKey
 
 log = logging.getLogger(__name__)
 
+PUBLIC_ALGORITHMS: Final = frozenset({"RS256", "ES256", "ES384", "EdDSA"})
 _FETCH_TIMEOUT: Final = 5.0
 _LARGEST_SET: Final = 1 << 20
+_MOST_KEYS: Final = 100
 _SOONEST_REFETCH: Final = 10.0  # tokens with invented key ids must not cause a fetch each
 
 
@@ -37,13 +40,16 @@ def read_public_key(pem: str) -> PublicKey:
         key = load_pem_public_key(pem.replace("\\n", "\n").strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadKey(f"auth.jwt_public_key is not a PEM public key: {error}") from None
-    if not isinstance(key, PublicKey):
-        raise BadKey("auth.jwt_public_key is neither an RSA nor an Ed25519 key")
+    if not isinstance(key, PublicKey) or not algorithm_of(key):
+        raise BadKey("auth.jwt_public_key is neither an RSA, an EC (P-256, P-384) nor an Ed25519 key")
     return key
 
 
 def algorithm_of(key: PublicKey) -> str:
-    """The only algorithm a key is used with, whatever a token's header says."""
+    """The only algorithm a key is used with, whatever a token's header says; empty: none."""
+    if isinstance(key, EllipticCurvePublicKey):
+        curves = {SECP256R1.name: "ES256", SECP384R1.name: "ES384"}
+        return curves.get(key.curve.name, "")
     return "RS256" if isinstance(key, RSAPublicKey) else "EdDSA"
 
 
@@ -56,14 +62,21 @@ def fetch(url: str) -> bytes:
     return body
 
 
+class _Client(jwt.PyJWKClient):
+    """PyJWT's client, with a bound on how much it reads."""
+
+    def __init__(self, url: str, fetch: Callable[[str], bytes]) -> None:
+        super().__init__(url, cache_jwk_set=False, timeout=_FETCH_TIMEOUT)
+        self._fetch = fetch
+
+    def fetch_data(self) -> object:
+        return json.loads(self._fetch(self.uri))
+
+
 @dataclass(frozen=True, slots=True)
 class _NamedKey:
     kid: str
     key: PublicKey
-
-
-class _KeySet(msgspec.Struct):
-    keys: list[dict[str, object]]
 
 
 class FetchedKeys:
@@ -72,7 +85,7 @@ class FetchedKeys:
     def __init__(self, url: str, refresh_seconds: float, fetch: Callable[[str], bytes] = fetch) -> None:
         self._url = url
         self._refresh_seconds = refresh_seconds
-        self._fetch = fetch
+        self._client = _Client(url, fetch)
         self._keys: tuple[_NamedKey, ...] = ()
         self._fetched_at: float | None = None
         self._tried_at: float | None = None
@@ -90,11 +103,11 @@ class FetchedKeys:
             return False
         return missing or self._fetched_at is None or now - self._fetched_at >= self._refresh_seconds
 
-    def download(self) -> bytes | None:
+    def download(self) -> jwt.PyJWKSet | None:
         """Fetch the set; blocks. Returns None if that failed: the old keys stay in use."""
         try:
-            return self._fetch(self._url)
-        except (OSError, ValueError) as error:
+            return self._client.get_jwk_set(refresh=True)
+        except (OSError, ValueError, TypeError, jwt.PyJWTError) as error:
             log.warning("token keys could not be fetched", extra={"url": self._url, "reason": str(error)})
             return None
 
@@ -102,25 +115,17 @@ class FetchedKeys:
         """Record that a fetch begins; the next one is not due for some seconds."""
         self._tried_at = now
 
-    def accept(self, document: bytes, now: float) -> bool:
-        """Use the keys of a fetched set. Returns False and keeps the old ones if it is not a key set."""
-        try:
-            raw_keys = msgspec.json.decode(document, type=_KeySet).keys
-        except msgspec.MsgspecError as error:
-            log.warning("token keys are not a key set", extra={"url": self._url, "reason": str(error)})
-            return False
-        self._keys = tuple(named for raw in raw_keys if (named := _read_jwk(raw)) is not None)
+    def accept(self, found: jwt.PyJWKSet, now: float) -> None:
+        """Use the keys of a fetched set."""
+        # Issuers publish keys for other purposes and algorithms in the same set.
+        usable = [
+            _NamedKey(one.key_id or "", one.key)
+            for one in found.keys
+            if one.public_key_use in (None, "sig")
+            and isinstance(one.key, PublicKey)
+            and one.algorithm_name == algorithm_of(one.key)
+        ]
+        if len(usable) > _MOST_KEYS:
+            log.warning("only the first token keys are used", extra={"url": self._url, "most": _MOST_KEYS})
+        self._keys = tuple(usable[:_MOST_KEYS])
         self._fetched_at = now
-        return True
-
-
-def _read_jwk(raw: dict[str, object]) -> _NamedKey | None:
-    algorithm = {"RSA": "RS256", "OKP": "EdDSA"}.get(str(raw.get("kty")))
-    if algorithm is None or raw.get("use", "sig") != "sig" or raw.get("alg", algorithm) != algorithm:
-        return None  # issuers publish keys for other purposes and algorithms in the same set
-    try:
-        key: object = jwt.PyJWK(dict(raw), algorithm=algorithm).key
-    except (jwt.PyJWTError, ValueError) as error:
-        log.warning("a token key was skipped", extra={"kid": str(raw.get("kid")), "reason": str(error)})
-        return None
-    return _NamedKey(str(raw.get("kid", "")), key) if isinstance(key, PublicKey) else None

@@ -14,7 +14,15 @@ from typing import Final
 
 import jwt
 
-from holtmq.auth.token_keys import FetchedKeys, PublicKey, algorithm_of, fetch, read_public_key
+from holtmq.auth.scopes import NO_SCOPES, OWN_PREFIX, Scopes, read_aliases, read_scopes
+from holtmq.auth.token_keys import (
+    PUBLIC_ALGORITHMS,
+    FetchedKeys,
+    PublicKey,
+    algorithm_of,
+    fetch,
+    read_public_key,
+)
 from holtmq.config import Auth, JwtAlgorithm
 
 log = logging.getLogger(__name__)
@@ -59,6 +67,7 @@ class Bearer:
     subject: str | None
     role: Role | None = None  # None: the token is valid but grants nothing by itself
     expires_at: float | None = None  # when the token must be verified again; None: never
+    scopes: Scopes = NO_SCOPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,8 @@ class TokenVerifier:
             settings.jwt_role_read_write: Role.READ_WRITE,
             settings.jwt_role_admin: Role.ADMIN,
         }
+        self._aliases = read_aliases(settings.oauth2_scope_aliases)
+        self._prefixes = (f"{settings.oauth2_resource_server}.", OWN_PREFIX)
         self._verified: dict[str, _Verified] = {}
         self._fetching = asyncio.Lock()
         self._warned: set[str | None] = set()  # subjects whose tokens do not expire
@@ -135,9 +146,10 @@ class TokenVerifier:
             if not keys.is_due(now, missing=missing):  # another request has just fetched them
                 return missing
             keys.note_attempt(now)
-            document = await asyncio.to_thread(keys.download)
-            if document is None or not keys.accept(document, now):
+            found = await asyncio.to_thread(keys.download)
+            if found is None:
                 return False
+            keys.accept(found, now)
             self._verified.clear()  # tokens of a withdrawn key must not stay cached
             return True
 
@@ -183,15 +195,19 @@ class TokenVerifier:
             raise TokenRefused("Invalid token audience")
         names = (*_texts(claims.get("role")), *_texts(claims.get("roles")))
         roles = [self._roles[name] for name in names if name in self._roles]
-        subject = claims.get("sub")
         expires_at = _moment(claims, "exp", math.inf)
-        named = subject if isinstance(subject, str) and subject else None
+        named = next(
+            (name for claim in settings.oauth2_name_claims for name in _texts(claims.get(claim)) if name),
+            None,
+        )
+        given = [scope for claim in settings.oauth2_scope_claims for scope in _scopes_in(claims, claim)]
         if expires_at == math.inf:
             self._without_end(named)
         bearer = Bearer(
             named,
             max(roles) if roles else None,
             None if expires_at == math.inf else expires_at + settings.jwt_clock_skew,
+            read_scopes(given, self._prefixes, self._aliases),
         )
         return _Verified(bearer, _moment(claims, "nbf", -math.inf), expires_at)
 
@@ -211,7 +227,7 @@ class TokenVerifier:
         if self._public_key is not None:
             allowed.add(algorithm_of(self._public_key))
         if self._fetched is not None:
-            allowed |= {JwtAlgorithm.RS256.value, JwtAlgorithm.EDDSA.value}
+            allowed |= PUBLIC_ALGORITHMS
         return frozenset(allowed)
 
 
@@ -232,6 +248,14 @@ def _texts(claim: object) -> tuple[str, ...]:
     if isinstance(claim, list):
         return tuple(item for item in claim if isinstance(item, str))
     return ()
+
+
+def _scopes_in(claims: Mapping[str, object], path: str) -> list[str]:
+    """The scopes in a claim: a text with spaces, or a list; a dot in the path enters a table."""
+    value: object = claims
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return [word for text in _texts(value) for word in text.split()]
 
 
 def _moment(claims: Mapping[str, object], name: str, absent: float) -> float:

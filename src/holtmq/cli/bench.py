@@ -5,6 +5,7 @@ Owns: the command line and the printed comparison. Must not touch: how load is m
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,13 +28,18 @@ def bench() -> None:
 
 
 @bench.command("list")
-def list_workloads() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_workloads(as_json: bool) -> None:
     """Print the workloads and what each one does."""
-    width = max(map(len, (*WORKLOADS, *HTTP_WORKLOADS)))
-    for amqp_one in WORKLOADS.values():
-        click.echo(f"{amqp_one.name:<{width}}  amqp  {amqp_one.about}")
-    for http_one in HTTP_WORKLOADS.values():
-        click.echo(f"{http_one.name:<{width}}  http  {http_one.about}")
+    rows = [(one.name, "amqp", one.about) for one in WORKLOADS.values()]
+    rows += [(one.name, "http", one.about) for one in HTTP_WORKLOADS.values()]
+    if as_json:
+        names = ("name", "protocol", "about")
+        click.echo(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
+        return
+    width = max(len(name) for name, _, _ in rows)
+    for name, protocol, about in rows:
+        click.echo(f"{name:<{width}}  {protocol}  {about}")
 
 
 _file = click.Path(path_type=Path, dir_okay=False)

@@ -5,7 +5,9 @@ Owns: one HTTP connection, the login, and error texts. Must not touch: what verb
 
 import base64
 import http.client
+import ssl
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -36,16 +38,40 @@ class ErrorIn(msgspec.Struct):
     error: str = ""  # the same under /api/v1
 
 
+def _trusting(tls_ca: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=tls_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise click.ClickException(f"--tls-ca {tls_ca} is not a certificate in PEM form: {error}") from None
+
+
+def _tls_trouble(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not to be trusted: {error.verify_message}. "
+            "--tls-ca names the authority that signed it"
+        )
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "not with TLS: its address may begin with http://"
+    if error.reason and "CERTIFICATE_REQUIRED" in error.reason:
+        return "it asks for a client's certificate, which these verbs do not send"
+    return f"TLS failed: {error.reason or error}"
+
+
 class BrokerApi:
     """Implements ``Registry``; ``get`` and ``send`` are for verbs that need a running broker."""
 
-    def __init__(self, url: str, user: str, password: str) -> None:
+    def __init__(self, url: str, user: str, password: str, tls_ca: Path | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise click.BadParameter(f"{url!r} is not an address such as http://127.0.0.1:6632")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         # Not urllib: it would send the password through the proxy that the environment names.
-        self._connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT)
+        if parts.scheme == "https":
+            self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=_TIMEOUT, context=_trusting(tls_ca)
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
         self._base = parts.path.rstrip("/") + "/api"
         self._url = url
         self._user = user
@@ -56,6 +82,8 @@ class BrokerApi:
         """Connect and check the login; NobodyAnswers when there is no broker."""
         try:
             self._connection.connect()
+        except ssl.SSLError as error:
+            raise click.ClickException(f"{self._url} answers, but {_tls_trouble(error)}") from None
         except OSError as error:
             raise NobodyAnswers(f"no broker answers at {self._url} ({error.strerror or error})") from None
         self.get(UserRow, "whoami")

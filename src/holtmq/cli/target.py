@@ -1,7 +1,7 @@
 """The broker that a verb addresses: the options of every administrative verb, and the tables they print.
 
-Owns: ``--url``, ``--user``, ``--password``, ``--data-dir``; the choice between broker and folder. Must not
-touch: what verbs do.
+Owns: ``--url``, ``--user``, ``--password``, ``--tls-ca``, ``--data-dir``; the choice between broker and
+folder. Must not touch: what verbs do.
 """
 
 import functools
@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from holtmq.cli.broker_api import BrokerApi, NoAnswer, NobodyAnswers
+from holtmq.cli.finding import local_url
 from holtmq.cli.registry import Registry
 
 Verb = Callable[..., None]
@@ -31,6 +32,7 @@ class Target:
     user: str
     password: str
     folder: Path | None = None
+    tls_ca: Path | None = None
 
     def api(self) -> BrokerApi:
         """The running broker; exits with an error when there is none."""
@@ -52,7 +54,7 @@ class Target:
         return None
 
     def _connect(self) -> BrokerApi:
-        api = BrokerApi(self.url, self.user, self.password)
+        api = BrokerApi(self.url, self.user, self.password, self.tls_ca)
         click.get_current_context().call_on_close(api.close)
         api.connect()
         return api
@@ -100,8 +102,8 @@ def with_broker(verb: Verb) -> Verb:
     """Add the options that name a running broker; the verb's first argument is a ``Target``."""
 
     @functools.wraps(verb)
-    def run(url: str, login: str, password: str, **options: object) -> None:
-        verb(Target(url, login, password), **options)
+    def run(url: str | None, login: str, password: str, tls_ca: Path | None, **options: object) -> None:
+        verb(Target(url or local_url(), login, password, None, tls_ca), **options)
 
     return _options(run)
 
@@ -110,8 +112,15 @@ def with_registry(verb: Verb) -> Verb:
     """The same, with ``--data-dir`` for the folder of a stopped broker."""
 
     @functools.wraps(verb)
-    def run(url: str, login: str, password: str, folder: Path | None, **options: object) -> None:
-        verb(Target(url, login, password, folder), **options)
+    def run(
+        url: str | None,
+        login: str,
+        password: str,
+        tls_ca: Path | None,
+        folder: Path | None,
+        **options: object,
+    ) -> None:
+        verb(Target(url or local_url(folder), login, password, folder, tls_ca), **options)
 
     return _options(
         click.option(
@@ -129,10 +138,15 @@ def _options(run: Verb) -> Verb:
             click.option(
                 "--url",
                 envvar="HOLT_ADMIN_URL",
-                default="http://127.0.0.1:6632",
-                show_default=True,
                 show_envvar=True,
-                help="The broker's HTTP address.",
+                help="The broker's HTTP address.  [default: that of the broker on this machine]",
+            ),
+            click.option(
+                "--tls-ca",
+                envvar="HOLT_ADMIN_TLS_CA",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                show_envvar=True,
+                help="Authority behind an https address.  [default: the system's]",
             ),
             click.option(
                 "--user",

@@ -3,8 +3,11 @@
 Owns: arguments and texts. Must not touch: the choice between broker and folder; ``target`` makes it.
 """
 
+from difflib import get_close_matches
+
 import click
 
+from holtmq.auth.rights import KNOWN_TAGS
 from holtmq.cli.registry import PermissionRow, Registry, UserRow
 from holtmq.cli.target import Target, as_json, in_vhost, new_password, show, with_registry
 
@@ -25,6 +28,7 @@ def user() -> None:
 def add_user(target: Target, name: str, tags: tuple[str, ...], password_stdin: bool) -> None:
     """Add user NAME. It has no permissions until `holt permission set` grants some."""
     _check_name(name)
+    _check_tags(tags)
     with target.registry() as registry:
         if any(known.name == name for known in registry.users()):
             raise click.ClickException(f"there is a user '{name}' already; see `holt user passwd` and `tags`")
@@ -69,10 +73,19 @@ def change_password(target: Target, name: str, password_stdin: bool) -> None:
 @with_registry
 def change_tags(target: Target, name: str, tags: tuple[str, ...]) -> None:
     """Set the tags of user NAME to TAGS; without TAGS, remove all."""
+    _check_tags(tags)
     with target.registry() as registry:
         known = _user(registry, name)
         registry.put_user(UserRow(name, list(tags), known.password_hash), None)
     click.echo(f"Tags of user '{name}': {', '.join(tags) or 'none'}.")
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    for tag in tags:
+        if tag not in KNOWN_TAGS:
+            near = get_close_matches(tag, KNOWN_TAGS, 1, cutoff=0.4)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise click.ClickException(f"there is no tag '{tag}'.{hint} Tags are {', '.join(KNOWN_TAGS)}")
 
 
 @click.group()

@@ -67,7 +67,7 @@ def _token_contradictions(auth: Auth) -> Iterator[tuple[str, str]]:
     algorithm = auth.jwt_algorithm
     if algorithm is JwtAlgorithm.HS256 and not auth.jwt_secret:
         yield "auth.jwt_enabled", "HS256 tokens need auth.jwt_secret"
-    elif algorithm in (JwtAlgorithm.RS256, JwtAlgorithm.EDDSA) and not has_public_key:
+    elif algorithm not in (JwtAlgorithm.HS256, JwtAlgorithm.AUTO) and not has_public_key:
         yield "auth.jwt_enabled", f"{algorithm} tokens need auth.jwt_public_key or auth.jwt_jwks_url"
     elif algorithm is JwtAlgorithm.AUTO and not has_public_key and not auth.jwt_secret:
         yield "auth.jwt_enabled", "tokens need auth.jwt_secret, auth.jwt_public_key or auth.jwt_jwks_url"
@@ -77,6 +77,12 @@ def _token_contradictions(auth: Auth) -> Iterator[tuple[str, str]]:
             f"auth.jwt_secret has fewer than {SHORTEST_SECRET} bytes: HS256 tokens could be forged by trying"
         )
         yield "auth.jwt_secret", text
+    for line in auth.oauth2_scope_aliases:
+        if not re.fullmatch(r"[^=]*\S[^=]*=.*\S.*", line):
+            text = f"auth.oauth2_scope_aliases has {line!r}: the form is alias=scope scope"
+            yield "auth.oauth2_scope_aliases", text
+    if not auth.oauth2_resource_server:
+        yield "auth.oauth2_resource_server", "auth.oauth2_resource_server is empty: scopes need a prefix"
     url = auth.jwt_jwks_url
     if url and not url.startswith(("https://", "http://")):
         yield "auth.jwt_jwks_url", "auth.jwt_jwks_url must begin with https:// or http://"

@@ -57,6 +57,8 @@ class Intercept(StrEnum):
 class JwtAlgorithm(StrEnum):
     HS256 = "HS256"
     RS256 = "RS256"
+    ES256 = "ES256"
+    ES384 = "ES384"
     EDDSA = "EdDSA"
     AUTO = "auto"
 
@@ -358,11 +360,16 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Auth(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens on the HTTP side."""
+    """Tokens: over HTTP, and as passwords over AMQP."""
 
-    jwt_enabled: Annotated[bool, About("Require a token on HTTP.", values.BOOL, aliases=("JWT_ENABLED",))] = (
-        False
-    )
+    jwt_enabled: Annotated[
+        bool,
+        About(
+            "Require a login or a token on HTTP, accept tokens on AMQP.",
+            values.BOOL,
+            aliases=("JWT_ENABLED",),
+        ),
+    ] = False
     jwt_algorithm: Annotated[
         JwtAlgorithm,
         About(
@@ -376,7 +383,11 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
     ] = Secret()
     jwt_public_key: Annotated[
         str,
-        About("Public key (PEM text) for RS256 and EdDSA.", values.TEXT, aliases=("JWT_PUBLIC_KEY",)),
+        About(
+            "Public key (PEM text) for RS256, ES256, ES384 and EdDSA.",
+            values.TEXT,
+            aliases=("JWT_PUBLIC_KEY",),
+        ),
     ] = ""
     jwt_jwks_url: Annotated[
         str, About("Where to fetch public keys, looked up by kid.", values.TEXT, aliases=("JWT_JWKS_URL",))
@@ -412,6 +423,21 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
     jwt_role_read_only: Annotated[
         str, About("Role that may look.", values.TEXT, aliases=("JWT_ROLE_READ_ONLY",))
     ] = "read-only"
+    oauth2_resource_server: Annotated[
+        str,
+        About("Prefix of scopes that mean this broker, as in rabbitmq.read:vhost/queue.", values.TEXT),
+    ] = "rabbitmq"
+    oauth2_scope_claims: Annotated[
+        tuple[str, ...],
+        About("Claims that hold scopes; a dot enters a table: realm_access.roles.", values.TEXTS),
+    ] = ("scope", "scp")
+    oauth2_name_claims: Annotated[
+        tuple[str, ...], About("Claims that name the user; the first one found counts.", values.TEXTS)
+    ] = ("sub", "client_id")
+    oauth2_scope_aliases: Annotated[
+        tuple[str, ...],
+        About("Other names for scopes: developer=rabbitmq.read:*/* rabbitmq.tag:management.", values.TEXTS),
+    ] = ()
     jwt_skip_paths: Annotated[
         tuple[str, ...],
         About(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -110,12 +111,7 @@ def reclaim(
                 raise
             except Exception as exc:  # damaged: leave it; reading that record raises the error
                 done.problems.append(f"{segment_name(segment.base)}: {exc}")
-        for segment in dead:
-            disk.remove(segment_name(segment.base))
-            done.deleted.append(segment.base)
-            done.freed_bytes += segment.size
-        if dead:
-            disk.sync_dir()
+        _delete(disk, dead, done)
         for segment in sparse:
             if stopping():
                 break
@@ -135,6 +131,24 @@ def reclaim(
     finally:
         reader.close()
     return done
+
+
+def _delete(disk: Disk, dead: Sequence[SealedSegment], done: Reclaimed) -> None:
+    """Delete what can be deleted. One file that cannot be must not keep the others, now or the next time."""
+    for segment in dead:
+        try:
+            with suppress(FileNotFoundError):
+                disk.remove(segment_name(segment.base))
+        except OSError as exc:
+            done.problems.append(f"{segment_name(segment.base)}: {exc}")
+            continue
+        done.deleted.append(segment.base)
+        done.freed_bytes += segment.size
+    if done.deleted:
+        try:
+            disk.sync_dir()
+        except OSError as exc:  # they may come back after a power cut, and are deleted then
+            done.problems.append(f"after deleting segments: {exc}")
 
 
 def _live_share(reader: LogReader, segment: SealedSegment, live: LivePositions) -> float:

@@ -10,12 +10,13 @@ import contextlib
 import errno
 import fcntl
 import os
+import pwd
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from .interface import JournalLocked
+from .interface import JournalError, JournalLocked
 
 _IOV_MAX: Final = 1024
 _LOCK_NAME: Final = "lock"
@@ -140,12 +141,40 @@ class OsFile:
             self._fd = -1
 
 
+def folder_trouble(folder: Path, error: OSError) -> str:
+    """Why a folder cannot hold a journal, in a sentence that says what to do."""
+    match error.errno:
+        case errno.EEXIST | errno.ENOTDIR:
+            why = "it, or a part of its path, is a file: name a folder"
+        case errno.EACCES | errno.EPERM:
+            why = f"user {_user_name()} may not write there: give the folder to that user, or use another"
+        case errno.EROFS:
+            why = "its file system is mounted read-only: mount it for writing, or use another folder"
+        case errno.ENOSPC | errno.EDQUOT:
+            why = "there is no space left on its file system: free some, or use another folder"
+        case errno.ENAMETOOLONG:
+            why = "the name is too long"
+        case _:
+            why = error.strerror or str(error)
+    return f"the data folder {folder} cannot be used: {why}"
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"number {os.geteuid()}"
+
+
 class OsDisk:
     """A real folder, created if it does not exist."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise JournalError(folder_trouble(self._folder, error)) from error
         self._lock_fd = -1
 
     @property
@@ -175,7 +204,10 @@ class OsDisk:
             os.close(fd)
 
     def lock(self) -> None:
-        fd = os.open(self._folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(self._folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JournalError(folder_trouble(self._folder, error)) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -183,7 +215,9 @@ class OsDisk:
             os.close(fd)
             if exc.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
-            raise JournalLocked(f"the journal in {self._folder} is in use by {owner}") from None
+            raise JournalLocked(
+                f"the journal in {self._folder} is in use by {owner}: stop that broker, or use another folder"
+            ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._lock_fd = fd

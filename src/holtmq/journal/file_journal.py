@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from .checkpointer import Checkpointer, CheckpointOutcome
 from .checksum import crc32
@@ -92,6 +93,7 @@ class FileJournal:
         self._durable = SYNC_SIZE
         self._segments = SegmentMap((), options.segment_bytes - HEADER_SIZE)
         self._checkpoint_position = 0
+        self._held = 0  # copies that are being opened
         self._stats = JournalStats()
         self._reader = LogReader(disk, [], options.read_handles, dropped)
         self._writing = Writing()
@@ -380,7 +382,7 @@ class FileJournal:
             raise self._failed
         if self._state:
             raise JournalError(f"the journal cannot be checkpointed: {self._state}")
-        if self._checkpointer.busy:
+        if self._checkpointer.busy or self._held:
             return False
         if self._end == self._start + SYNC_SIZE and self._start == self._checkpointer.newest:
             # Nothing was appended since the last checkpoint, so its file name is taken. A new checkpoint is
@@ -391,13 +393,22 @@ class FileJournal:
         bases = self._segments.bases
         return self._checkpointer.begin(position, self._epoch, bases, records, live, self._advance_checkpoint)
 
-    def keep_files(self) -> FileSet | None:
-        """Every file with the durable part of the log, for a copy; None while a checkpoint is being made."""
+    def hold_files(self) -> Callable[[], FileSet] | None:
+        """Start no checkpoint until ``release_files``; None: one is being made, ask again.
+
+        The function opens every file with the durable part of the log, for a copy. It may be called in
+        another thread: there may be thousands.
+        """
         if self._failed is not None:
             raise self._failed
         if self._checkpointer.busy:
             return None
-        return keep_files(self._disk, self._durable - SYNC_SIZE, self._epoch)
+        self._held += 1
+        return partial(keep_files, self._disk, self._durable - SYNC_SIZE, self._epoch)
+
+    def release_files(self) -> None:
+        """The files are open: checkpoints may delete and replace them."""
+        self._held -= 1
 
     def _advance_checkpoint(self) -> None:
         """Publish the checkpoint once the log is durable up to it."""

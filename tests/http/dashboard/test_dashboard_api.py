@@ -59,6 +59,9 @@ def test_thresholds_can_be_changed_and_bad_ones_are_refused(broker: TestBroker, 
     api.http.put("/api/v1/dashboard/thresholds", json={"unread_seconds": 5})
 
     assert api.get("/api/v1/dashboard/attention").json()["thresholds"]["unread_seconds"] == 5
+    broker.crash_and_restart()
+    assert api.get("/api/v1/dashboard/attention").json()["thresholds"]["unread_seconds"] == 5
+    assert api.get("/api/without-meaning").json() == []
     wrong = api.http.put("/api/v1/dashboard/thresholds", json={"unread_minutes": 5})
     assert wrong.status_code == 400
     assert "unread_minutes" in wrong.text

@@ -351,3 +351,61 @@ def test_the_server_stamps_the_producer_in_all_three_ways_to_push(guarded: TestB
     assert [m["producerSub"] for m in api.pop("q")] == ["alice", "alice", "alice", None]
     api.http.close()
     nobody.http.close()
+
+
+def test_requests_with_the_same_head_are_taken_apart_by_their_lengths(broker: TestBroker, api: Api) -> None:
+    sent = [request(b"POST", b"/api/v1/push", PUSH % (b"x" * size)) for size in (1, 1, 2, 100, 5, 0, 1200)]
+
+    answer = _one_after_the_other(broker.http_port, sent)
+
+    assert statuses(answer) == [201] * 7
+    found = ids(api.pop("q", batch=10))
+    assert [len(name) for name in found[:4]] == [1, 2, 100, 5]  # the second was a duplicate
+    assert len(found) == 6
+
+
+def test_a_known_head_with_another_body_than_announced_is_parsed_as_usual(
+    broker: TestBroker, api: Api
+) -> None:
+    one = request(b"POST", b"/api/v1/push", PUSH % b"a")
+    two = request(b"POST", b"/api/v1/push", PUSH % b"b")
+    three = request(b"POST", b"/api/v1/push", PUSH % b"c")
+    with socket.create_connection(("127.0.0.1", broker.http_port)) as sock:
+        sock.settimeout(20)
+        for part, answers in ((one, 1), (one, 1), (two[:-4], 0), (two[-4:] + three, 2)):
+            sock.sendall(part)
+            answer = b""
+            while len(statuses(answer)) < answers or not answer.endswith(b"]"):
+                if not answers:
+                    break
+                answer += sock.recv(65536)
+
+    assert ids(api.pop("q", batch=10)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("length", [b"+%d", b"%d 1", b"0x%x", b"-%d"])
+def test_a_known_head_with_a_bad_length_is_refused(broker: TestBroker, length: bytes) -> None:
+    body = PUSH % b"a"
+    good = request(b"POST", b"/api/v1/push", body)
+    bad = good.replace(b"content-length: %d" % len(body), b"content-length: " + length % len(body))
+
+    answer = _one_after_the_other(broker.http_port, [good, good, bad])
+
+    assert statuses(answer)[:2] == [201, 201]
+    fresh = _one_after_the_other(broker.http_port, [bad])
+    assert statuses(answer)[2:] == statuses(fresh)
+
+
+def _one_after_the_other(port: int, requests: list[bytes]) -> bytes:
+    """The answers on one connection, each awaited before the next request."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.settimeout(20)
+        for number, one in enumerate(requests, 1):
+            sock.sendall(one)
+            while len(statuses(answer)) < number or not answer.endswith((b"]", b"}")):
+                got = sock.recv(65536)
+                if not got:
+                    return answer
+                answer += got
+    return answer

@@ -361,3 +361,27 @@ def test_what_changes_during_the_rehearsal_is_noticed_and_nothing_comes_in_by_ha
     assert (changed, answer.status_code) == ([True], 400)
     assert "second" in answer.text
     assert [queue["name"] for queue in api("GET", "/queues").json()] == ["second"]
+
+
+def test_max_queues_holds_for_queues_made_over_http(api: Api, broker: TestBroker) -> None:
+    item = {"queue": "one", "payload": 1}
+    with httpx.Client(base_url=broker.http_url + "/api/v1", auth=("guest", "guest"), timeout=60) as http:
+        assert http.post("/push", json={"items": [item]}).status_code == 201
+        assert api("PUT", "/vhost-limits/%2F/max-queues", {"value": 2}).status_code == 204
+
+        two = [{"queue": name, "payload": 1} for name in ("two", "three")]
+        refused = [
+            http.post("/push", json={"items": two}),
+            http.post("/transaction", json={"operations": [{"type": "push", "items": two}]}),
+        ]
+        assert http.post("/push", json={"items": [item, two[0]]}).status_code == 201
+        refused += [
+            http.post("/push", json={"items": two[1:]}),
+            http.post("/configure", json={"queue": "three", "options": {}}),
+        ]
+
+    assert [answer.status_code for answer in refused] == [429, 200, 429, 429]
+    assert not refused[1].json()["success"]  # as every refusal of a transaction
+    for answer in refused:
+        assert "queue limit in vhost '/' (2) is reached" in answer.text
+    assert [queue["name"] for queue in api("GET", "/queues/%2F").json()] == ["one", "two"]

@@ -4,6 +4,8 @@ Owns: the counters. The AMQP side adds to them, per batch of messages and not pe
 Must not touch: clocks, clients.
 """
 
+from typing import Final
+
 
 class ClientCounts:
     """Counters that only go up, and levels of what is open now."""
@@ -52,3 +54,43 @@ class ClientCounts:
         self.queues_declared = 0  # also those that existed
         self.queues_created = 0
         self.queues_deleted = 0
+
+    def churn(self) -> tuple[int, ...]:
+        """What came and went, in the order of ``CHURN``."""
+        return (
+            self.connections_opened,
+            self.connections_closed,
+            self.channels_opened,
+            self.channels_closed,
+            self.queues_declared,
+            self.queues_created,
+            self.queues_deleted,
+        )
+
+
+CHURN: Final = (  # RabbitMQ's names
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+
+
+class ConnectionMessages:
+    """The messages of one connection's channels."""
+
+    __slots__ = ("delivered", "published", "settled")
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.delivered = 0
+        self.settled = 0
+
+    def add(self, published: int, delivered: int, held: int) -> None:
+        """Add a channel that published and was delivered so many, of which it still holds ``held``."""
+        self.published += published
+        self.delivered += delivered
+        self.settled += delivered - held

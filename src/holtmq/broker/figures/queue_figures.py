@@ -21,9 +21,19 @@ class Totals(NamedTuple):
 
 
 class QueueFigures:
-    """Counters that only go up; ``ring`` and ``depth`` are set once the queue has been used."""
+    """Counters that only go up; the rings are set once the queue has been used."""
 
-    __slots__ = ("acked", "delivered", "depth", "dropped", "purged", "returned", "ring", "there_before")
+    __slots__ = (
+        "acked",
+        "delivered",
+        "depth",
+        "dropped",
+        "purged",
+        "returned",
+        "ring",
+        "there_before",
+        "unacked",
+    )
 
     def __init__(self) -> None:
         self.delivered = 0  # to a consumer or by basic.get, redeliveries included
@@ -34,6 +44,7 @@ class QueueFigures:
         self.there_before = 0  # recovered from the journal, not published since the start
         self.ring: Ring | None = None
         self.depth: LevelRing | None = None  # ready messages over time
+        self.unacked: LevelRing | None = None  # unacknowledged messages over time
 
     def recovered(self, queue: "WorkQueue") -> None:
         """Note that the queue's present messages were recovered, not published."""

@@ -68,6 +68,23 @@ class Ring:
         places = [(self._minute - back) % MINUTES * self._series for back in range(count, 0, -1)]
         return [tuple(self._minutes[at : at + self._series]) for at in places]
 
+    def history(self, second: int, age: int, step: int) -> list[tuple[int, tuple[int, ...]]]:
+        """(second, totals) every ``step`` seconds for the last ``age`` seconds, the newest first."""
+        self._advance(second)
+        if age < SECONDS:
+            slots, size, last, unit = self._seconds, SECONDS, self._second, 1
+        else:
+            slots, size, last, unit = self._minutes, MINUTES, self._minute, 60
+        stride = max(1, -(-step // unit))
+        totals = list(self._last)
+        found = [(self._second, tuple(totals))]
+        for back in range(1, min(age // unit, size - 1) + 1):
+            at = (last - back + 1) % size * self._series
+            totals = [total - slots[at + series] for series, total in enumerate(totals)]
+            if not back % stride:
+                found.append(((last - back + 1) * unit - 1, tuple(totals)))
+        return found
+
     def is_idle(self, second: int) -> bool:
         """Whether nothing was counted in the time that the ring covers."""
         self._advance(second)
@@ -121,6 +138,21 @@ class LevelRing:
         self._advance(second)
         at = self._second % SECONDS + 1
         return [*self._seconds[at:], *self._seconds[:at]]
+
+    def history(self, second: int, age: int, step: int) -> list[tuple[int, int]]:
+        """(second, level) every ``step`` seconds for the last ``age`` seconds, the newest first."""
+        if age < SECONDS:
+            levels, last, unit = self.by_second(second), self._second, 1
+        else:
+            levels, last, unit = self.by_minute(second), self._minute, 60
+        stride = max(1, -(-step // unit))
+        backs = range(0, min(age // unit, len(levels) - 1) + 1, stride)
+        return [((last - back) * unit, levels[-1 - back]) for back in backs]
+
+    def rate(self, second: int) -> float:
+        """The change per second over the last seconds."""
+        levels = self.by_second(second)
+        return (levels[-1] - levels[-1 - RATE_SECONDS]) / RATE_SECONDS
 
     def by_minute(self, second: int) -> list[int]:
         """The levels of the last three hours, oldest first."""

@@ -7,9 +7,11 @@ argument), counting. The cost depends on the queues used in that second, not on 
 from collections.abc import Iterable
 from typing import Final
 
+from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.work.work_queue import WorkQueue
 
 _NOTHING: Final = Totals(0, 0, 0)
@@ -20,6 +22,9 @@ class Sampler:
 
     def __init__(self, second: int) -> None:
         self.node = Ring(_NOTHING, second)
+        self.depth = LevelRing(0, second)  # ready messages of all work queues
+        self.held = LevelRing(0, second)  # unacknowledged ones
+        self.churn = Ring(ClientCounts().churn(), second)
         self.partitioned: dict[str, Ring] = {}
         self.work = [0, 0, 0]  # published, delivered, acked, over all work queues
         self.streams = [0, 0, 0]  # the same over all partitioned queues
@@ -28,7 +33,16 @@ class Sampler:
         self._last: dict[object, Totals] = {}
         self._levels: dict[int, tuple[int, int]] = {}
 
-    def sample(self, second: int, used: Iterable[WorkQueue], counters: QueueCounters) -> None:
+    def sample_exchanges(self, second: int, used: Iterable[Exchange[WorkQueue]]) -> None:
+        """Sample the exchanges in ``used``."""
+        for exchange in used:
+            if exchange.ring is None:
+                exchange.ring = Ring((0,), second)
+            exchange.ring.record(second, (exchange.published,))
+
+    def sample(
+        self, second: int, used: Iterable[WorkQueue], counters: QueueCounters, clients: ClientCounts
+    ) -> None:
         """Sample the work queues in ``used``, and the partitioned queues that ``counters`` lists as used."""
         for queue in used:
             if not queue.is_stream:
@@ -45,6 +59,9 @@ class Sampler:
                 ring = self.partitioned[name] = Ring(_NOTHING, second)
             ring.record(second, totals)
             self._add(self.streams, name, totals)
+        self.churn.record(second, clients.churn())
+        self.depth.record(second, self.ready)
+        self.held.record(second, self.unacked)
         self.node.record(second, [work + more for work, more in zip(self.work, self.streams, strict=True)])
 
     def _sample_work(self, second: int, queue: WorkQueue) -> None:
@@ -56,6 +73,9 @@ class Sampler:
         if figures.depth is None:
             figures.depth = LevelRing(figures.there_before, second)
         figures.depth.record(second, len(queue))
+        if figures.unacked is None:
+            figures.unacked = LevelRing(0, second)
+        figures.unacked.record(second, queue.unacked)
         self._add(self.work, queue.id, totals)
         before = self._levels.pop(queue.id, (0, 0))
         now = (0, 0) if queue.deleted else (len(queue), queue.unacked)

@@ -181,6 +181,8 @@ class PartitionedService:
         queue = store.queues.get(name)
         if queue is None:
             drafts = len({number for number, _ in changes if number >= store.next_queue})
+            if limited:
+                store.check_new(name, drafts)
             queue, configured = store.draft(name, now, drafts)
             changes.append((queue.number, configured))
         pairs = [(item[1], item[2].transaction_id) for item in items]

@@ -98,6 +98,8 @@ class PartitionedStore:
         self.cache = BodyCache(cache_bytes)
         self.damage = DamageList(journal)
         self.on_event: Callable[[PartitionedQueue, QueueEvent], None] | None = None
+        # Raises LimitReached if there may be no queue of this name, with so many other new ones.
+        self.check_new: Callable[[str, int], None] = _unlimited
         self._pending_visibility = PendingVisibility(journal, self._show)
         self._state_parts: dict[int, StatePart] = {}
         self._lost: list[int] = []  # while folding: indexes in ``_loose`` of records that are lost
@@ -405,3 +407,7 @@ class PartitionedStore:
 
 _BODY: Final = int(Kind.PARTITIONED_BODY)
 _EVENTS: Final = int(Kind.PARTITIONED)
+
+
+def _unlimited(_name: str, _ahead: int) -> None:
+    return None

@@ -22,6 +22,7 @@ from holtmq.broker.publish.routes import Route
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.timer_wheel import TimerWheel
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.queue_arguments import Overflow
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.targets import durable_ids
@@ -69,6 +70,7 @@ class Publishing:
         "stream_publishes",
         "timers",
         "traits",
+        "used_exchanges",
         "vhosts",
         "walkers",
     )
@@ -88,6 +90,7 @@ class Publishing:
         self.now_ms = 0
         self.seq = 0
         self.prepares = False  # one large transaction at a time has numbers ahead of ``seq``
+        self.used_exchanges: set[Exchange[WorkQueue]] = set()  # since the last sample of the figures
         self.dirty: list[WorkQueue] = []  # queues with work in this turn
         self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
         self.delays = Delays(self)
@@ -95,6 +98,9 @@ class Publishing:
 
     def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
         """Publish a message. (Plain AMQP publishes take a faster path, ``amqp/publish_run.py``.)"""
+        exchange = route.exchange
+        exchange.published += 1  # count(), inlined
+        self.used_exchanges.add(exchange)
         self.seq = seq = self.seq + 1
         ttl = traits.ttl_ms
         now_ms = self.now_ms
@@ -150,8 +156,14 @@ class Publishing:
             and self.stream_publishes.take(route, traits, body)
         ):
             self.seq += 1
+            self.count(route.exchange, 1)
             return _JOURNALLED
         return self.publish(route, traits, header, body)
+
+    def count(self, exchange: Exchange[WorkQueue], messages: int) -> None:
+        """Count messages that were published to an exchange."""
+        exchange.published += messages
+        self.used_exchanges.add(exchange)
 
     def write_gathered(self) -> None:
         """Write what this read has published to streams."""
@@ -307,7 +319,7 @@ class Publishing:
         return True
 
     def add_record(self, kind: int, payload: bytes) -> None:
-        """Add a record to the batch."""
+        """Write this record with the open batch; the caller has applied what it says."""
         assert self.batch is not None
         self.batch.add(kind, payload)
 

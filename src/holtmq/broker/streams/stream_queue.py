@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol
 
+from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import Conflict
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.pushing import has_room
@@ -91,10 +92,11 @@ class StreamQueue(WorkQueue):
         settle_log: Callable[[Sequence[AckRequest], bool], None],
         touch: Callable[[WorkQueue], None],
         arguments: dict[str, object] | None = None,
+        dialect: Dialect = HOLT,
     ) -> None:
         self.stored_as = stored_name(vhost, name)
         self._service = service
-        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments)
+        super().__init__(name, vhost, queue_id, options, durable=True, arguments=arguments, dialect=dialect)
         self.fifo = None
         self.store = _Store(self._count)
         self._now = now

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.errors import Conflict
+from holtmq.broker.errors import Conflict, LimitReached
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.admin import pause, resume
 from holtmq.broker.partitioned.commands.atomic_commit import Part, write_together
@@ -33,6 +33,7 @@ from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from holtmq.broker.broker import Broker
+    from holtmq.broker.topology.vhost import VHost
 
 _DEFAULT_VHOST: Final = "/"
 _ARGUMENTS: Final[dict[str, object]] = {"x-queue-type": "stream"}
@@ -61,6 +62,7 @@ class Streams:
             self._hear(queue, event)
 
         service.store.on_event = hear
+        service.store.check_new = self._check_new
 
     def make(
         self, name: str, vhost: str, queue_id: int, options: QueueOptions, arguments: dict[str, object]
@@ -77,6 +79,7 @@ class Streams:
             self._settle,
             self._broker.flow.touch,
             arguments,
+            self._broker.dialect,
         )
         self._by_stored_name[queue.stored_as] = queue
         return queue
@@ -195,13 +198,27 @@ class Streams:
         elif found.consumers:
             self._broker.flow.touch(found)
 
+    def _check_new(self, stored: str, ahead: int) -> None:
+        """LimitReached if a queue with this name, ``ahead`` others with it, is one too many for its vhost."""
+        vhost = self._home(stored)
+        if vhost is not None and self._following:
+            try:
+                self._broker.limits.check_queue(vhost.name, stored, len(vhost.queues) + ahead)
+            except Conflict as full:
+                raise LimitReached(str(full)) from None
+
     def _name(self, queue: PartitionedQueue) -> None:
-        vhost = self._broker.vhosts.get(_DEFAULT_VHOST)
-        if vhost is None or queue.name in self._by_stored_name or queue.name in vhost.queues:
-            return
-        if len(queue.name.encode()) <= 255 and not queue.name.startswith("amq."):
-            with suppress(Conflict):  # the vhost's queue limit is reached: no AMQP name then
+        vhost = self._home(queue.name)
+        if vhost is not None:
+            with suppress(Conflict):  # the limit was set when the queue was there: no AMQP name then
                 self._broker.declare_queue(vhost, queue.name, durable=True, arguments=_ARGUMENTS)
+
+    def _home(self, stored: str) -> "VHost | None":
+        """The vhost in which a queue that was made over HTTP gets a name; None when it has one, or cannot."""
+        vhost = self._broker.vhosts.get(_DEFAULT_VHOST)
+        if vhost is None or stored in self._by_stored_name or stored in vhost.queues:
+            return None
+        return None if len(stored.encode()) > 255 or stored.startswith("amq.") else vhost
 
     def _now(self) -> float:
         return self._broker.flow.now_ms / 1000

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, Union
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.figures.rings import Ring
 from holtmq.broker.topology.consistent_hash import HashRing, parse_weight
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
 from holtmq.broker.topology.headers_match import HeadersPattern
@@ -123,6 +124,8 @@ class Exchange(Generic[Q]):
         "name",
         "needs_headers",
         "needs_properties",
+        "published",
+        "ring",
         "varies",
         "version",
     )
@@ -151,6 +154,8 @@ class Exchange(Generic[Q]):
         self._detached_count = 0
         self._next_sequence = 0
         self.version = 0  # changes with every change of the bindings
+        self.published = 0  # messages from publishers; counted per run of publishes
+        self.ring: Ring | None = None  # of these, once it was used
 
     def __repr__(self) -> str:
         return f"Exchange({self.name!r}, {self.kind.value})"

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 CLUSTER_NAME: Final = "cluster_name"
+THRESHOLDS: Final = "attention_thresholds"  # from when on something needs attention
 
 
 class Parameter(msgspec.Struct, frozen=True):

@@ -66,6 +66,11 @@ class ExchangeTargets:
         self._fanout: list[QueueSet | None] = []
         self.token = object()
 
+    @property
+    def exchange(self) -> Exchange[WorkQueue]:
+        """The exchange whose keys are looked up."""
+        return self._exchange
+
     def refresh(self) -> None:
         """Drop cached results if bindings or rules have changed."""
         seen = (self._exchange.version, self._vhost.rules_version)

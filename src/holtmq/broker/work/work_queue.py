@@ -58,6 +58,7 @@ class WorkQueue:
     is_stream = False  # True for a partitioned queue under an AMQP name, which journals its messages itself
 
     __slots__ = (
+        "_always_ack_timeout",
         "_next_turn",
         "_pause",
         "active",
@@ -81,6 +82,7 @@ class WorkQueue:
         "fifos",
         "figures",
         "forgets_transient",
+        "has_ack_timeout",
         "held_back",
         "id",
         "levels_clamped",
@@ -126,7 +128,13 @@ class WorkQueue:
         self.always_persists = self.persisted and options.queue_type is QueueType.QUORUM
         # True: a transient message is lost here at a restart even if a quorum queue keeps it.
         self.forgets_transient = (
-            self.persisted and not self.always_persists and dialect.transient_stays_transient
+            dialect.transient_stays_transient
+            and self.persisted
+            and not self.always_persists
+            and not self.is_stream
+        )
+        self._always_ack_timeout = (
+            options.queue_type is QueueType.QUORUM or dialect.consumer_timeout_closes_channel
         )
         self.auto_delete = auto_delete
         self.owner = owner  # the connection that owns an exclusive queue
@@ -198,6 +206,8 @@ class WorkQueue:
         """Apply changed options, after a policy change."""
         self.options = options
         self.counts_deliveries = options.queue_type is QueueType.QUORUM  # shown as x-delivery-count
+        # Whether deliveries may have to be acked in time; a consumer may ask for it by itself.
+        self.has_ack_timeout = self._always_ack_timeout or options.consumer_timeout_ms is not None
         self.limited = options.max_length is not None or options.max_length_bytes is not None
         if options.message_ttl_ms is not None:
             self.expiring = True

@@ -100,6 +100,7 @@ async def attention(call: Call) -> object:
 async def put_thresholds(call: Call) -> object:
     dashboard = dashboard_of(call.context)
     dashboard.watch.change(call.json(Thresholds))
+    await call.durable()
     return dashboard.watch.thresholds
 
 

@@ -108,7 +108,10 @@ def of_queue(
                 who=tuple(stuck),
             )
         )
-    if row.kind != "stream" and row.ready and not row.consumers:
+    if row.paused:
+        text = f"paused by {row.paused_by}, {_messages(row.ready)} held back"
+        found.append(_finding("paused", "warn", row, row.paused_since, text))
+    elif row.kind != "stream" and row.ready and not row.consumers:
         if row.oldest is None or row.oldest >= limits.unread_seconds:
             text = f"{_messages(row.ready)} waiting and no consumer"
             found.append(_finding("unread", "bad", row, arrived, text))

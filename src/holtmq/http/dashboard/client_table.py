@@ -34,6 +34,12 @@ class ClientRow(msgspec.Struct, kw_only=True, gc=False):
     sent: int
     receiving: float | None = None  # bytes per second
     sending: float | None = None
+    published: int = 0  # messages
+    delivered: int = 0
+    settled: int = 0
+    publishing: float | None = None  # messages per second
+    delivering: float | None = None
+    settling: float | None = None
 
 
 class ClientTable(msgspec.Struct):
@@ -96,6 +102,9 @@ class ClientTables:
             connected_at=row.connected_at,
             received=row.recv_oct,
             sent=row.send_oct,
+            published=row.published,
+            delivered=row.delivered,
+            settled=row.settled,
         )
         before = self._before
         known = before.connections.get(row.name) if before is not None else None
@@ -103,4 +112,7 @@ class ClientTables:
             passed = now - before.at
             shown.receiving = round(max(0, row.recv_oct - known.received) / passed, 1)
             shown.sending = round(max(0, row.send_oct - known.sent) / passed, 1)
+            shown.publishing = round(max(0, row.published - known.published) / passed, 1)
+            shown.delivering = round(max(0, row.delivered - known.delivered) / passed, 1)
+            shown.settling = round(max(0, row.settled - known.settled) / passed, 1)
         return shown

@@ -17,7 +17,7 @@ from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.endpoints import Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
-from holtmq.http.management.topology import exchange_name
+from holtmq.http.management.topology import exchange_name, exchange_rate
 from holtmq.http.management.wire import plain, properties_key
 
 _PAGE: Final = 50
@@ -40,9 +40,11 @@ class ExchangeRow(msgspec.Struct, kw_only=True):
     is_unread: bool | None
     alternate: str | None
     policy: str | None
+    published: int = 0  # messages since the start
+    publishing: float = 0.0  # messages per second
 
 
-_SORTS: Final = ("name", "vhost", "type", "bindings", "is_unbound", "policy")
+_SORTS: Final = ("name", "vhost", "type", "bindings", "is_unbound", "policy", "published", "publishing")
 
 
 async def list_exchanges(call: Call) -> object:
@@ -96,6 +98,8 @@ def _row(call: Call, vhost: VHost, exchange: QueueExchange) -> ExchangeRow:
         is_unread=None,
         alternate=None if alternate is None else alternate.name,
         policy=None if policy is None else policy.name,
+        published=exchange.published,
+        publishing=exchange_rate(exchange, call.now),
     )
 
 

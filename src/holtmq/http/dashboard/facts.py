@@ -3,12 +3,13 @@
 Owns: what a row contains. Must not touch: state, wire paths. An unknown value is None, never 0.
 """
 
-from typing import Final
+from typing import Final, TypedDict
 
 import msgspec
 
 from holtmq.broker.figures.rings import RATE_SECONDS, Ring
 from holtmq.broker.partitioned.queue import PartitionedQueue
+from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.fresh import Fresh
@@ -41,6 +42,8 @@ class QueueRow(msgspec.Struct, kw_only=True, gc=False):
     bytes: int | None = None
     durable: bool = True
     paused: bool = False
+    paused_since: int | None = None  # milliseconds
+    paused_by: str | None = None
 
 
 class QueueTable(msgspec.Struct):
@@ -144,7 +147,7 @@ class Facts:
             consumers=len(queue.consumers),
             bytes=queue.bytes,
             durable=queue.durable,
-            paused=queue.paused is not None,
+            **_pause(queue.paused),
         )
 
     def stream_row(self, queue: PartitionedQueue, now: float) -> QueueRow:
@@ -166,9 +169,21 @@ class Facts:
             consumers=len(amqp.consumers) if amqp is not None else 0,
             groups=len(queue.groups),
             dead_letters=len(queue.dead_letters),
-            paused=queue.paused is not None,
+            **_pause(queue.paused),
         )
 
 
 def _rates(ring: Ring | None, now: float) -> list[float]:
     return [0.0, 0.0, 0.0] if ring is None else [round(rate, 1) for rate in ring.rates(int(now))]
+
+
+class _Paused(TypedDict):
+    paused: bool
+    paused_since: int | None
+    paused_by: str | None
+
+
+def _pause(pause: Pause | None) -> _Paused:
+    if pause is None:
+        return {"paused": False, "paused_since": None, "paused_by": None}
+    return {"paused": True, "paused_since": pause.since_ms, "paused_by": pause.by}

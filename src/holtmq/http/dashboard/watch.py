@@ -5,12 +5,16 @@ budget). Must not touch: the rules, which are ``attention``'s.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Final, NamedTuple
+
+import msgspec
 
 from holtmq.broker.figures.rings import Ring
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.statistics import count_group
+from holtmq.broker.topology.parameters import THRESHOLDS
 from holtmq.http.dashboard.attention import (
     GROWING_MINUTES,
     Finding,
@@ -51,7 +55,6 @@ class Watch:
         self._context = context
         self._facts = facts
         self._clients = clients
-        self.thresholds = Thresholds()
         self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
         self._lags_refreshed = Fresh(self._refresh_lags, context.clock, _FRESH_SECONDS)
         self._lags: dict[tuple[str, str], GroupLag] = {}
@@ -74,9 +77,18 @@ class Watch:
         """The same by queue and group, after some of them were counted again."""
         return await self._lags_refreshed.get()
 
+    @property
+    def thresholds(self) -> Thresholds:
+        """The current thresholds; what cannot be read (an import may have written it) is the default."""
+        stored = self._context.broker.parameters.global_value(THRESHOLDS)
+        if stored is not None:
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(stored, type=Thresholds)
+        return Thresholds()
+
     def change(self, thresholds: Thresholds) -> None:
-        """Set the thresholds; the next ``findings`` scans again."""
-        self.thresholds = thresholds
+        """Set the thresholds, also for later starts; the next ``findings`` scans again."""
+        self._context.broker.put_global_parameter(THRESHOLDS, msgspec.json.encode(thresholds))
         self._findings.expire()
 
     async def _look(self, now: float) -> Findings:

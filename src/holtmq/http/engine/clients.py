@@ -38,6 +38,9 @@ class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     connected_at: int  # milliseconds
     recv_oct: int
     send_oct: int
+    published: int  # messages
+    delivered: int
+    settled: int  # acknowledged, rejected, returned, or delivered without acks
     client_properties: dict[str, object]
     protocol: str = "AMQP 0-9-1"
     type: str = "network"

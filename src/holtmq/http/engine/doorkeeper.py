@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from holtmq.auth.attempts import AuthAttempts
+from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback, refuse_from_outside
-from holtmq.auth.rights import Identity, PlaceOf, RightMissing, of_role, of_user
+from holtmq.auth.rights import Identity, PlaceOf, of_role, of_user
 from holtmq.auth.tokens import Bearer, Role, TokenRefused, TokenVerifier
 from holtmq.auth.turns import TooManyLogins
 from holtmq.auth.users import DEFAULT_USER, User, UserStore
@@ -77,6 +79,11 @@ class Doorkeeper:
         self._anonymous = anonymous or (NOBODY if verifier is not None else DEFAULT_USER)
         self._of_users: dict[tuple[str, str | None], Identity] = {}
 
+    @property
+    def attempts(self) -> AuthAttempts:
+        """How many logins were tried."""
+        return self._authenticator.attempts
+
     def still_holds(self, identity: Identity) -> bool:
         """Whether an identity found earlier is still valid."""
         if identity.changes != self.users.changes:
@@ -103,7 +110,10 @@ class Doorkeeper:
         try:
             if credentials is not None:
                 known = self._authenticator.from_memory(*credentials, from_loopback=peer.is_local)
-                return None if known is None else self._of_user(known, known.name)
+                if known is None:
+                    return None
+                self.attempts.http.count(succeeded=True)
+                return self._of_user(known, known.name)
             verifier = self._verifier_for(authorization)
             if verifier.fetches_keys:
                 return None
@@ -125,15 +135,23 @@ class Doorkeeper:
                 return self._of_bearer(bearer, peer)
             except LoginRefused as refusal:
                 raise self._refused(refusal, peer) from None
+        if self._verifier is not None and looks_like_token(credentials[1]):  # whatever the name says
+            bearer = await self._verifier.authenticate(credentials[1], self._clock())
+            try:
+                return self._of_bearer(bearer, peer)
+            except LoginRefused as refusal:
+                raise self._refused(refusal, peer) from None
         user = await self.log_in(*credentials, peer)
         return self._of_user(user, user.name)
 
     async def log_in(self, name: str, password: str, peer: Peer) -> User:
         """The user of a name and password; raises as ``identify`` does."""
         try:
-            return await self._authenticator.authenticate(
+            user = await self._authenticator.authenticate(
                 name, password, from_loopback=peer.is_local, address=peer.address
             )
+            self.attempts.http.count(succeeded=True)
+            return user
         except LoginRefused as refusal:
             raise self._refused(refusal, peer) from None
         except TooManyLogins as error:
@@ -159,13 +177,9 @@ class Doorkeeper:
         expires_at = math.inf if bearer.expires_at is None else bearer.expires_at
         if self._verifier is not None and self._verifier.fetches_keys:
             expires_at = min(expires_at, self._clock() + _RECHECK_SECONDS)  # its key may be withdrawn
-        user = self.users.user(bearer.subject) if bearer.subject is not None else None
-        if user is not None:
-            refuse_from_outside(user, peer.is_local)
-            return of_user(self.users, user, self._place_of, user.name, expires_at)
-        if bearer.role is None:
-            raise RightMissing("Insufficient permissions")
-        return of_role(self.users, bearer.role, bearer.subject, self._place_of, expires_at)
+        return identity_of(
+            bearer, self.users, self._place_of, from_loopback=peer.is_local, expires_at=expires_at
+        )
 
     def _of_user(self, user: User, subject: str | None) -> Identity:
         known = self._of_users.get((user.name, subject))
@@ -185,6 +199,7 @@ class Doorkeeper:
         return self._verifier
 
     def _refused(self, refusal: LoginRefused, peer: Peer) -> TokenRefused:
+        self.attempts.http.count(succeeded=False)
         log.warning("login refused", extra={"reason": str(refusal), "peer": peer.address})
         # One text for every reason: an attacker must not learn which names exist.
         return TokenRefused("Login failed")

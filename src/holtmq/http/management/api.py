@@ -20,6 +20,7 @@ from holtmq.http.management import health as management_health
 from holtmq.http.management import messages as management_messages
 from holtmq.http.management import runtime as management_runtime
 from holtmq.http.management import shovels as management_shovels
+from holtmq.http.management import single_node as management_single_node
 from holtmq.http.management import status as management_status
 from holtmq.http.management import topology as management_topology
 from holtmq.http.management import users as management_users
@@ -38,6 +39,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_definitions_import.ROWS,
     *management_runtime.ROWS,
     *management_shovels.ROWS,
+    *management_single_node.ROWS,
     *management_health.ROWS,
 )
 _PREFIX: Final = b"/api/"

@@ -144,5 +144,6 @@ def _policies(broker: Broker, vhosts: list[VHost]) -> list[dict[str, object]]:
 
 ROWS: Final = (
     Row("GET", "/api/definitions", export),
+    Row("GET", "/api/all-configuration", export),  # its name in older RabbitMQs
     Row("GET", "/api/definitions/{vhost}", export_vhost),
 )

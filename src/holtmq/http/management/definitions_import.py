@@ -255,5 +255,6 @@ def _copy_queues(stage: Broker, vhost: VHost, names: Iterable[str]) -> None:
 
 ROWS: Final = (
     Row("POST", "/api/definitions", load),
+    Row("POST", "/api/all-configuration", load),
     Row("POST", "/api/definitions/{vhost}", load_vhost),
 )

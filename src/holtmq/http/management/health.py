@@ -4,7 +4,10 @@ Owns: the checks and RabbitMQ's form of the answers: 200 ``ok``, or 503 with the
 the node's state is determined.
 """
 
+import asyncio
 from typing import Final
+
+from cryptography import x509
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.message import make_address
@@ -86,6 +89,31 @@ async def single_node(call: ManagementCall) -> object:
     return _ok(reason="single node cluster")
 
 
+async def certificate_expiration(call: ManagementCall) -> object:
+    """Fails when a certificate of a listener ends within so many days, weeks, months or years."""
+    unit = _UNITS.get(call.path["unit"])
+    text = call.path["within"]
+    if unit is None or not (text.isascii() and text.isdigit() and len(text) <= 5):
+        raise Refusal(400, f"expected a number and one of {', '.join(_UNITS)}")
+    limit = call.context.clock() + int(text) * unit
+    config = call.context.config
+    paths = {path for path in (config.amqp.tls_cert, config.http.tls_cert) if path is not None}
+    ending: list[dict[str, object]] = []
+    for path in sorted(paths):
+        certificate = x509.load_pem_x509_certificate(await asyncio.to_thread(path.read_bytes))
+        ends = certificate.not_valid_after_utc
+        if ends.timestamp() <= limit:
+            ending.append({"node": NODE, "certfile": str(path), "certfile_expires_on": [str(ends)]})
+    return _failed("Certificates expiring", expired=ending) if ending else _ok()
+
+
+async def below_connection_limit(call: ManagementCall) -> object:
+    used, limit = call.context.clients.counts()[0], call.context.config.amqp.max_connections
+    if used < limit:
+        return _ok(current=used, limit=limit)
+    return _failed("Node connection limit is reached", current=used, limit=limit)
+
+
 async def aliveness(call: ManagementCall) -> object:
     """Publish a message to a test queue in the vhost and get it back."""
     broker, vhost = call.broker, call.vhost
@@ -111,11 +139,16 @@ async def aliveness(call: ManagementCall) -> object:
     return _ok() if message is not None else _failed(f"the message did not come back from '{_ALIVENESS}'")
 
 
+_DAY: Final = 86_400
+_UNITS: Final = {"days": _DAY, "weeks": 7 * _DAY, "months": 30 * _DAY, "years": 365 * _DAY}
 _CHECKS: Final = "/api/health/checks"
 ROWS: Final = (
     Row("GET", f"{_CHECKS}/alarms", alarms, LOGIN),
     Row("GET", f"{_CHECKS}/local-alarms", local_alarms, LOGIN),
     Row("GET", f"{_CHECKS}/ready-to-serve-clients", ready, LOGIN),
+    Row("GET", f"{_CHECKS}/is-in-service", ready, LOGIN),
+    Row("GET", f"{_CHECKS}/below-node-connection-limit", below_connection_limit, LOGIN),
+    Row("GET", _CHECKS + "/certificate-expiration/{within}/{unit}", certificate_expiration, LOGIN),
     Row("GET", f"{_CHECKS}/virtual-hosts", virtual_hosts, LOGIN),
     Row("GET", _CHECKS + "/port-listener/{port}", port_listener, LOGIN),
     Row("GET", _CHECKS + "/protocol-listener/{protocol}", protocol_listener, LOGIN),

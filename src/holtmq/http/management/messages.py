@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from holtmq.auth.permissions import Action
+from holtmq.auth.rights import IMPERSONATOR
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.work.leases import Holder, Ledger
@@ -34,7 +35,6 @@ from holtmq.wire.tables import timestamp_value
 
 _MOST_MESSAGES: Final = 10_000
 _MOST_BYTES: Final = 64 << 20  # an answer is built in memory: beyond this it ends early
-_IMPERSONATOR: Final = "impersonator"
 
 
 class Encoding(Enum):
@@ -96,7 +96,7 @@ async def publish(call: ManagementCall) -> object:
     flow = call.broker.flow
     traits = flow.traits.of(header)
     user = call.identity
-    if traits.user_id not in (None, user.name) and _IMPERSONATOR not in user.tags:
+    if traits.user_id not in (None, user.name) and IMPERSONATOR not in user.tags:
         raise Refusal(
             400, f"user_id property set to '{traits.user_id}' but authenticated user was '{user.name}'"
         )

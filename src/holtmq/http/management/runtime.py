@@ -8,11 +8,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from holtmq.auth.rights import KNOWN_TAGS
 from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError, NotFound
-from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
+from holtmq.broker.topology.parameters import CLUSTER_NAME, THRESHOLDS, Parameter
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.errors import Refusal
@@ -314,7 +315,19 @@ def without_meaning(broker: Broker) -> list[dict[str, object]]:
             "reason": "no part of this broker reads it",
         }
         for name, _ in broker.parameters.globals()
-        if name not in (CLUSTER_NAME, MIGRATION)
+        if name not in (CLUSTER_NAME, MIGRATION, THRESHOLDS)
+    ]
+    rows += [
+        {
+            "vhost": None,
+            "what": "user",
+            "name": user.name,
+            "key": tag,
+            "reason": f"no right belongs to this tag; those that have one are {', '.join(KNOWN_TAGS)}",
+        }
+        for user in broker.users.users()
+        for tag in user.tags
+        if tag not in KNOWN_TAGS
     ]
     return rows
 

@@ -3,16 +3,18 @@
 Owns: these answers, and fixed answers for what a single node does not have. Must not touch: AMQP.
 """
 
-import logging
 import os
 import resource
 from contextlib import suppress
 from typing import Final
 
 from holtmq import __version__
+from holtmq.broker.figures.client_counts import CHURN
+from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.topology.exchanges import Kind
-from holtmq.http.engine.clients import ConnectionRow
+from holtmq.http.engine.clients import ChannelRow, ConnectionRow
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.management import message_stats
 from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
@@ -20,15 +22,6 @@ from holtmq.http.management.runtime import cluster_name
 from holtmq.http.management.topology import listed_queues, queue_totals
 from holtmq.http.operator.system import resident_bytes, total_memory
 
-log = logging.getLogger(__name__)
-
-_FEATURES: Final = (
-    ("quorum_queue", "Support queues of type `quorum`"),
-    ("stream_queue", "Support queues of type `stream`"),
-    ("user_limits", "Configure connection and channel limits for a user"),
-    ("virtual_host_metadata", "Virtual host metadata (description, tags, etc)"),
-    ("implicit_default_bindings", "Default bindings are implicit, instead of being stored"),
-)
 _CLOSED: Final = "Closed via management plugin"  # RabbitMQ's text: people grep for it
 
 
@@ -38,6 +31,9 @@ async def overview(call: ManagementCall) -> object:
     connected, channel_count = clients.counts()
     queues = [queue for vhost in broker.vhosts.values() for queue in listed_queues(vhost)]
     ready, unacked, consumer_count = await queue_totals(queues)
+    sampler = call.context.sampler
+    asked = message_stats.wanted(call.query, call.context.clock())
+    sums = [work + more for work, more in zip(sampler.work, sampler.streams, strict=True)]
     return {
         "management_version": __version__,
         "product_name": config.amqp.product,
@@ -45,14 +41,17 @@ async def overview(call: ManagementCall) -> object:
         "rabbitmq_version": config.amqp.product_version,
         "cluster_name": cluster_name(broker),
         "node": NODE,
-        "rates_mode": "none",
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [60, 10_800], "basic": [60, 10_800], "detailed": []},
         "exchange_types": _exchange_types(),
-        "message_stats": {},
+        "message_stats": message_stats.stats(Totals(*sums), sampler.node, asked),
         "queue_totals": {
             "messages": ready + unacked,
             "messages_ready": ready,
             "messages_unacknowledged": unacked,
+            **message_stats.lengths(sampler.depth, sampler.held, asked),
         },
+        "churn_rates": _churn(call),
         "object_totals": {
             "connections": connected,
             "channels": channel_count,
@@ -72,6 +71,15 @@ async def overview(call: ManagementCall) -> object:
     }
 
 
+def _churn(call: ManagementCall) -> dict[str, object]:
+    rates = call.context.sampler.churn.rates(int(call.context.clock()))
+    row: dict[str, object] = {}
+    for name, total, rate in zip(CHURN, call.broker.counts.churn(), rates, strict=True):
+        row[name] = total
+        row[f"{name}_details"] = message_stats.rate_only(rate)
+    return row
+
+
 async def whoami(call: ManagementCall) -> object:
     return {"name": call.identity.name, "tags": list(call.identity.tags)}
 
@@ -81,8 +89,7 @@ async def nodes(call: ManagementCall) -> list[dict[str, object]]:
 
 
 async def node(call: ManagementCall) -> dict[str, object]:
-    if call.path["node"] != NODE:
-        raise Refusal(404, f"no node '{call.path['node']}'")
+    _check_node(call)
     return _node(call)
 
 
@@ -95,7 +102,7 @@ def _node(call: ManagementCall) -> dict[str, object]:
         "running": True,
         "os_pid": str(os.getpid()),
         "processors": os.cpu_count(),
-        "rates_mode": "none",
+        "rates_mode": "basic",
         "uptime": round((context.clock() - context.started_at) * 1000),
         "exchange_types": _exchange_types(),
         "fd_used": len(os.listdir("/proc/self/fd")),
@@ -119,11 +126,6 @@ def _exchange_types() -> list[dict[str, object]]:
     return [{"name": kind.value, "enabled": True} for kind in Kind]
 
 
-async def nothing(call: ManagementCall) -> list[object]:
-    """An empty list, for RabbitMQ features that this broker does not have."""
-    return []
-
-
 async def connections(call: ManagementCall) -> Rows:
     return Rows(call.context.clients.connections(_vhost(call)))
 
@@ -143,6 +145,30 @@ async def close_connection(call: ManagementCall) -> Answer:
     return CHANGED
 
 
+async def connections_of_user(call: ManagementCall) -> list[ConnectionRow]:
+    rows = await collected(call.context.clients.connections())
+    return [row for row in rows if row.user == call.path["user"]]
+
+
+async def close_connections_of_user(call: ManagementCall) -> Answer:
+    for row in await connections_of_user(call):
+        call.context.clients.close(row.name, call.reason or _CLOSED)
+    return CHANGED
+
+
+async def channels_of_connection(call: ManagementCall) -> list[ChannelRow]:
+    name = (await connection(call)).name
+    rows = await collected(call.context.clients.channels())
+    return [row for row in rows if row.connection_details.name == name]
+
+
+async def channel(call: ManagementCall) -> ChannelRow:
+    for row in await collected(call.context.clients.channels()):
+        if row.name == call.path["channel"]:
+            return row
+    raise Refusal(404, f"no channel '{call.path['channel']}'")
+
+
 async def channels(call: ManagementCall) -> Rows:
     return Rows(call.context.clients.channels(_vhost(call)))
 
@@ -155,43 +181,43 @@ def _vhost(call: ManagementCall) -> str | None:
     return call.vhost.name if "vhost" in call.path else None
 
 
-async def feature_flags(call: ManagementCall) -> object:
-    """RabbitMQ's feature flags, which a cluster enables when all nodes support them: here all are enabled."""
+def _check_node(call: ManagementCall) -> None:
+    if call.path["node"] != NODE:
+        raise Refusal(404, f"no node '{call.path['node']}'; this one is '{NODE}'")
+
+
+async def auth_attempts(call: ManagementCall) -> object:
+    """Logins by protocol."""
+    _check_node(call)
+    attempts = call.context.keeper.attempts
     return [
         {
-            "name": name,
-            "desc": text,
-            "doc_url": "",
-            "state": "enabled",
-            "stability": "stable",
-            "provided_by": "holtmq",
+            "protocol": protocol,
+            "auth_attempts": counted.succeeded + counted.failed,
+            "auth_attempts_failed": counted.failed,
+            "auth_attempts_succeeded": counted.succeeded,
         }
-        for name, text in _FEATURES
+        for protocol, counted in (("amqp091", attempts.amqp), ("http", attempts.http))
     ]
 
 
-async def extensions(call: ManagementCall) -> object:
-    """Scripts that plugins add to RabbitMQ's management page: there are none."""
+async def auth_attempts_by_source(call: ManagementCall) -> object:
+    """Not kept by address and name, as in RabbitMQ without ``track_auth_attempt_source``."""
+    _check_node(call)
     return []
 
 
-async def auth(call: ManagementCall) -> object:
-    """How RabbitMQ's management page should log in: by name and password."""
-    return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
-
-
-async def rebalance(call: ManagementCall) -> Answer:
-    log.info(
-        "rebalance asked for: one node has all queues, so none moves", extra={"user": call.identity.name}
-    )
+async def reset_auth_attempts(call: ManagementCall) -> Answer:
+    _check_node(call)
+    call.context.keeper.attempts.reset()
     return CHANGED
 
 
 ROWS: Final = (
-    Row("GET", "/api/feature-flags", feature_flags, MONITOR),
-    Row("GET", "/api/extensions", extensions, LOGIN),
-    Row("GET", "/api/auth", auth, LOGIN),
-    Row("POST", "/api/rebalance/queues", rebalance),
+    Row("GET", "/api/auth/attempts/{node}", auth_attempts, MONITOR),
+    Row("DELETE", "/api/auth/attempts/{node}", reset_auth_attempts),
+    Row("GET", "/api/auth/attempts/{node}/source", auth_attempts_by_source, MONITOR),
+    Row("DELETE", "/api/auth/attempts/{node}/source", reset_auth_attempts),
     Row("GET", "/api/overview", overview, MONITOR),
     Row("GET", "/api/whoami", whoami, LOGIN),
     Row("GET", "/api/nodes", nodes, MONITOR),
@@ -199,6 +225,10 @@ ROWS: Final = (
     Row("GET", "/api/connections", connections, MONITOR, paged=True),
     Row("GET", "/api/connections/{connection}", connection, MONITOR),
     Row("DELETE", "/api/connections/{connection}", close_connection),
+    Row("GET", "/api/connections/{connection}/channels", channels_of_connection, MONITOR),
+    Row("GET", "/api/connections/username/{user}", connections_of_user, MONITOR),
+    Row("DELETE", "/api/connections/username/{user}", close_connections_of_user),
+    Row("GET", "/api/channels/{channel}", channel, MONITOR),
     Row("GET", "/api/vhosts/{vhost}/connections", connections, MONITOR, paged=True),
     Row("GET", "/api/channels", channels, MONITOR, paged=True),
     Row("GET", "/api/vhosts/{vhost}/channels", channels, MONITOR, paged=True),

@@ -12,12 +12,16 @@ import msgspec
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
 from holtmq.broker.errors import NotFound
+from holtmq.broker.figures.queue_figures import Totals
+from holtmq.broker.figures.sampling import totals_of
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
+from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
 from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.management import message_stats
 from holtmq.http.management.access import BIND, CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
@@ -45,6 +49,41 @@ async def queue_totals(queues: list[WorkQueue]) -> tuple[int, int, int]:
     rows = await collected((len(queue), queue.unacked, len(queue.consumers)) for queue in queues)
     ready, unacked, consumers = zip(*rows, strict=True) if rows else ((), (), ())
     return sum(ready), sum(unacked), sum(consumers)
+
+
+async def _unacked_bytes(call: ManagementCall, queues: list[WorkQueue]) -> dict[int, int]:
+    """Bytes of the unacknowledged messages, by queue id."""
+    if not any(queue.unacked for queue in queues):
+        return {}
+    leases = (lease for session in list(call.broker.sessions) for lease in session.outstanding())
+    found: dict[int, int] = {}
+    for number, size in await collected((lease.queue.id, len(lease.message.body)) for lease in leases):
+        found[number] = found.get(number, 0) + size
+    return found
+
+
+async def _queue_rows(call: ManagementCall, queues: list[WorkQueue]) -> Iterator[dict[str, object]]:
+    asked = message_stats.wanted(call.query, call.context.clock())
+    unacked = await _unacked_bytes(call, queues)
+    return (
+        {
+            **queue_row(call, queue),
+            **message_stats.lengths(queue.figures.depth, queue.figures.unacked, asked),
+            "message_bytes": queue.bytes + unacked.get(queue.id, 0),
+            "message_bytes_unacknowledged": unacked.get(queue.id, 0),
+            "message_stats": _stats(call, queue, asked),
+        }
+        for queue in queues
+    )
+
+
+def _stats(call: ManagementCall, queue: WorkQueue, asked: message_stats.Wanted) -> dict[str, object]:
+    if not isinstance(queue, StreamQueue):
+        return message_stats.queue_stats(queue, asked)
+    name = queue.stored_as
+    tally = call.context.service.counters.queues.get(name)
+    ring = call.context.sampler.partitioned.get(name)
+    return message_stats.stats(totals_of(tally) if tally is not None else Totals(0, 0, 0), ring, asked)
 
 
 def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:
@@ -97,11 +136,12 @@ def _vhosts(call: ManagementCall) -> list[VHost]:
 
 async def list_queues(call: ManagementCall) -> object:
     queues = [queue for vhost in _vhosts(call) for queue in listed_queues(vhost)]
-    return Rows(queue_row(call, queue) for queue in queues)
+    return Rows(await _queue_rows(call, queues))
 
 
 async def show_queue(call: ManagementCall) -> object:
-    return queue_row(call, _queue(call))
+    (row,) = await _queue_rows(call, [_queue(call)])
+    return row
 
 
 async def put_queue(call: ManagementCall) -> Answer:
@@ -156,7 +196,16 @@ def exchange_row(call: ManagementCall, vhost: VHost, exchange: QueueExchange) ->
         "internal": exchange.internal,
         "arguments": plain(dict(exchange.arguments)),
         "policy": policy.name if policy else None,
+        "message_stats": {
+            "publish_in": exchange.published,
+            "publish_in_details": {"rate": exchange_rate(exchange, call.context.clock())},
+        },
     }
+
+
+def exchange_rate(exchange: QueueExchange, now: float) -> float:
+    """Messages per second that publishers send to an exchange."""
+    return 0.0 if exchange.ring is None else round(exchange.ring.rates(int(now))[0], 1)
 
 
 def exchange_name(given: str) -> str:
@@ -324,7 +373,7 @@ async def post_binding(call: ManagementCall) -> Answer:
     call.require(Action.WRITE, name)
     call.require(Action.READ, source)
     call.broker.bind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
-    made = properties_key(key, given.arguments)
+    made = properties_key(key, arguments)
     return Answer(201, f"{quote(name, safe='')}/{quote(made, safe='~')}")
 
 
@@ -343,6 +392,7 @@ _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 _BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
 ROWS: Final = (
     Row("GET", "/api/queues", list_queues, MANAGE, paged=True),
+    Row("GET", "/api/queues/detailed", list_queues, MANAGE, paged=True),
     Row("GET", "/api/queues/{vhost}", list_queues, MANAGE, paged=True),
     Row("GET", _QUEUE, show_queue, MANAGE),
     Row("PUT", _QUEUE, put_queue, CONFIGURE_QUEUE),

@@ -43,6 +43,10 @@ _ERRORS: Final = {
 }
 
 
+# RabbitMQ takes [] for no arguments, which some clients send.
+Arguments = dict[str, object] | list[object]
+
+
 class VhostIn(msgspec.Struct):
     name: str = ""
     description: str = ""
@@ -80,7 +84,7 @@ class PolicyIn(msgspec.Struct, kw_only=True):
 class QueueIn(msgspec.Struct, kw_only=True):
     durable: bool = False
     auto_delete: bool = False
-    arguments: dict[str, object] = {}
+    arguments: Arguments = {}
     name: str = ""
     vhost: str = ""
 
@@ -90,14 +94,14 @@ class ExchangeIn(msgspec.Struct, kw_only=True):
     durable: bool = False
     auto_delete: bool = False
     internal: bool = False
-    arguments: dict[str, object] = {}
+    arguments: Arguments = {}
     name: str = ""
     vhost: str = ""
 
 
 class BindingIn(msgspec.Struct, kw_only=True):
     routing_key: str = ""
-    arguments: dict[str, object] = {}
+    arguments: Arguments = {}
     source: str = ""
     destination: str = ""
     destination_type: str = "queue"
@@ -132,8 +136,12 @@ def checked_key(routing_key: str) -> str:
     return routing_key
 
 
-def checked_table(values: dict[str, object], what: str) -> FieldTable:
+def checked_table(values: Arguments, what: str) -> FieldTable:
     """The table; raises 400 if it cannot be encoded. Call it before state changes, which cannot be undone."""
+    if isinstance(values, list):
+        if values:
+            raise Refusal(400, f"{what}: a JSON object is expected, not an array")
+        return {}
     table = cast(FieldTable, values)  # every JSON value is a field value
     try:
         pack_table(table)

@@ -94,8 +94,17 @@ async def begin(call: Call) -> Reply:
         raise Refusal(409, f"{_MOST} backups are running: wait for one of them")
     call.context.broker.flow.turn()  # what was acknowledged so far is part of it
     await call.durable()
-    while (files := journal.keep_files()) is None:
+    while (open_all := journal.hold_files()) is None:
         await asyncio.sleep(_CHECKPOINT_POLL)
+    opening = asyncio.ensure_future(asyncio.to_thread(open_all))
+    opening.add_done_callback(lambda _: journal.release_files())
+    try:
+        files = await asyncio.shield(opening)
+    except OSError as error:
+        raise Refusal(503, f"the journal's files cannot be opened: {error.strerror}") from None
+    except asyncio.CancelledError:  # the client is gone
+        opening.add_done_callback(_close)
+        raise
     name = backups.add(files)
     return Reply(
         201,
@@ -111,6 +120,11 @@ async def begin(call: Call) -> Reply:
             ],
         },
     )
+
+
+def _close(opened: "asyncio.Future[FileSet]") -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()
 
 
 async def read_file(call: Call) -> object:
@@ -147,7 +161,13 @@ async def end(call: Call) -> object:
 
 ENDPOINTS: Final = (
     Endpoint(
-        "POST", _PATH, ADMINISTER, "operator", "Begin a backup of the journal", begin, statuses=(201, 409)
+        "POST",
+        _PATH,
+        ADMINISTER,
+        "operator",
+        "Begin a backup of the journal",
+        begin,
+        statuses=(201, 409, 503),
     ),
     Endpoint(
         "GET",

@@ -166,10 +166,13 @@ class PushApi:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         self._check_alarm()
         items = self._read(exchange, incoming)
+        known = self._service.store.queues
+        if len(items) == 1 and items[0][0] in known and not incoming[0].delay_seconds:
+            self._single.add(exchange, items[0])  # the most frequent request
+            return
         if any(item.delay_seconds for item in incoming):
             self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
             return
-        known = self._service.store.queues
         if items[0].queue not in known or not all(item[0] in known for item in items):
             found = {name: self._work.find(name) for name in {item.queue for item in items}}
             work = {name: queue for name, queue in found.items() if queue is not None}

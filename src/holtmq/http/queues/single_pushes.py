@@ -6,13 +6,16 @@ the others.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.http.engine.exchange import Exchange
-from holtmq.http.queues.rendering import buffered_results, push_results
-from holtmq.journal.interface import Journal
+from holtmq.http.queues.rendering import buffered_elements, push_elements
+from holtmq.journal.interface import Journal, JournalFailed
+
+log = logging.getLogger(__name__)
 
 
 class SinglePushes:
@@ -52,10 +55,20 @@ class SinglePushes:
 
     def _push(self, exchanges: list[Exchange], items: list[PushItem]) -> None:
         results = self._service.push(items, self._clock(), one_each=True)
-        queues = self._service.store.by_number
-        for place, (exchange, item) in enumerate(zip(exchanges, items, strict=True)):
-            if results is None:
-                answer = buffered_results([item])
-            else:
-                answer = push_results([item], results[place : place + 1], queues)
-            exchange.answer_when_durable(self._journal, 201, answer)
+        first = [0] * len(items)  # each is the first item of its request
+        if results is None:
+            elements = buffered_elements(first, items)
+        else:
+            elements = push_elements(first, items, results, self._service.store.by_number)
+
+        def durable(failed: JournalFailed | None) -> None:
+            for exchange, element in zip(exchanges, elements, strict=True):
+                try:
+                    if failed is not None:
+                        exchange.fail(failed)
+                    else:
+                        exchange.answer(201, b"[%b]" % element)
+                except Exception:  # a bug in one answer must not keep the others from being sent
+                    log.exception("a push was not answered")
+
+        self._journal.on_durable(durable)

@@ -70,8 +70,13 @@ class Appender:
 
     def reconnect(self) -> None:
         """After a lost connection: take a new epoch, unless the connection is still the one that is known."""
-        if self._store.session.current is not self._known:
+        if not self._is_connected:
             self._renew(self.end)
+
+    @property
+    def _is_connected(self) -> bool:
+        """Whether the connection is the one on which the end of the log was compared."""
+        return self._known is not None and self._store.session.current is self._known
 
     def _settle(self, stretches: Sequence[Stretch], reason: Exception) -> None:
         """The answer was lost. Read where the log ends; insert again only if nothing was inserted."""
@@ -113,7 +118,7 @@ class Appender:
         session = self._store.session
         session.warned = False
         while True:
-            if session.current is not self._known:
+            if not self._is_connected:
                 # Behind a new connection may be another server: where its log ends has to be read first.
                 raise Unreachable("the connection was lost")
             with session.connection() as connection:

@@ -145,9 +145,9 @@ class Follower:
         self._whole_at = now
         if view.role is Role.STARTING:
             log.info("standing by", extra={"owner": state.owner, "position": copy.written})
+        self._report(now, Role.STANDBY)
         view.role, view.owner, view.epoch, view.trouble = Role.STANDBY, state.owner, state.epoch, ""
         view.behind_bytes, view.behind_seconds, view.answered_at = 0, 0.0, now
-        self._report(now)
 
     def _note_behind(self) -> None:
         now = time.monotonic()
@@ -155,14 +155,13 @@ class Follower:
         view.behind_seconds = now - self._whole_at
         if now - self._reported_at >= _REPORT_SECONDS:
             view.behind_bytes = max(self._store.end() - self._copy.written, 0)
-            self._report(now)
+            self._report(now, view.role)
 
-    def _report(self, now: float) -> None:
+    def _report(self, now: float, role: Role) -> None:
         if now - self._reported_at >= _REPORT_SECONDS:
             self._reported_at = now
-            view = self._view
             self._store.report(
-                self._owner.name, view.role, self._watching.address, self._copy.written, now - self._whole_at
+                self._owner.name, role, self._watching.address, self._copy.written, now - self._whole_at
             )
 
     def _lost(self, reason: Exception) -> None:
@@ -216,5 +215,5 @@ class Follower:
             },
         )
         self._reported_at = 0.0
-        self._report(time.monotonic())
+        self._report(time.monotonic(), Role.OWNER)
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import md5
+from hashlib import sha256
 from uuid import UUID, uuid4
 
 from holtmq.journal.checkpoint import checkpoint_name, position_of, verify_checkpoint
@@ -165,7 +165,7 @@ class LocalCopy:
             return False
         position, length, digest = found
         here = file.pread(length, position - part.base + HEADER_SIZE)
-        return position + length == end and md5(here, usedforsecurity=False).hexdigest() == digest
+        return position + length == end and sha256(here).digest() == digest
 
     def require_same_history(self) -> None:
         """StartAgain if PostgreSQL does not have the end of the copy."""

@@ -110,7 +110,7 @@ class Session:
     def has_news(self) -> bool:
         """Whether there is no connection, or something to read on it although no statement runs: most likely
         the server has closed it."""
-        if self._connection is None:
+        if self._connection is None or self._connection.closed:
             return True
         poll = select.poll()
         poll.register(self._connection.pgconn.socket, select.POLLIN)

@@ -172,10 +172,10 @@ class LogStore:
         except errors.UndefinedTable:
             raise StartAgain(f"PostgreSQL no longer has the rows from {start} on") from None
 
-    def last_row(self, part: int, before: int) -> tuple[int, int, str] | None:
-        """Position, length and MD5 of the last row that starts before a position; None if there is none."""
+    def last_row(self, part: int, before: int) -> tuple[int, int, bytes] | None:
+        """Position, length and SHA-256 of the last row before a position; None if there is none."""
         query = sql.SQL(
-            "SELECT position, octet_length(bytes), md5(bytes) FROM {} WHERE position < %s"
+            "SELECT position, octet_length(bytes), sha256(bytes) FROM {} WHERE position < %s"
             " ORDER BY position DESC LIMIT 1"
         )
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from pyspark.sql import Row
     from pyspark.sql.streaming.query import StreamingQuery
 
 OBSERVED: Final = "holt_rows_out"  # name of the observation that counts a query's output
@@ -34,8 +35,8 @@ class QueryFigures:
             number = one["batchId"]
             self.rows_in[number] = one["numInputRows"]
             observed = one["observedMetrics"].get(OBSERVED)
-            if observed:  # over Connect a batch without output has a row without fields
-                self.rows_out[number] = observed["rows"]
+            if observed:  # without a value there was no output
+                self.rows_out[number] = _only_value(observed)
             operators = one["stateOperators"]
             self.late[number] = sum(each["numRowsDroppedByWatermark"] for each in operators)
             mark = one["eventTime"].get("watermark")
@@ -69,6 +70,12 @@ class QueryFigures:
         behind = "" if self.lag is None else f", {self.lag:,} behind"
         rows = f"{sum(self.rows_in.values()):,} in, {sum(self.rows_out.values()):,} out"
         return f"{self.name}: {rows}, {self.rate:,.0f} rows/s{behind}"
+
+
+def _only_value(observed: "Row") -> int:
+    """The one observed value. Over Connect it comes in Spark's JSON form, as a list beside its schema."""
+    value = observed["values"][0] if "values" in observed else observed[0]
+    return int(value)
 
 
 def lag_of(source: Mapping[str, object]) -> int | None:

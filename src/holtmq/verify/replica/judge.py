@@ -30,7 +30,10 @@ _OWNER_SECONDS: Final = 60.0
 _TRIES: Final = 4
 _PURGE_ABOVE: Final = (300, 1_000, 4_000)
 _EXAMPLES: Final = 5
+_FAULTS_OF_A_LIFE: Final = 3  # at most; then the owner is killed, and everything is read at the next one
 _CLOCK_SECONDS: Final = 3600.0
+_LOOK_SECONDS: Final = 0.2
+_DEDUP_SECONDS: Final = 86_400
 # After these another node owns the log; the others leave the owner what it is.
 _ENDS_OWNER: Final = (
     Fault.KILL,
@@ -58,6 +61,7 @@ class Options:
     segment_bytes: int = 64 << 10
     stop_at_failure: bool = False
     command: Sequence[str] = _SERVE
+    most_before: int = 300  # answers before a fault, at most
     far_behind: int = 2_000  # answers while a standby is cut off
     end_seconds: float = 40.0  # how long an owner that was replaced may take to end
     set_clock: Callable[[str, float], None] | None = None  # offset of a node's clock; for Fault.CLOCK
@@ -116,6 +120,8 @@ class ReplicaJudge:
                 "HOLT_HTTP_MAX_BATCH": "1000000",
                 "HOLT_QUEUE_RETENTION_INTERVAL_MS": "200",
                 "HOLT_QUEUE_EVICTION_INTERVAL_MS": "200",
+                # Pushes are repeated with their ids, while clocks jump by hours.
+                "HOLT_QUEUE_DEDUP_WINDOW_SECONDS": str(_DEDUP_SECONDS),
                 "HOLT_LIMITS_MEMORY_HIGH_WATERMARK": "1.0",
                 "HOLT_LIMITS_DISK_FREE_MIN_BYTES": "0",
             }
@@ -138,34 +144,34 @@ class ReplicaJudge:
         owner = await self._owner()
         for door in self._doors:
             await door.prepare(owner.ports)
-        for number, fault in enumerate(plan(self._options.faults, self._options.rounds, self._random)):
+        faults = plan(self._options.faults, self._options.rounds, self._random)
+        while self.report.rounds < len(faults):
             owner = await self._owner()
-            if number:
+            if self.report.rounds:
                 await self._compare(owner)
             if self._options.stop_at_failure and not self.report.passed:
                 return
-            await self._round(owner, fault)
-            self.report.rounds += 1
-            self.report.last_fault = fault
-            self.report.faults[fault] = self.report.faults.get(fault, 0) + 1
-            self._count()
-            self._on_round(self.report)
+            await self._life(owner, faults[self.report.rounds :])
         await self._compare(await self._owner())
 
-    async def _round(self, owner: NodeProcess, fault: Fault) -> None:
-        """Work, suffer, and end with another node in charge."""
+    async def _life(self, owner: NodeProcess, faults: Sequence[Fault]) -> None:
+        """One owner, from fault to fault, until another node is in charge."""
         other = next(node for node in self._nodes if node is not owner)
         proxy = self._proxies[self._nodes.index(owner)]
         await asyncio.gather(*self._restarts)  # a takeover needs a node that can
         self._clients = self._work(owner)
         try:
-            await self._some_promises(self._random.randint(1, 300))
-            began = time.perf_counter()
-            await self._suffer(fault, owner, other, proxy)
-            if fault not in _ENDS_OWNER and await self._ready(None) is owner:
+            for fault in faults[:_FAULTS_OF_A_LIFE]:
+                await self._some_promises(self._random.randint(1, self._options.most_before))
+                began = time.perf_counter()
+                await self._suffer(fault, owner, other, proxy)
+                self._note(fault)
+                if fault in _ENDS_OWNER or await self._ready(None) is not owner:
+                    break
                 if self._clients.done():  # it had sent them away
                     self._clients = self._work(owner)
                 await self._some_promises(20)  # it goes on
+            else:
                 began = time.perf_counter()
                 owner.send(signal.SIGKILL)
             await self._ready(other if fault is not Fault.BOTH else None)
@@ -179,6 +185,14 @@ class ReplicaJudge:
                 door.record.fenced = False
         self._restart(owner)
 
+    def _note(self, fault: Fault) -> None:
+        report = self.report
+        report.rounds += 1
+        report.last_fault = fault
+        report.faults[fault] = report.faults.get(fault, 0) + 1
+        self._count()
+        self._on_round(report)
+
     def _work(self, node: NodeProcess) -> "asyncio.Future[list[None]]":
         """All clients at this node, until each has lost its connection."""
         seeds = [Random(self._random.random()) for _ in self._doors]
@@ -188,9 +202,11 @@ class ReplicaJudge:
 
     async def _some_promises(self, count: int) -> None:
         """Until the clients got so many more answers. A broker that gives none for long is stuck."""
-        wanted = self._promises + count
+        wanted, last = self._promises + count, self._promises
         deadline = time.monotonic() + _OWNER_SECONDS
         while self._promises < wanted and not self._clients.done():
+            if self._promises != last:
+                last, deadline = self._promises, time.monotonic() + _OWNER_SECONDS
             if time.monotonic() > deadline:
                 self._fail("no answer for a minute, though a node is ready")
                 return
@@ -276,9 +292,15 @@ class ReplicaJudge:
 
     async def _end_of(self, owner: NodeProcess, fault: Fault) -> None:
         """The old owner notices that it was replaced, and ends by itself."""
-        if fault is not Fault.BOTH and not await owner.ended(self._options.end_seconds):
-            self._fail(f"the old owner lived on after: {fault}")
-            await owner.kill()
+        if fault is Fault.BOTH:
+            return
+        deadline = time.monotonic() + self._options.end_seconds
+        while not await owner.ended(_LOOK_SECONDS):
+            confirms = any(door.record.confirmed_behind_fence for door in self._doors)
+            if confirms or time.monotonic() > deadline:
+                self._fail(f"the old owner lived on after: {fault}")
+                await owner.kill()
+                return
 
     def _restart(self, node: NodeProcess) -> None:
         if not node.is_alive:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from holtmq.broker.partitioned.extras.timers import Timed, TimedChange
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.journal import MemoryJournal
@@ -36,3 +38,25 @@ def test_a_timer_moved_to_the_time_it_had_is_due_once() -> None:
     timers.put("one", 5)
 
     assert [timer.key for timer in timers.service.timed.due(10)] == ["one"]
+
+
+def test_an_error_when_timers_fire_leaves_them_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = PartitionedService(MemoryJournal())
+    timers = Timers(service)
+    planned: list[float] = []
+    service.line.at = lambda at, action: planned.append(at)
+    timers.put("one", 1_000_000)
+    timers.put("two", 1_500_000)
+
+    def broken(*_: object) -> None:
+        raise LookupError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.store, "commit", broken)
+        with pytest.raises(LookupError):
+            service._firing.fire(2.0)
+    assert planned == [3.0]
+
+    service._firing.fire(3.0)
+
+    assert len(list(service.store.queues["q"].live_positions())) == 2

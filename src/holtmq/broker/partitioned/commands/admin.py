@@ -58,6 +58,7 @@ def configure(
     current = store.default_config if queue is None or replace else queue.config
     config = merge(current, changes)
     if queue is None:
+        store.check_new(name, 0)
         number, created_us = store.next_queue, micros(now)
         event = QueueConfigured(name, namespace or "", task or "", config, created_us)
     else:
@@ -185,6 +186,7 @@ def replay(
     if target_name is not None and target_name != queue.name:
         known = store.queues.get(target_name)
         if known is None:
+            store.check_new(target_name, 0)
             known, configured = store.draft(target_name, now)
             changes.append((known.number, configured))
         target = known

@@ -93,6 +93,8 @@ def _decide(
     drafts: dict[str, PartitionedQueue] = {}
     for item in items:
         if item.queue not in store.queues and item.queue not in drafts:
+            if refuses:
+                store.check_new(item.queue, len(drafts))
             queue, configured = store.draft(item.queue, now, len(drafts))
             drafts[item.queue] = queue
             changes.append((queue.number, configured))

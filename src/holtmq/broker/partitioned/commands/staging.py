@@ -308,6 +308,8 @@ class Staging(StatePart):
         for name, share in shares.items():
             queue = store.queues.get(name)
             if queue is None:
+                if limited:
+                    store.check_new(name, drafts)
                 queue, configured = store.draft(name, now, drafts)
                 changes.append((queue.number, configured))
                 drafts += 1

@@ -85,6 +85,15 @@ class Firing:
             return
         timers = self._timed.due(micros(now))
         try:
+            self._push_or_keep(timers, now)
+        except BaseException:  # not in the line any more; those that were pushed are not found again
+            self._timed.put_back(timers)
+            self._line.at(now + _TRY_AGAIN, self._due)
+            raise
+        self.plan()
+
+    def _push_or_keep(self, timers: Sequence[Timed], now: float) -> None:
+        try:
             self._push(timers, now)
         except (LimitReached, UnreadableBody):
             # One full queue must not block the timers of others: push one by one, retry the refused later.
@@ -95,7 +104,6 @@ class Firing:
                     self._refused.append(timer)
             # Refused timers stay out of the line until then: otherwise they would be due again at once.
             self._line.at(now + _TRY_AGAIN, self._retry)
-        self.plan()
 
     def _retry(self) -> None:
         refused, self._refused = self._refused, []

@@ -14,6 +14,7 @@ import { Messages } from "./pages/messages.js";
 import { DeadLetters } from "./pages/dead_letters.js";
 import { Exchanges } from "./pages/exchanges.js";
 import { Connections } from "./pages/connections.js";
+import { Shovels } from "./pages/shovels.js";
 import { Pipeline } from "./pages/pipeline.js";
 import { Access } from "./pages/access.js";
 import { Journal } from "./pages/journal.js";
@@ -30,6 +31,7 @@ const PAGES = [
   ["dead-letters", "Dead letters", DeadLetters, "d", reads],
   ["exchanges", "Exchanges", Exchanges, "e", isManagement],
   ["connections", "Connections", Connections, "c", monitors],
+  ["shovels", "Shovels", Shovels, "s", monitors],
   ["pipeline", "Pipeline", Pipeline, "p", monitors],
   ["access", "Users and policies", Access, "u", isManagement],
   ["journal", "Journal", Journal, "j", monitors],

@@ -1,0 +1,112 @@
+"""Management API: ``message_stats``, rates and samples in RabbitMQ's form.
+
+Owns: field names, and the parameters ``msg_rates_age`` and ``lengths_age`` with their ``_incr``. Must not
+touch: counting; the rings of ``broker/figures`` have the figures.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from holtmq.broker.figures.queue_figures import Totals
+from holtmq.broker.figures.rings import LevelRing, Ring
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.wire import Query
+
+_MOST_AGE: Final = 10_800  # three hours: what the rings cover
+# RabbitMQ tells pushed deliveries from basic.get; here both are counted as one.
+_SERIES: Final = (("publish",), ("deliver_get", "deliver"), ("ack",))
+_LENGTHS: Final = ("messages_ready", "messages_unacknowledged")
+
+History = list[tuple[int, tuple[int, ...]]]
+
+
+class Span(NamedTuple):
+    """How far back samples go, and how far apart they are, in seconds; an age of 0: no samples."""
+
+    age: int = 0
+    step: int = 0
+
+
+class Wanted(NamedTuple):
+    """The samples that a request asks for."""
+
+    rates: Span
+    lengths: Span
+    second: int  # now
+
+
+def wanted(query: Query, now: float) -> Wanted:
+    """Read the parameters; raises 400."""
+    return Wanted(_span(query, "msg_rates"), _span(query, "lengths"), int(now))
+
+
+def _span(query: Query, prefix: str) -> Span:
+    texts = query.text(f"{prefix}_age"), query.text(f"{prefix}_incr")
+    if not any(texts):
+        return Span()
+    if not all(text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_AGE for text in texts):
+        names = f"{prefix}_age and {prefix}_incr"
+        raise Refusal(400, f"{names} are both needed, in seconds from 1 to {_MOST_AGE}")
+    return Span(int(texts[0]), int(texts[1]))
+
+
+def queue_stats(queue: WorkQueue, asked: Wanted) -> dict[str, object]:
+    """``message_stats`` of a work queue: totals since the node's start, rates and samples."""
+    figures = queue.figures
+    row = stats(figures.totals(queue), figures.ring, asked)
+    row["redeliver"] = figures.returned
+    return row
+
+
+def stats(totals: Totals, ring: Ring | None, asked: Wanted) -> dict[str, object]:
+    """``message_stats`` of these totals."""
+    rates = [0.0] * len(totals) if ring is None else ring.rates(asked.second)
+    history: History = []
+    if ring is not None and asked.rates.age:
+        history = ring.history(asked.second, *asked.rates)
+    row: dict[str, object] = {}
+    for series, names in enumerate(_SERIES):
+        details = _details(rates[series], history, series)
+        for name in names:
+            row[name] = totals[series]
+            row[f"{name}_details"] = details
+    return row
+
+
+def lengths(ready: LevelRing | None, unacked: LevelRing | None, asked: Wanted) -> dict[str, object]:
+    """``messages_details`` and the like: how fast lengths change."""
+    if ready is None or unacked is None:
+        return {f"{name}_details": rate_only(0.0) for name in (*_LENGTHS, "messages")}
+    rates = ready.rate(asked.second), unacked.rate(asked.second)
+    history: History = []
+    if asked.lengths.age:
+        both = zip(
+            ready.history(asked.second, *asked.lengths),
+            unacked.history(asked.second, *asked.lengths),
+            strict=True,
+        )
+        history = [(at, (waiting, held, waiting + held)) for (at, waiting), (_, held) in both]
+    row: dict[str, object] = {
+        f"{name}_details": _details(rates[series], history, series) for series, name in enumerate(_LENGTHS)
+    }
+    row["messages_details"] = _details(sum(rates), history, 2)
+    return row
+
+
+def rate_only(rate: float) -> dict[str, object]:
+    """Details without samples."""
+    return {"rate": round(rate, 1)}
+
+
+def _details(rate: float, history: Sequence[tuple[int, tuple[int, ...]]], series: int) -> dict[str, object]:
+    details = rate_only(rate)
+    if not history:
+        return details
+    samples = [(at, values[series]) for at, values in history]
+    newest, oldest = samples[0], samples[-1]
+    seconds = newest[0] - oldest[0]
+    details["samples"] = [{"sample": value, "timestamp": at * 1000} for at, value in samples]
+    details["avg_rate"] = round((newest[1] - oldest[1]) / seconds, 3) if seconds else 0.0
+    details["avg"] = round(sum(value for _, value in samples) / len(samples), 3)
+    return details
