@@ -81,7 +81,7 @@ dist: setup ## Build sdist and wheel into dist/, check them, run the wheel alone
 
 docs: setup ## Build the documentation as a site into site/; broken links and anchors are errors
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet it would not be strict
 	echo "site/index.html"
 
 demo: setup-test ## See it all: broker, orders, groups, then archive, rollup and a report on Spark

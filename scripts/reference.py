@@ -16,6 +16,7 @@ from holtmq.cli import main as holt
 from holtmq.config import Config
 from holtmq.config.settings import Data
 from holtmq.http.operator import scrape
+from holtmq.http.operator.scrape_rows import RowFamilies, RowFamily
 from holtmq.testing import TestBroker
 
 _EFFECTLESS = "Checked and stored; it has no effect."
@@ -35,6 +36,9 @@ MEANINGS = {
     "x-queue-mode": _EFFECTLESS,
     "x-retry-delay": "HoltMQ only. Milliseconds that a returned message waits before its next delivery.",
     "x-retry-multiplier": "HoltMQ only. By how much that wait grows with each return, 1 to 1000.",
+    "x-delayed-retry-type": "Which returned messages wait before their next delivery.",
+    "x-delayed-retry-min": "The least milliseconds of that wait; it grows with each return.",
+    "x-delayed-retry-max": "The most milliseconds of that wait.",
     "x-cancel-requeue": "HoltMQ only. Whether cancelling a consumer requeues what it has not acked.",
     "x-consumer-timeout": "Milliseconds in which a consumer must ack a delivery.",
     "x-max-age": "How long a stream keeps messages: `7D`; units `Y`, `M`, `D`, `h`, `m`, `s`.",
@@ -45,6 +49,10 @@ MEANINGS = {
     "x-queue-leader-locator": _EFFECTLESS,
     "x-queue-master-locator": _EFFECTLESS,
     "x-queue-version": _EFFECTLESS,
+    "x-consumer-disconnected-timeout": _EFFECTLESS,
+    "x-member-placement-tag": _EFFECTLESS,
+    "x-max-in-memory-length": _EFFECTLESS,
+    "x-max-in-memory-bytes": _EFFECTLESS,
 }
 
 
@@ -55,7 +63,9 @@ def queue_arguments() -> str:
         kinds = ("no" if name in REFUSED[kind] else "yes" for kind in QueueType)
         key = name.removeprefix("x-")
         policy = f"`{key}`" if key in policies.KEYS else ""
-        out.append(f"| `{name}` | {MEANINGS[name]} | {' | '.join(kinds)} | {policy} |")
+        out.append(
+            f"| `{name}` | {MEANINGS.get(name, 'See [AMQP](../amqp.md).')} | {' | '.join(kinds)} | {policy} |"
+        )
     others = [key for key in policies.KEYS if f"x-{key}" not in RULES]
     operators = ", ".join(f"`{key}`" for key in sorted(policies.OPERATOR_KEYS))
     kept = ", ".join(f"`{key}`" for key in sorted(policies.WITHOUT_MEANING))
@@ -79,7 +89,7 @@ def metrics() -> str:
     out: list[str] = []
     for title, families in (
         ("`/metrics`", node),
-        ("Added by `/metrics/per-object`", scrape.RowFamilies().all()),
+        ("Added by `/metrics/per-object`", RowFamilies().all()),
     ):
         out += [f"## {title}", "", "| metric | type | labels | |", "|---|---|---|---|"]
         out += [_metric(one) for one in families]
@@ -87,11 +97,12 @@ def metrics() -> str:
     return "\n".join(out)
 
 
-def _metric(family: Metric) -> str:
+def _metric(family: Metric | RowFamily) -> str:
     name = family.name + ("_total" if family.type == "counter" else "")
-    names = getattr(family, "_labelnames", ()) or sorted(
-        {label for sample in family.samples for label in sample.labels}
-    )
+    if isinstance(family, RowFamily):
+        names = list(family.labels)
+    else:
+        names = list(dict.fromkeys(label for sample in family.samples for label in sample.labels))
     labels = ", ".join(f"`{label}`" for label in names if label != "le")
     return f"| `{name}` | {family.type} | {labels} | {family.documentation} |"
 

@@ -81,4 +81,4 @@ def _use(amqp: int, http: int) -> None:
 
 
 if __name__ == "__main__":
-    print("ran", Path(try_wheel(sys.argv[1])).parent)
+    print("ran", Path(try_wheel(str(Path(sys.argv[1]).absolute()))).parent)

@@ -18,6 +18,7 @@ from holtmq.config import Config
 from holtmq.config.settings import Data
 from holtmq.testing import TestBroker
 
+pytestmark = pytest.mark.xdist_group("monitoring")  # one broker for all
 ROOT = Path(__file__).parents[2]
 BOARD = ROOT / "deploy/grafana/dashboards/holtmq.json"
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"

@@ -32,6 +32,7 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
     """Run something on a traced broker; everything is exported when the broker has stopped."""
     with receiver() as received:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "120")
         monkeypatch.setenv("OTEL_SERVICE_NAME", "shop-broker")
 
         def run(work: Work) -> Received:

@@ -101,3 +101,12 @@ def test_each_queue_and_group_has_its_age_and_lag(
     assert found["holtmq_group_lag_messages", ("g", "log")] == 2
     assert found["holtmq_group_lag_seconds", ("g", "log")] == pytest.approx(90, abs=2)
     client.close()
+
+
+def test_names_with_quotes_are_escaped(broker: TestBroker, api: Api, client: pika.BlockingConnection) -> None:
+    name = 'a "quoted" \\ name'
+    channel = client.channel()
+    channel.queue_declare(name)
+
+    assert scrape(api, "/metrics/per-object")["rabbitmq_detailed_queue_messages_ready", (name, "/")] == 0
+    client.close()

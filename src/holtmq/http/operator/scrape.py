@@ -1,7 +1,7 @@
 """``GET /metrics`` for scrapers: RabbitMQ's metric names where it has the metric, ``holtmq_`` for ours.
 
 Owns: the families and their names. Must not touch: counting. ``/metrics`` reads running totals, so its cost
-does not depend on the number of queues; ``/metrics/per-object`` has a row for every queue and group.
+does not depend on the number of queues; ``/metrics/per-object`` adds ``scrape_rows``.
 """
 
 import os
@@ -21,7 +21,6 @@ from holtmq.auth.rights import PUBLIC
 from holtmq.durations import Durations
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import MONITOR, Call, Endpoint, Reply
-from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.management.call import NODE
 from holtmq.http.management.runtime import cluster_name
 from holtmq.http.operator.system import metrics as metrics_as_json
@@ -32,9 +31,6 @@ _ASKS_FOR_TEXT: Final = (b"text/plain", b"openmetrics-text")
 _PROTOCOL: Final = ("protocol",)
 _AMQP: Final = "amqp091"
 _HTTP: Final = "http"
-_QUEUE: Final = ("vhost", "queue")
-_GROUP: Final = ("queue", "group")
-_JOINED_AT_ONCE: Final = 2_000  # lines: less than a millisecond
 
 
 class Node(Collector):
@@ -197,94 +193,15 @@ async def metrics(call: Call) -> object:
     accepted = call.exchange.headers.get(b"accept", b"")
     if not any(kind in accepted for kind in _ASKS_FOR_TEXT):
         return await metrics_as_json(call)
-    return Reply(200, _totals(Node(call.context)), _TEXT)
+    return Reply(200, _text(Node(call.context)), _TEXT)
 
 
 async def per_object(call: Call) -> object:
     """The node's totals, and a row for every queue and group."""
-    rows = await _per_queue(call)
-    return Reply(200, _totals(Node(call.context, "per-object")) + rows, _TEXT)
+    from holtmq.http.operator.scrape_rows import row_text  # it imports the dashboard, which imports this
 
-
-class Family(GaugeMetricFamily):
-    """A gauge with a row for every queue or group, as text. The library renders all rows at once, which takes
-    half a second for 20,000 queues."""
-
-    def __init__(self, name: str, text: str, labels: tuple[str, str]) -> None:
-        super().__init__(name, text, labels=labels)
-        self._row = f'{name}{{{labels[0]}="%s",{labels[1]}="%s"}} %s\n'
-        self.lines = [f"# HELP {name} {text}\n# TYPE {name} gauge\n"]
-
-    def add(self, first: str, second: str, value: float) -> None:
-        """Add a row; the labels' values are escaped already."""
-        self.lines.append(self._row % (first, second, float(value)))
-
-
-class RowFamilies:
-    """The families with a row for every queue or group."""
-
-    def __init__(self) -> None:
-        self.ready = Family(
-            "rabbitmq_detailed_queue_messages_ready", "Messages that wait; of a stream, stored", _QUEUE
-        )
-        self.unacked = Family(
-            "rabbitmq_detailed_queue_messages_unacked", "Out with consumers; not of streams", _QUEUE
-        )
-        self.consumers = Family("rabbitmq_detailed_queue_consumers", "AMQP consumers", _QUEUE)
-        self.oldest = Family(
-            "holtmq_queue_oldest_message_age_seconds", "Age of the oldest waiting message", _QUEUE
-        )
-        self.letters = Family("holtmq_queue_dead_letters", "Dead letters kept", _QUEUE)
-        self.lag = Family("holtmq_group_lag_messages", "Messages behind", _GROUP)
-        self.behind = Family("holtmq_group_lag_seconds", "Age of the oldest unread", _GROUP)
-        self.held = Family(
-            "holtmq_consumer_oldest_unacked_age_seconds", "The longest a consumer has held a message", _QUEUE
-        )
-
-    def all(self) -> list[Family]:
-        """Every family."""
-        return list(vars(self).values())
-
-    async def text(self, stepwise: Stepwise) -> bytes:
-        """Every family with its rows."""
-        parts: list[bytes] = []
-        for family in self.all():
-            for start in range(0, len(family.lines), _JOINED_AT_ONCE):
-                lines = family.lines[start : start + _JOINED_AT_ONCE]
-                parts.append("".join(lines).encode("utf-8", "replace"))
-                await stepwise.between()
-        return b"".join(parts)
-
-
-async def _per_queue(call: Call) -> bytes:
-    from holtmq.http.dashboard.api import dashboard_of
-
-    dashboard, families, stepwise = dashboard_of(call.context), RowFamilies(), Stepwise()
-    for row in (await dashboard.facts.queues()).rows:
-        where = (_escaped(row.vhost), _escaped(row.name))
-        families.ready.add(*where, row.ready)
-        families.consumers.add(*where, row.consumers)
-        if row.unacked is not None:
-            families.unacked.add(*where, row.unacked)
-        if row.oldest is not None or not row.ready:
-            families.oldest.add(*where, row.oldest or 0.0)
-        if row.dead_letters is not None:
-            families.letters.add(*where, row.dead_letters)
-        await stepwise.between()
-    for one in (await dashboard.watch.refreshed_lags()).values():
-        where = (_escaped(one.queue), _escaped(one.group))
-        families.lag.add(*where, one.messages)
-        families.behind.add(*where, one.seconds)
-    now_ms = int(call.now * 1000)
-    for (vhost, queue), holders in (await dashboard.watch.holders()).items():
-        longest = max((now_ms - one.since) / 1000 for one in holders)
-        families.held.add(_escaped(vhost), _escaped(queue), longest)
-        await stepwise.between()
-    return await families.text(stepwise)
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    rows = await row_text(call.context, call.now)
+    return Reply(200, b"".join([_text(Node(call.context, "per-object")), *rows]), _TEXT)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -306,9 +223,9 @@ def _histogram(name: str, text: str, durations: Durations) -> Metric:
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=durations.total)
 
 
-def _totals(node: Node) -> bytes:
+def _text(collector: Collector) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(node)
+    registry.register(collector)
     return generate_latest(registry)
 
 
