@@ -69,12 +69,8 @@ class Watch:
         net = _net_by_minute(self.ring(row), now)
         return of_queue(row, holders, net, self.thresholds, now)
 
-    def lags(self) -> list[GroupLag]:
-        """How far groups were behind when they were last counted."""
-        return list(self._lags.values())
-
     async def refreshed_lags(self) -> Mapping[tuple[str, str], GroupLag]:
-        """The same by queue and group, after some of them were counted again."""
+        """How far groups are behind, by queue and group; some of them were counted earlier."""
         return await self._lags_refreshed.get()
 
     @property
