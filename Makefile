@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Extra arguments for pytest or `holt serve`: make test ARGS="tests/journal -x"
 ARGS ?=
 
-.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage reliability frameworks bench bench-spark dist docs demo run clean
+.PHONY: help setup setup-run setup-test check format test e2e soak soak-spark soak-failover damage reliability frameworks bench screenshots bench-spark dist docs demo run clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ soak-failover: setup-test ## Bring FAULTS (210) faults upon two nodes and a Post
 
 damage: setup ## Damage data folders in CASES (200) ways, run a broker on each and drain it
 	@PYTHONPATH=tests $(BIN)/python -m damage --cases $${CASES:-200} $(ARGS)
+
+screenshots: setup-test ## Take pictures of every page of the dashboard, into ./screenshots
+	@$(BIN)/python scripts/screenshots.py $(ARGS)
 
 reliability: setup-test ## Try all that docs/reliability.md claims and print one table; SCALE=0.1 is a tenth of it
 	@$(BIN)/python -m bench.reliability --scale $${SCALE:-1} $(ARGS)

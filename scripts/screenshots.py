@@ -28,6 +28,7 @@ PAGES = {
     "exchanges": "/exchanges",
     "exchange": "/exchanges/%2F/events",
     "connections": "/connections",
+    "shovels": "/shovels",
     "pipeline": "/pipeline",
     "users": "/access?part=users",
     "vhosts": "/access?part=vhosts",
@@ -40,6 +41,7 @@ PAGES = {
 def connect(broker: TestBroker, name: str) -> pika.BlockingConnection:
     parameters = pika.URLParameters(broker.amqp_url)
     parameters.client_properties = {"connection_name": name}
+    parameters.heartbeat = 0  # nothing reads from it while the pictures are taken
     return pika.BlockingConnection(parameters)
 
 
@@ -156,7 +158,7 @@ def prepare(page: Page, name: str) -> None:
         page.get_by_role("button", name="shop", exact=True).click()
     elif name == "policies":
         page.get_by_role("button", name="Edit").first.click()
-        page.get_by_role("button", name="Go").first.click()
+        page.get_by_role("button", name="Show the effect").first.click()
         page.get_by_text("takes effect on").wait_for()
     elif name == "group":
         page.get_by_text("Seek", exact=True).first.click()
@@ -167,7 +169,7 @@ def prepare(page: Page, name: str) -> None:
 def shoot(browser: Browser, url: str, folder: Path) -> None:
     for scheme in ("light", "dark"):
         for size, width in WIDTHS.items():
-            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
+            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
             page = context.new_page()
             for name, path in PAGES.items():
                 page.goto(f"{url}/#{path}")

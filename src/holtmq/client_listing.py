@@ -6,10 +6,12 @@ Owns: converting live connections to rows. Must not touch: what either listener 
 
 from collections.abc import Iterator
 from copy import copy
+from operator import attrgetter
 
 from holtmq.amqp.channel import Channel
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection
+from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.errors import ConnectionFault
 from holtmq.amqp.server import AmqpProtocol, AmqpServer
 from holtmq.http.engine.clients import (
@@ -40,7 +42,18 @@ class AmqpClients:
     def consumers(self, vhost: str | None = None) -> Iterator[ConsumerRow]:
         """Their consumers."""
         for protocol, channel in self._channels(vhost):
-            yield from _consumer_rows(protocol, channel)
+            for consumer in list(channel.consumers.values()):
+                yield _consumer_row(protocol, consumer)
+
+    def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:
+        """The consumers of one queue."""
+        home = self._server.broker.vhosts.get(vhost)
+        found = home.queues.get(queue) if home is not None else None
+        rows: list[ConsumerRow] = []
+        for one in list(found.consumers) if found is not None else ():
+            if isinstance(one, Consumer) and isinstance(one.channel.connection.hooks, AmqpProtocol):
+                rows.append(_consumer_row(one.channel.connection.hooks, one))
+        return rows
 
     def counts(self) -> tuple[int, int]:
         """How many connections and channels there are."""
@@ -73,12 +86,15 @@ class AmqpClients:
             for protocol in self._server.connections
             if protocol.connection.is_running and vhost in (None, protocol.connection.vhost.name)
         ]
-        return sorted(found, key=lambda protocol: (protocol.connected_at, protocol.peer))
+        return sorted(found, key=_AGE)
 
     def _channels(self, vhost: str | None) -> Iterator[tuple[AmqpProtocol, Channel]]:
         for protocol in self._running(vhost):
             for _, channel in sorted(protocol.connection.channels.items()):
                 yield protocol, channel
+
+
+_AGE = attrgetter("connected_at", "peer")
 
 
 def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
@@ -132,23 +148,22 @@ def _channel_row(protocol: AmqpProtocol, channel: Channel) -> ChannelRow:
     )
 
 
-def _consumer_rows(protocol: AmqpProtocol, channel: Channel) -> Iterator[ConsumerRow]:
-    name, peer = _name(protocol), _address(protocol, "peername")
-    user = protocol.connection.user_name
-    for consumer in list(channel.consumers.values()):
-        queue = consumer.queue
-        yield ConsumerRow(
-            consumer_tag=consumer.tag,
-            queue=QueueName(queue.name, queue.vhost),
-            channel_details=ChannelDetails(f"{name} ({channel.number})", channel.number, user, name, *peer),
-            ack_required=not consumer.no_ack,
-            exclusive=consumer.exclusive,
-            active=not queue.options.single_active_consumer or queue.active is consumer,
-            prefetch_count=consumer.prefetch,
-            arguments=dict(consumer.arguments),
-            messages_unacknowledged=len(consumer.held),
-            held_since=consumer.held_since_ms(),
-        )
+def _consumer_row(protocol: AmqpProtocol, consumer: Consumer) -> ConsumerRow:
+    name, peer, channel = _name(protocol), _address(protocol, "peername"), consumer.channel
+    user, queue = protocol.connection.user_name, consumer.queue
+    return ConsumerRow(
+        consumer_tag=consumer.tag,
+        queue=QueueName(queue.name, queue.vhost),
+        channel_details=ChannelDetails(f"{name} ({channel.number})", channel.number, user, name, *peer),
+        ack_required=not consumer.no_ack,
+        exclusive=consumer.exclusive,
+        active=not queue.options.single_active_consumer or queue.active is consumer,
+        prefetch_count=consumer.prefetch,
+        arguments=dict(consumer.arguments),
+        messages_unacknowledged=len(consumer.held),
+        held_since=consumer.held_since_ms(),
+        client_name=_given_name(protocol.connection),
+    )
 
 
 def _name(protocol: AmqpProtocol) -> str:
@@ -164,5 +179,9 @@ def _given_name(connection: Connection) -> str:
 
 
 def _address(protocol: AmqpProtocol, which: str) -> tuple[str, int]:
-    address: object = protocol.transport.get_extra_info(which)
-    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else ("", 0)
+    known = protocol.addresses.get(which)
+    if known is None:  # asking the transport costs a system call
+        address: object = protocol.transport.get_extra_info(which)
+        known = (str(address[0]), int(address[1])) if isinstance(address, tuple) else ("", 0)
+        protocol.addresses[which] = known
+    return known

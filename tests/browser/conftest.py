@@ -1,16 +1,26 @@
-"""A real browser (Debian's Chromium, driven by Playwright) in front of a real broker."""
+"""A real browser (Debian's Chromium, driven by Playwright) and a real broker, one of each per module."""
 
+import os
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import httpx
 import pika
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from browser_support import watched
 
 from holtmq.testing import TestBroker
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-expect.set_options(timeout=60_000)  # a loaded machine is slow; a right answer ends the wait at once
+# A loaded machine is slow; a right answer ends the wait at once.
+PATIENCE_MS = int(os.environ.get("HOLT_TEST_BROWSER_MS", "60000"))
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(
@@ -25,28 +35,36 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def broker() -> Iterator[TestBroker]:
+    """Shared by a module's tests: each uses names of its own."""
     with TestBroker() as one:
         yield one
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that must neither log an error nor raise one."""
+def http(broker: TestBroker) -> Iterator[httpx.Client]:
+    """The broker's API, as its administrator."""
+    with httpx.Client(base_url=broker.http_url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    opened = context.new_page()
-    opened.set_default_timeout(60_000)
-    problems: list[str] = []
-
-    def logged(message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            problems.append(message.text)
-
-    opened.on("console", logged)
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    yield opened
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    yield page, watched(page)
     context.close()
+
+
+@pytest.fixture
+def page(shared_page: tuple[Page, list[str]]) -> Iterator[Page]:
+    """A page that must neither log an error nor raise one."""
+    opened, problems = shared_page
+    problems.clear()
+    yield opened
+    opened.goto("about:blank")
     assert problems == []
 
 
@@ -58,3 +76,25 @@ def worker(broker: TestBroker) -> Iterator[pika.BlockingConnection]:
     yield connection
     if connection.is_open:
         connection.close()
+
+
+@pytest.fixture
+def log_in(broker: TestBroker, browser: Browser) -> Iterator[Callable[[str, str], Page]]:
+    """Open the dashboard as a user, through its own login."""
+    contexts = []
+
+    def as_user(name: str, password: str) -> Page:
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        contexts.append(context)
+        opened = context.new_page()
+        opened.set_default_timeout(PATIENCE_MS)
+        answer = context.request.post(
+            f"{broker.http_url}/api/v1/session", data={"user": name, "password": password}
+        )
+        assert answer.ok, answer.text()
+        opened.goto(broker.http_url + "/")
+        return opened
+
+    yield as_user
+    for context in contexts:
+        context.close()

@@ -315,6 +315,8 @@ class AmqpProtocol(asyncio.Protocol):
         self._received_at = self._sent_at = asyncio.get_running_loop().time()
         self._deadline = self._received_at + server.limits.handshake_timeout
         self.peer = ""
+        self.addresses: dict[str, tuple[str, int]] = {}  # for lists of clients, as is the name
+        self.name = ""
         self.connected_at = 0.0
         self.received_bytes = 0
         self.sent_bytes = 0

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pika
 import pytest
-from http_support import Api
+from http_support import Api, Json
+from prometheus_client.parser import text_string_to_metric_families
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
@@ -260,3 +261,42 @@ def test_what_is_offered_follows_the_rights(  # type: ignore[no-untyped-def]
         found = listed.json()
         can = {row["name"]: can for row, can in zip(found["rows"], found["can"], strict=True)}
         assert can == {"mine.q": ["configure", "read"], "other.q": []}
+
+
+def test_names_with_quotes_and_backslashes_survive_a_scrape_per_object(api: Api, channel) -> None:  # type: ignore[no-untyped-def]
+    name = 'a "quoted\\name'
+    channel.queue_declare(name)
+    channel.basic_publish("", name, b"x")
+
+    text = api.http.get("/metrics/per-object", headers={"accept": "text/plain"}).text
+
+    ready = {
+        sample.labels["queue"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "rabbitmq_detailed_queue_messages_ready"
+    }
+    assert ready == {name: 1.0}
+
+
+def test_an_idle_queues_row_is_used_again_and_a_used_one_is_not(  # type: ignore[no-untyped-def]
+    broker: TestBroker, api: Api, channel
+) -> None:
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b"old")
+    second(broker)
+    broker.clock.advance(100)
+
+    def row() -> Json:
+        broker.clock.advance(2)
+        return dict(api.get("/api/v1/dashboard/queues").json()["rows"][0])
+
+    assert (row()["oldest"], row()["oldest"]) == (103.0, 105.0)
+    channel.basic_publish("", "q", b"new")
+    channel.basic_get("q", auto_ack=True)
+    channel.queue_declare("q", passive=True)
+    second(broker)
+
+    found = row()
+
+    assert (found["ready"], found["oldest"]) == (1, 3.0)  # as many as before, but another message

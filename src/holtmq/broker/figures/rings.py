@@ -17,12 +17,13 @@ _MOST: Final = 0xFFFFFFFF
 class Ring:
     """Recent counts of several series that only go up."""
 
-    __slots__ = ("_last", "_minute", "_minutes", "_second", "_seconds", "_series")
+    __slots__ = ("_last", "_minute", "_minutes", "_second", "_seconds", "_series", "counted_at")
 
     def __init__(self, totals: Sequence[int], second: int) -> None:
         """``totals`` are the current values: only increases from there are counted."""
         self._series = len(totals)
         self._last = list(totals)
+        self.counted_at = second  # the last second with an increase
         self._second = second
         self._minute = second // 60
         self._seconds = array("I", bytes(4 * self._series * SECONDS))
@@ -36,6 +37,7 @@ class Ring:
         for series, total in enumerate(totals):
             added = min(max(total - self._last[series], 0), _MOST - self._minutes[minute_at + series])
             if added:
+                self.counted_at = second
                 self._seconds[at + series] += added
                 self._minutes[minute_at + series] += added
             self._last[series] = total

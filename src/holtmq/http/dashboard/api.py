@@ -73,7 +73,8 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
             "checkpoints": journal.checkpoints,
         },
         "alarm": context.alarm(),
-        "findings": findings,
+        "findings": findings.worst,
+        "findingsTotal": findings.total,
     }
 
 
@@ -92,7 +93,8 @@ def _free_bytes(context: Context) -> int | None:
 
 async def attention(call: Call) -> object:
     dashboard = dashboard_of(call.context)
-    return {"findings": await dashboard.watch.findings(), "thresholds": dashboard.watch.thresholds}
+    found = await dashboard.watch.findings()
+    return {"findings": found.worst, "total": found.total, "thresholds": dashboard.watch.thresholds}
 
 
 async def put_thresholds(call: Call) -> object:

@@ -3,12 +3,11 @@
 Owns: the rules and their thresholds. Must not touch: state, sockets; facts come in as rows, findings go out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from holtmq.http.dashboard.client_table import ClientRow
 from holtmq.http.dashboard.facts import QueueRow
 from holtmq.http.engine.clients import ConsumerRow
 
@@ -65,18 +64,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     who: tuple[Holder, ...] = ()
 
 
-def holders_of(consumers: Iterable[ConsumerRow], connections: Mapping[str, ClientRow]) -> list[Holder]:
+def holders_of(consumers: Iterable[ConsumerRow]) -> list[Holder]:
     """The consumers of one queue that have unacked messages."""
     found: list[Holder] = []
     for row in consumers:
         if row.held_since is None:
             continue
         details = row.channel_details
-        client = connections.get(details.connection_name)
         holder = Holder(
             consumer=row.consumer_tag,
             connection=details.connection_name,
-            client="" if client is None else client.client,
+            client=row.client_name,
             user=details.user,
             host=f"{details.peer_host}:{details.peer_port}",
             unacked=row.messages_unacknowledged,
@@ -158,11 +156,9 @@ def of_node(alarm: str, healthy: bool, reason: str) -> list[Finding]:
     return found
 
 
-def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, then the longest-lasting."""
-    return sorted(
-        findings, key=lambda one: (one.severity != "bad", one.since is None, one.since or 0, one.name)
-    )
+def urgency(one: Finding) -> tuple[bool, bool, int, str]:
+    """The order of findings: the worst first, then the longest-lasting."""
+    return one.severity != "bad", one.since is None, one.since or 0, one.name
 
 
 def _finding(rule: str, severity: str, row: QueueRow, since: int | None, text: str) -> Finding:

@@ -16,7 +16,7 @@ FRESH_SECONDS: Final = 1.0
 _RATE_OVER_AT_MOST: Final = 30.0  # seconds between two readings; after a longer pause a rate is unknown
 
 
-class ClientRow(msgspec.Struct, kw_only=True):
+class ClientRow(msgspec.Struct, kw_only=True, gc=False):
     """One connection. ``held_since``: when its oldest unacked delivery was made, in milliseconds."""
 
     name: str
@@ -73,6 +73,7 @@ class ClientTables:
             connections[row.name] = self._row(row, now)
             await stepwise.between()
         consumers: dict[tuple[str, str], list[ConsumerRow]] = {}
+        await stepwise.rest()  # the first row comes after all connections were sorted
         for one in clients.consumers():
             consumers.setdefault((one.queue.vhost, one.queue.name), []).append(one)
             holder = connections.get(one.channel_details.connection_name)

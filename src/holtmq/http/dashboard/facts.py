@@ -7,21 +7,24 @@ from typing import Final, TypedDict
 
 import msgspec
 
-from holtmq.broker.figures.rings import Ring
+from holtmq.broker.figures.rings import RATE_SECONDS, Ring
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.pausing import Pause
+from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.fresh import Fresh
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
-from holtmq.http.management.topology import listed_queues
 
 FRESH_SECONDS: Final = 1.0
 _US: Final = 1_000_000
+_LOOK_EVERY: Final = 32  # queues between two looks at the clock
+_SETTLED_SECONDS: Final = RATE_SECONDS + 3  # after that the rates of an idle queue are 0
+_HIDDEN: Final = DIRECT_REPLY_TO + "."
 _READ_BACK_AT_ONCE: Final = 20  # queue heads read from disk per table; ``oldest`` of the rest stays unknown
 
 
-class QueueRow(msgspec.Struct, kw_only=True):
+class QueueRow(msgspec.Struct, kw_only=True, gc=False):
     """One queue. Rates are messages per second; ``oldest`` is in seconds."""
 
     name: str
@@ -62,11 +65,37 @@ class QueueTable(msgspec.Struct):
         self.consumers += row.consumers
 
 
+class _Kept:
+    """A row of a work queue, used again as long as nothing happens there: most queues are idle."""
+
+    __slots__ = ("head_at", "row")
+
+    def __init__(self, row: QueueRow, head_at: float | None) -> None:
+        self.row = row
+        self.head_at = head_at  # when the oldest message arrived
+
+    def is_current(self, queue: WorkQueue, now: float) -> bool:
+        """Whether the row still holds; its age is brought up to date."""
+        row, ring = self.row, queue.figures.ring
+        if (
+            row.ready != len(queue.store)
+            or row.unacked != queue.unacked
+            or row.consumers != len(queue.consumers)
+            or row.paused is not (queue.paused is not None)
+            or (ring is not None and now - ring.counted_at < _SETTLED_SECONDS)
+        ):
+            return False
+        if self.head_at is not None:
+            row.oldest = round(now - self.head_at, 1)
+        return True
+
+
 class Facts:
     """The table of all queues, rebuilt when it is older than a second."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._kept: dict[int, _Kept] = {}  # rows of work queues that were not used since, by the queue's id
         self._table = Fresh(self._read, context.clock, FRESH_SECONDS)
 
     async def queues(self) -> QueueTable:
@@ -76,15 +105,26 @@ class Facts:
     async def _read(self, now: float) -> QueueTable:
         context, stepwise = self._context, Stepwise()
         table = QueueTable([])
+        known, self._kept = self._kept, {}
         read_back = 0
         for vhost in list(context.broker.vhosts.values()):
-            for queue in listed_queues(vhost):
-                if queue.is_stream:
+            for place, queue in enumerate(list(vhost.queues.values())):
+                if not place % _LOOK_EVERY:
+                    await stepwise.between()
+                if queue.is_stream or queue.name.startswith(_HIDDEN):
                     continue
-                in_memory = queue.store.in_memory > 0
-                read_back += len(queue) > 0 and not in_memory
-                table.add(self.work_row(queue, now, may_read=in_memory or read_back <= _READ_BACK_AT_ONCE))
-                await stepwise.between()
+                kept = known.get(queue.id)
+                if kept is None or not kept.is_current(queue, now):
+                    in_memory = queue.store.in_memory > 0
+                    read_back += len(queue) > 0 and not in_memory
+                    may_read = in_memory or read_back <= _READ_BACK_AT_ONCE
+                    row = self.work_row(queue, now, may_read=may_read)
+                    kept = _Kept(row, None if row.oldest is None else now - row.oldest)
+                    if not may_read:
+                        table.add(row)
+                        continue  # next time its turn to be read may come
+                self._kept[queue.id] = kept
+                table.add(kept.row)
         for stream in list(context.service.store.queues.values()):
             table.add(self.stream_row(stream, now))
             await stepwise.between()

@@ -11,7 +11,6 @@ from holtmq.http.dashboard.api import milliseconds
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint
 from holtmq.http.engine.stepwise import Stepwise
-from holtmq.http.management.topology import listed_queues
 from holtmq.journal.interface import SegmentState
 
 _SHOWN_MOST: Final = 500
@@ -85,7 +84,7 @@ async def _oldest_messages(context: Context, bases: list[int]) -> dict[int, list
             names.append(name)
 
     for vhost in list(context.broker.vhosts.values()):
-        for queue in listed_queues(vhost):
+        for queue in list(vhost.queues.values()):
             if not queue.is_stream and queue.persisted and len(queue) and queue.store.in_memory:
                 head = queue.store.peek(context.broker.flow.pager)
                 if head is not None and head.position:

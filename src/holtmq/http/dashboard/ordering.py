@@ -23,6 +23,8 @@ async def ordered_page(
     """Rows ``skip`` to ``skip + limit`` of the sorted list. Keys must be unique, or ties keep their order."""
     stepwise = Stepwise()
     runs: list[list[tuple[Any, T]]] = []
+    if len(rows) > _SORTED_AT_ONCE:
+        await stepwise.rest()
     for start in range(0, len(rows), _SORTED_AT_ONCE):
         run = [(key(row), row) for row in rows[start : start + _SORTED_AT_ONCE]]
         run.sort(key=itemgetter(0), reverse=descending)

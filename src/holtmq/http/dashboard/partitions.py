@@ -3,6 +3,7 @@
 Owns: the wire form. Must not touch: what idle means, how a backlog is counted.
 """
 
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -61,20 +62,22 @@ async def show_partitions(call: Call) -> object:
         if group is None:
             raise NotFound(f"no group '{name}' on queue '{queue.name}'")
     limit = call.query.number("limit", _DRAWN, 1, _DRAWN_MOST)
-    rows: list[PartitionRow] = []
+    sizes: list[tuple[int, int]] = []  # backlog, negative, and index
     backlog = behind = 0
     for index in list(queue.indexes.values()):
-        row = _row(queue, group, index, now)
-        if row is not None:
-            rows.append(row)
-            backlog += row.backlog
-            behind += row.backlog > 0
+        if queue.partitions[index] is not NO_PARTITION:
+            size = queue.partitions[index].count(_start(queue, group, index))
+            sizes.append((-size, index))
+            backlog += size
+            behind += size > 0
         await stepwise.between()
+    drawn = await ordered_page(sizes, itemgetter(0, 1), False, 0, limit)
+    rows = [row for _, index in drawn if (row := _row(queue, group, index, now)) is not None]
     first = queue.log.first_offset
     stored = queue.log.live
     return {
-        "rows": await ordered_page(rows, lambda row: (-row.backlog, row.name), False, 0, limit),
-        "total": len(rows),
+        "rows": rows,
+        "total": len(sizes),
         "behind": behind,
         "backlog": backlog,
         "stored": stored,
@@ -86,15 +89,20 @@ async def show_partitions(call: Call) -> object:
     }
 
 
+def _start(queue: PartitionedQueue, group: Group | None, index: int) -> int:
+    """The first position of the backlog."""
+    where = queue.partitions[index]
+    if group is None:
+        return where.first
+    cursor = group.cursor(index)
+    return where.end if cursor is None else max(cursor, where.first)
+
+
 def _row(queue: PartitionedQueue, group: Group | None, index: int, now: float) -> PartitionRow | None:
     where = queue.partitions[index]
     if where is NO_PARTITION:  # deleted since the first step
         return None
-    stored = where.count(where.first)
-    start = where.first
-    if group is not None:
-        cursor = group.cursor(index)
-        start = where.end if cursor is None else max(cursor, where.first)
+    stored, start = where.count(where.first), _start(queue, group, index)
     backlog = where.count(start)
     oldest = None
     if backlog:

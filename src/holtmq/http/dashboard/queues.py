@@ -4,6 +4,8 @@ Owns: the wire form. Must not touch: counting, leases. Lists are filtered, sorte
 answer is one page.
 """
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from holtmq.auth.permissions import Action
@@ -12,6 +14,7 @@ from holtmq.broker.work.peeking import waiting
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
 from holtmq.http.dashboard.api import Dashboard, dashboard_of, series_of
+from holtmq.http.dashboard.attention import holders_of
 from holtmq.http.dashboard.facts import QueueRow
 from holtmq.http.dashboard.histograms import Histogram, spread
 from holtmq.http.dashboard.ordering import ordered_page
@@ -28,6 +31,17 @@ _PEEK_SKIP_MOST: Final = 10_000
 _PEEK_BYTES: Final = 4 << 20
 _LOOKED_AT_MOST: Final = 5_000  # messages that the histograms of one queue are made from
 _SORTS: Final = frozenset(QueueRow.__struct_fields__)
+_MAY_BE_UNKNOWN: Final = (
+    "unacked",
+    "oldest",
+    "incoming",
+    "outgoing",
+    "acked",
+    "groups",
+    "dead_letters",
+    "bytes",
+)
+_LOOK_EVERY: Final = 32  # queues between two looks at the clock
 _AGES: Final = (1, 10, 60, 600, 3600, 21_600, 86_400)  # seconds
 _DELIVERIES: Final = (1, 2, 3, 5, 10, 20)
 
@@ -44,28 +58,35 @@ async def list_queues(call: Call) -> object:
     visible = {name for name in call.context.broker.vhosts if sees(identity, name)}
     stepwise = Stepwise()
     rows: list[QueueRow] = []
-    for row in (await dashboard.facts.queues()).rows:
+    for place, row in enumerate((await dashboard.facts.queues()).rows):
         if (
-            text in row.name.lower()
+            (not text or text in row.name.lower())
             and row.vhost in visible
-            and vhost in (None, row.vhost)
+            and (vhost is None or vhost == row.vhost)
             and (kind is None or (row.kind == "stream") == (kind == "stream"))
             and not (hide_empty and not row.ready and not row.unacked)
         ):
             rows.append(row)
-        await stepwise.between()
-
-    def key(row: QueueRow) -> tuple[object, str, str]:
-        value = getattr(row, sort)
-        return (value if isinstance(value, str) else -1 if value is None else value), row.name, row.vhost
-
-    page = await ordered_page(rows, key, query.flag("descending"), skip, limit)
+        if not place % _LOOK_EVERY:
+            await stepwise.between()
+    page = await ordered_page(rows, _order(sort), query.flag("descending"), skip, limit)
     return {
         "rows": page,
         "total": len(rows),
         "can": [offered(identity, row.vhost, row.name) for row in page],
         "lines": [_line(dashboard, row, call.now) for row in page],
     }
+
+
+def _order(sort: str) -> Callable[[QueueRow], tuple[object, ...]]:
+    if sort not in _MAY_BE_UNKNOWN:
+        return attrgetter(sort, "name", "vhost")
+
+    def key(row: QueueRow) -> tuple[object, ...]:
+        value = getattr(row, sort)
+        return -1 if value is None else value, row.name, row.vhost
+
+    return key
 
 
 def _line(dashboard: Dashboard, row: QueueRow, now: float) -> list[list[int]] | None:
@@ -96,9 +117,7 @@ async def show_queue(call: Call) -> object:
         row, ring = dashboard.facts.stream_row(stream, now), context.sampler.partitioned.get(queue.name)
     else:
         row, ring = dashboard.facts.work_row(queue, now), queue.figures.ring
-    clients = await dashboard.clients.get()
-    where = (queue.vhost, queue.name)
-    consumers = clients.consumers.get(where, [])
+    consumers = context.clients.consumers_of(queue.vhost, queue.name)
     return {
         "row": row,
         "series": series_of(ring, now),
@@ -107,18 +126,9 @@ async def show_queue(call: Call) -> object:
         else {"bySecond": depth.by_second(int(now)), "byMinute": depth.by_minute(int(now))},
         "totals": _totals(queue),
         "consumers": consumers[:_PAGE_MOST],
-        "clients": {
-            name: clients.connections[name].client
-            for name in {one.channel_details.connection_name for one in consumers[:_PAGE_MOST]}
-            if name in clients.connections
-        },
         "settings": settings_of(context.broker, queue),
         "can": offered(call.identity, queue.vhost, queue.name),
-        "findings": [
-            one
-            for one in await dashboard.watch.findings()
-            if one.subject == "queue" and one.name == queue.name and one.vhost == queue.vhost
-        ],
+        "findings": await dashboard.watch.findings_of(row, holders_of(consumers), now),
     }
 
 

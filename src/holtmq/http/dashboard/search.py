@@ -19,7 +19,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
 
 STATES: Final = ("ready", "unacked", "delayed", "retained", "dead")
-_LOOKED_AT: Final = 5_000  # messages in one request
+_LOOKED_AT: Final = 1_500  # messages in one request
 _BYTES: Final = 32 << 20  # of bodies in one request
 _FOUND: Final = 50
 _FOUND_MOST: Final = 200

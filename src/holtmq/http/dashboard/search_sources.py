@@ -25,7 +25,6 @@ from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.http.management.messages import message_row
-from holtmq.http.management.topology import listed_queues
 from holtmq.journal.interface import RecordUnreadable
 
 Place = tuple[int, int]  # rises within a source; (0, 0): before the first
@@ -267,7 +266,7 @@ async def sources_of(
     stepwise = Stepwise()
     queues: list[WorkQueue] = []
     for vhost in list(context.broker.vhosts.values()):
-        for queue in listed_queues(vhost):
+        for queue in list(vhost.queues.values()):
             if not queue.is_stream and (len(queue) or queue.unacked) and may(queue.vhost, queue.name):
                 queues.append(queue)
             await stepwise.between()

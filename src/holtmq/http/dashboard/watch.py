@@ -7,7 +7,7 @@ budget). Must not touch: the rules, which are ``attention``'s.
 from collections.abc import Mapping
 from contextlib import suppress
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,17 +25,27 @@ from holtmq.http.dashboard.attention import (
     of_group,
     of_node,
     of_queue,
-    ordered,
+    urgency,
 )
 from holtmq.http.dashboard.client_table import ClientTables
 from holtmq.http.dashboard.facts import Facts, QueueRow
 from holtmq.http.dashboard.fresh import Fresh
+from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
 _FRESH_SECONDS: Final = 2.0
-_GROUPS_SECONDS: Final = 0.05  # per scan: one group over 100,000 partitions takes that long
+_GROUPS_SECONDS: Final = 0.02  # per scan; one group is counted to its end
 _US: Final = 1_000_000
+_LOOK_EVERY: Final = 32  # queues between two looks at the clock
+_SHOWN_MOST: Final = 200
+
+
+class Findings(NamedTuple):
+    """The worst findings, and how many there are."""
+
+    worst: list[Finding]
+    total: int
 
 
 class Watch:
@@ -46,20 +56,22 @@ class Watch:
         self._facts = facts
         self._clients = clients
         self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
+        self._lags_refreshed = Fresh(self._refresh_lags, context.clock, _FRESH_SECONDS)
         self._lags: dict[tuple[str, str], GroupLag] = {}
         self._next_group = 0
 
-    async def findings(self) -> list[Finding]:
+    async def findings(self) -> Findings:
         """What needs attention now, worst first."""
         return await self._findings.get()
 
-    def lags(self) -> list[GroupLag]:
-        """How far groups were behind when they were last counted."""
-        return list(self._lags.values())
+    async def findings_of(self, row: QueueRow, holders: list[Holder], now: float) -> list[Finding]:
+        """What needs attention about one queue, without a look at the others."""
+        net = _net_by_minute(self.ring(row), now)
+        return of_queue(row, holders, net, self.thresholds, now)
 
-    def lags_by_place(self) -> Mapping[tuple[str, str], GroupLag]:
-        """The same by queue and group."""
-        return self._lags
+    async def refreshed_lags(self) -> Mapping[tuple[str, str], GroupLag]:
+        """How far groups are behind, by queue and group; some of them were counted earlier."""
+        return await self._lags_refreshed.get()
 
     @property
     def thresholds(self) -> Thresholds:
@@ -75,27 +87,32 @@ class Watch:
         self._context.broker.put_global_parameter(THRESHOLDS, msgspec.json.encode(thresholds))
         self._findings.expire()
 
-    async def _look(self, now: float) -> list[Finding]:
-        context, stepwise = self._context, Stepwise()
+    async def _look(self, now: float) -> Findings:
+        context, stepwise, limits = self._context, Stepwise(), self.thresholds
         healthy, reason = context.health()
         found = of_node(context.alarm(), healthy, reason)
-        holders, thresholds = await self.holders(), self.thresholds
-        for row in (await self._facts.queues()).rows:
-            net = _net_by_minute(self.ring(row), now)
-            held = holders.get((row.vhost, row.name), [])
-            found += of_queue(row, held, net, thresholds, now)
-            await stepwise.between()
-        await self._refresh_lags(stepwise, now)
-        for lag in self._lags.values():
-            found += of_group(lag, thresholds, now)
-        return ordered(found)
+        holders = await self.holders()
+        nobody: list[Holder] = []
+        for place, row in enumerate((await self._facts.queues()).rows):
+            held = holders.get((row.vhost, row.name), nobody)
+            if row.ready or row.dead_letters or held:
+                # A backlog that has grown by so many messages has at least so many.
+                grown = row.ready >= limits.growing_messages
+                net = _net_by_minute(self.ring(row), now) if grown else []
+                found += of_queue(row, held, net, limits, now)
+            if not place % _LOOK_EVERY:
+                await stepwise.between()
+        for lag in (await self.refreshed_lags()).values():
+            found += of_group(lag, limits, now)
+        worst = await ordered_page(found, urgency, False, 0, _SHOWN_MOST)
+        return Findings(worst, len(found))
 
     async def holders(self) -> dict[tuple[str, str], list[Holder]]:
         """Consumers with unacked messages, by vhost and queue."""
         table, stepwise = await self._clients.get(), Stepwise()
         found: dict[tuple[str, str], list[Holder]] = {}
         for where, consumers in list(table.consumers.items()):
-            held = holders_of(consumers, table.connections)
+            held = holders_of(consumers)
             if held:
                 found[where] = held
             await stepwise.between()
@@ -109,7 +126,8 @@ class Watch:
         queue = vhost.queues.get(row.name) if vhost is not None else None
         return queue.figures.ring if queue is not None else None
 
-    async def _refresh_lags(self, stepwise: Stepwise, now: float) -> None:
+    async def _refresh_lags(self, now: float) -> Mapping[tuple[str, str], GroupLag]:
+        stepwise = Stepwise()
         groups = [
             (queue, group)
             for queue in list(self._context.service.store.queues.values())
@@ -127,8 +145,9 @@ class Watch:
             )
             if perf_counter() >= until:
                 self._next_group = (self._next_group + step + 1) % len(groups)
-                return
+                return self._lags
         self._next_group = 0
+        return self._lags
 
 
 def _net_by_minute(ring: Ring | None, now: float) -> list[int]:

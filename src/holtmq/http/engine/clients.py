@@ -18,7 +18,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     peer_port: int
 
 
-class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One client connection."""
 
     name: str
@@ -63,14 +63,14 @@ class ChannelRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "running"
 
 
-class QueueName(msgspec.Struct, frozen=True):
+class QueueName(msgspec.Struct, frozen=True, gc=False):
     """Which queue a consumer reads."""
 
     name: str
     vhost: str
 
 
-class ChannelDetails(msgspec.Struct, frozen=True):
+class ChannelDetails(msgspec.Struct, frozen=True, gc=False):
     """Which channel a consumer is on."""
 
     name: str
@@ -81,7 +81,7 @@ class ChannelDetails(msgspec.Struct, frozen=True):
     peer_port: int
 
 
-class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One consumer."""
 
     consumer_tag: str
@@ -94,6 +94,7 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, object]
     messages_unacknowledged: int = 0
     held_since: int | None = None  # milliseconds: time of the oldest unacknowledged delivery
+    client_name: str = ""  # the name that its connection gave itself
 
 
 class Clients(Protocol):
@@ -112,6 +113,10 @@ class Clients(Protocol):
 
     def consumers(self, vhost: str | None = None) -> Iterator[ConsumerRow]:
         """Their consumers."""
+        ...
+
+    def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:
+        """The consumers of one queue."""
         ...
 
     def counts(self) -> tuple[int, int]:

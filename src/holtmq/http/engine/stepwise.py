@@ -26,6 +26,11 @@ class Stepwise:
             await asyncio.sleep(0)
             self._until = perf_counter() + STEP
 
+    async def rest(self) -> None:
+        """Yield now, before work that cannot be divided."""
+        await asyncio.sleep(0)
+        self._until = perf_counter() + STEP
+
     async def run(self, steps: Generator[None, None, T]) -> T:
         """Run a generator that yields between steps; return its result."""
         while True:

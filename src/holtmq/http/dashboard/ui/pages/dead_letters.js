@@ -59,8 +59,8 @@ function Family({ row, reload, close }) {
 }
 
 export function DeadLetters() {
-  const { queue = "", kind = "" } = route.value.query;
-  const [chosen, setChosen] = useState(null);
+  const { queue = "", kind = "", shown: chosen = "" } = route.value.query;
+  const setChosen = (shown) => refine({ shown });
   const { data, error, reload } = useData(BASE + query({ queue, kind }), 5);
   const rows = data?.signatures || [];
   const family = chosen && rows.find((row) => JSON.stringify(selectionOf(row)) === chosen);
@@ -68,7 +68,7 @@ export function DeadLetters() {
     { title: "Died in", show: (row) => html`<a href=${linkTo(row.vhost || "/", row.queue)}>${row.queue}</a>${row.group ? html` <span class="tag">${row.group}</span>` : null}` },
     { title: "Kind", show: (row) => html`<span class="tag">${row.kind}</span>` },
     { title: "Reason", show: (row) => html`<span class="tag">${row.reason}</span>` },
-    { title: "What went wrong", show: (row) => html`<button class="link" onClick=${() => setChosen(JSON.stringify(selectionOf(row)))}>${row.text || "no text"}</button>` },
+    { title: "What went wrong", wide: true, show: (row) => html`<button class="link" onClick=${() => setChosen(JSON.stringify(selectionOf(row)))}>${row.text || row.reason}</button>` },
     { title: "Letters", num: true, show: (row) => count(row.count) },
     { title: "First", show: (row) => moment(row.first) },
     { title: "Last", show: (row) => moment(row.last) },
@@ -78,6 +78,6 @@ export function DeadLetters() {
       <label>Kind <select value=${kind} onChange=${(event) => refine({ kind: event.target.value })}><option value="">all</option><option value="work">work queues</option><option value="partitioned">partitioned</option></select></label></form>
     <section class="panel" aria-label="Kinds of dead letters">${data ? html`<${Table} label="Kinds of dead letters" columns=${columns} rows=${rows} keyOf=${(row) => JSON.stringify(selectionOf(row))} empty="No dead letters." />
       ${data.truncated ? html`<p class="muted">${count(data.scanned)} letters were looked at; there are more.</p>` : null}` : html`<${Loading} />`}</section>
-    ${family && html`<${Family} key=${chosen} row=${family} reload=${reload} close=${() => setChosen(null)} />`}
+    ${family && html`<${Family} key=${chosen} row=${family} reload=${reload} close=${() => setChosen("")} />`}
     ${rows.length && !family ? html`<details class="panel"><summary>All ${queue ? `dead letters of ${queue}` : "dead letters in the list"}</summary><p><a href=${`${BASE}/export${query({ queue, kind })}`} download="dead-letters.jsonl">Export</a></p><${Act} selection=${{ ...(queue ? { queue } : {}), ...(kind ? { kind } : {}) }} title="All dead letters" reload=${reload} /></details>` : null}`;
 }

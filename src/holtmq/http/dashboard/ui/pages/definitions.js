@@ -12,7 +12,7 @@ function Difference({ diff }) {
   const columns = [
     { title: "Part", show: ([name]) => name.replace("_", " ") },
     { title: "New", num: true, show: ([, part]) => count(part.added_count) }, { title: "Changed", num: true, show: ([, part]) => count(part.changed_count) }, { title: "As it is", num: true, show: ([, part]) => count(part.unchanged) },
-    { title: "Which", show: ([, part]) => html`<ul class="plain">${part.added.slice(0, 20).map((row) => html`<li><span class="ok">+</span> <code>${nameOf(row)}</code></li>`)}${part.changed.slice(0, 20).map((row) => html`<li><span class="warn">~</span> <code>${nameOf(row)}</code>: ${row.fields.map((field) => html`<br /><span class="muted">${field.field}</span> <code>${JSON.stringify(field.before)}</code> → <code>${JSON.stringify(field.after)}</code>`)}</li>`)}</ul>` },
+    { title: "Which", wide: true, show: ([, part]) => html`<ul class="plain">${part.added.slice(0, 20).map((row) => html`<li><span class="ok">+</span> <code>${nameOf(row)}</code></li>`)}${part.changed.slice(0, 20).map((row) => html`<li><span class="warn">~</span> <code>${nameOf(row)}</code>: ${row.fields.map((field) => html`<br /><span class="muted">${field.field}</span> <code>${JSON.stringify(field.before)}</code> → <code>${JSON.stringify(field.after)}</code>`)}</li>`)}</ul>` },
   ];
   return html`<${Table} label="What would change" columns=${columns} rows=${parts} keyOf=${([name]) => name} empty="The file has no definitions." />${diff.unknown.length ? html`<p class="warn">Not known here, and left out: ${diff.unknown.join(", ")}</p>` : null}`;
 }

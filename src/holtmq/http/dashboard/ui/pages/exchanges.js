@@ -94,8 +94,8 @@ function Create({ reload }) {
     return `${given.name} is there`;
   };
   return html`<details class="panel"><summary>Create an exchange</summary><${Form} run=${create} action="Create" label="Create an exchange">
-    <${Field} label="Name"><input name="name" required maxlength="255" /><//><${Field} label="Vhost"><input name="vhost" value="/" /><//><${Field} label="Type"><select name="type">${TYPES.map((type) => html`<option>${type}</option>`)}</select><//>
-    <label><input type="checkbox" name="durable" checked /> durable</label><label><input type="checkbox" name="auto_delete" /> delete when unused</label><label><input type="checkbox" name="internal" /> internal</label>
+    <${Field} label="Name"><input name="name" required maxlength="255" /><//><${Field} label="Vhost"><input name="vhost" defaultValue="/" /><//><${Field} label="Type"><select name="type">${TYPES.map((type) => html`<option>${type}</option>`)}</select><//>
+    <label><input type="checkbox" name="durable" defaultChecked /> durable</label><label><input type="checkbox" name="auto_delete" /> delete when unused</label><label><input type="checkbox" name="internal" /> internal</label>
     <${Field} label="Arguments as JSON" wide><input name="arguments" placeholder='{"alternate-exchange": "unrouted"}' /><//><//></details>`;
 }
 

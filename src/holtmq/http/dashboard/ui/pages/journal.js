@@ -12,8 +12,8 @@ const SEGMENTS = [
   { title: "Segment from", show: (row) => html`<code>${count(row.base)}</code>` },
   { title: "Size", num: true, show: (row) => bytes(row.bytes) },
   { title: "Live records", num: true, show: (row) => count(row.live) },
-  { title: "Kept because", show: (row) => row.why },
-  { title: "Oldest message of", show: (row) => row.queues.map((name, index) => html`${index ? ", " : ""}<a href=${`#/queues?text=${encodeURIComponent(name)}`}>${name}</a>`) },
+  { title: "Kept because", wide: true, show: (row) => row.why },
+  { title: "Oldest message of", wide: true, show: (row) => row.queues.map((name, index) => html`${index ? ", " : ""}<a href=${`#/queues?text=${encodeURIComponent(name)}`}>${name}</a>`) },
 ];
 
 function Checkpoint({ data, reload }) {
@@ -42,7 +42,7 @@ export function Journal() {
       <div><dt>On disk</dt><dd>${bytes(data.bytesOnDisk)}</dd></div><div><dt>Freed so far</dt><dd>${bytes(data.reclaimedBytes)}</dd></div><div><dt>Checkpoints</dt><dd>${count(data.checkpoints)}</dd>${data.checkpointFailures ? html`<small class="bad">${count(data.checkpointFailures)} failed</small>` : null}</div>
     </dl></section>
     <div class="grid"><${Checkpoint} data=${data} reload=${reload} /><${Nodes} node=${data.node} />
-      <section class="panel" aria-label="Backup"><h2>Backup</h2><p>A backup is taken while the broker runs, to a folder or a bucket; later ones copy only what is new.</p><pre>holt backup --to /backups/holt</pre></section></div>
+      <section class="panel" aria-label="Backup"><h2>Backup</h2><p>A backup is taken while the broker runs, to a folder or a bucket; later ones copy only what is new.</p><pre>holt backup /backups/holt</pre></section></div>
     <section class="panel" aria-label="Segments"><h2>Segments</h2><${Table} label="Segments" columns=${SEGMENTS} rows=${data.segments} keyOf=${(row) => row.base} empty="This journal has no files: it is in memory." />
       ${data.total > data.segments.length ? html`<p class="muted">The newest ${count(data.segments.length)} of ${count(data.total)} are shown.</p>` : null}</section>`;
 }

@@ -36,8 +36,8 @@ function Resend({ row, done }) {
   };
   const shown = work ? row : { ...row, payload: JSON.stringify(row.payload, null, 1) };
   return html`<details class="panel"><summary>Edit and send again</summary><p class="muted">A new message is sent; this one stays where it is.</p><${Form} run=${run} action="Send" label="Send again">
-    ${work ? html`<${Field} label="Exchange"><input name="exchange" value=${row.exchange} placeholder="(default)" /><//><${Field} label="Routing key"><input name="key" value=${row.routing_key} /><//><${PublishFields} message=${shown} />`
-      : html`<${Field} label="Queue"><input name="queue" value=${row.queue} required /><//><${Field} label="Partition"><input name="partition" value=${row.partition} required /><//><${Field} label="Body" wide><textarea name="payload" rows="6">${shown.payload}</textarea><//>`}<//></details>`;
+    ${work ? html`<${Field} label="Exchange"><input name="exchange" defaultValue=${row.exchange} placeholder="(default)" /><//><${Field} label="Routing key"><input name="key" defaultValue=${row.routing_key} /><//><${PublishFields} message=${shown} />`
+      : html`<${Field} label="Queue"><input name="queue" defaultValue=${row.queue} required /><//><${Field} label="Partition"><input name="partition" defaultValue=${row.partition} required /><//><${Field} label="Body" wide><textarea name="payload" rows="6">${shown.payload}</textarea><//>`}<//></details>`;
 }
 
 function Delayed({ row, change }) {
@@ -113,10 +113,10 @@ export function Messages() {
   const chosen = asked.states ? asked.states.split(",") : STATES;
   return html`<h1>Messages</h1>
     <section class="panel" aria-label="Search"><${Form} run=${submit} action="Search" label="Search messages">
-      <${Field} label="Queue (exact name)"><input type="search" name="queue" value=${asked.queue || ""} placeholder="all ( / )" /><//><${Field} label="Id"><input name="id" value=${asked.id || ""} /><//><${Field} label="Text in the body"><input name="text" value=${asked.body || ""} /><//>
-      <${Field} label="Arrived after"><input type="datetime-local" step="1" name="since" value=${asked.since || ""} /><//><${Field} label="and before"><input type="datetime-local" step="1" name="until" value=${asked.until || ""} /><//>
+      <${Field} label="Queue (exact name)"><input type="search" name="queue" defaultValue=${asked.queue || ""} placeholder="all ( / )" /><//><${Field} label="Id"><input name="id" defaultValue=${asked.id || ""} /><//><${Field} label="Text in the body"><input name="text" defaultValue=${asked.body || ""} /><//>
+      <${Field} label="Arrived after"><input type="datetime-local" step="1" name="since" defaultValue=${asked.since || ""} /><//><${Field} label="and before"><input type="datetime-local" step="1" name="until" defaultValue=${asked.until || ""} /><//>
       <${Field} label="Filters, one in a line: header.NAME, property.NAME, json.PATH, age, size, deliveries" wide><textarea name="filter" rows="2" placeholder=${"header.tenant=acme\njson.order.total>100"}>${asked.filter || ""}</textarea><//>
-      <fieldset><legend>Where</legend>${STATES.map((state) => html`<label><input type="checkbox" name=${state} checked=${chosen.includes(state)} /> ${state}</label>`)}</fieldset><//></section>
+      <fieldset><legend>Where</legend>${STATES.map((state) => html`<label><input type="checkbox" name=${state} defaultChecked=${chosen.includes(state)} /> ${state}</label>`)}</fieldset><//></section>
     ${found && html`<div class="bar" role="status">${found.busy ? html`<progress aria-label="searching"></progress>` : null}<span>${some(found.rows.length, "message")} found, ${count(found.seen)} looked at${found.unreadable ? html`, <span class="bad">${count(found.unreadable)} cannot be read</span>` : ""}${found.busy ? "" : found.cursor ? "; there are more to look at" : "; that is everything"}</span>
       ${found.busy ? html`<button class="do small" onClick=${stop}>Stop</button>` : found.cursor ? html`<button class="do small" onClick=${() => run(found.search, found)}>Go on</button>` : null}</div><${Problem} error=${found.error} />
       ${found.rows.map((row, index) => html`<${Result} key=${index} row=${row} />`)}`}`;

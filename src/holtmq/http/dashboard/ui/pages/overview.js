@@ -45,7 +45,7 @@ function Thresholds() {
     return "saved";
   };
   return html`<details onToggle=${open}><summary class="muted">Thresholds</summary>
-    ${values && html`<${Form} run=${save} action="Save" label="Thresholds">${Object.entries(LABELS).map(([name, label]) => html`<${Field} label=${label}><input name=${name} type="number" min="0" value=${values[name]} /><//>`)}<//>`}</details>`;
+    ${values && html`<${Form} run=${save} action="Save" label="Thresholds">${Object.entries(LABELS).map(([name, label]) => html`<${Field} label=${label}><input name=${name} type="number" min="0" defaultValue=${values[name]} /><//>`)}<//>`}</details>`;
 }
 
 const Figure = ({ name, value, note, bad }) => html`<div><dt>${name}</dt><dd class=${bad ? "bad" : ""}>${value}</dd>${note && html`<small class="muted">${note}</small>`}</div>`;
@@ -58,7 +58,7 @@ export function Overview() {
   return html`
     <h1>Overview</h1>
     <section class="panel" aria-label="Needs attention"><h2>Needs attention</h2>
-      <${Findings} findings=${now.findings} now=${now.now} />${isAdministrator() ? html`<${Thresholds} />` : null}</section>
+      <${Findings} findings=${now.findings} now=${now.now} />${now.findingsTotal > now.findings.length ? html`<p class="muted">The worst ${count(now.findings.length)} of ${count(now.findingsTotal)} are shown.</p>` : null}${isAdministrator() ? html`<${Thresholds} />` : null}</section>
     <div class="grid">
       <section class="panel" aria-label="Rates"><h2>Rates, last minute</h2>
         ${series && html`<${Rates} series=${series.bySecond} step=${1} label="Last minute" />`}</section>

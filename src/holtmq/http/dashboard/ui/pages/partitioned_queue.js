@@ -52,8 +52,8 @@ function Options({ name, options, reload }) {
     return `changed: ${Object.keys(wanted).join(", ")}`;
   };
   return html`<details class="panel"><summary>Edit the options</summary><${Form} run=${save} action="Save" label="Options">
-    ${Object.entries(OPTIONS).map(([key, label]) => html`<${Field} label=${label}><input name=${key} type="number" min="0" value=${options[key] ?? ""} /><//>`)}
-    ${Object.entries(SWITCHES).map(([key, label]) => html`<label><input type="checkbox" name=${key} checked=${options[key]} /> ${label}</label>`)}<//></details>`;
+    ${Object.entries(OPTIONS).map(([key, label]) => html`<${Field} label=${label}><input name=${key} type="number" min="0" defaultValue=${options[key] ?? ""} /><//>`)}
+    ${Object.entries(SWITCHES).map(([key, label]) => html`<label><input type="checkbox" name=${key} defaultChecked=${options[key]} /> ${label}</label>`)}<//></details>`;
 }
 
 function IdlePartitions({ name, base, reload }) {
@@ -65,7 +65,7 @@ function IdlePartitions({ name, base, reload }) {
     reload();
     return done ? `${some(done.partitions, "partition")} deleted` : "nothing was deleted";
   };
-  return html`<details class="panel"><summary>Delete idle partitions</summary><${Form} run=${run} action="Delete…" danger label="Delete idle partitions"><${Field} label="Empty and unused for (h)"><input name="hours" type="number" min="0" step="any" value="24" /><//><//></details>`;
+  return html`<details class="panel"><summary>Delete idle partitions</summary><${Form} run=${run} action="Delete…" danger label="Delete idle partitions"><${Field} label="Empty and unused for (h)"><input name="hours" type="number" min="0" step="any" defaultValue="24" /><//><//></details>`;
 }
 
 export function PartitionedQueue({ vhost, name, base, may, reload }) {

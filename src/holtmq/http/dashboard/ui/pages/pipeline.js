@@ -18,12 +18,12 @@ export function Pipeline() {
     { title: "Query", show: (row) => html`<b>${row.name || "unnamed"}</b><br /><code>${row.query}</code>` },
     { title: "State", show: (row) => html`<${State} row=${row} /><br /><small class="muted">${span(row.silentSeconds)} ago</small>` },
     { title: "Reads", show: (row) => row.sources.map((name) => html`<div><a href=${`#/queues?text=${part(name)}`}>${name}</a></div>`) },
-    { title: "Writes", show: (row) => html`<code>${row.sink}</code>` },
+    { title: "Writes", wide: true, show: (row) => html`<code>${row.sink}</code>` },
     { title: "Batch", num: true, show: (row) => html`${count(row.batch)}<br /><small class="muted">${row.durationMs} ms</small>` },
     { title: "Rows", num: true, show: (row) => html`${rate(row.rowsPerSecond)}<br /><small class="muted">${count(row.rowsTotal)} in all</small>` },
     { title: "Behind", num: true, show: (row) => count(row.lag) },
     { title: "State store", num: true, show: (row) => (row.stateRows ? html`${count(row.stateRows)} rows<br /><small class="muted">${bytes(row.stateBytes)}</small>` : "") },
-    { title: "Last error", show: (row) => (row.lastError ? html`<details><summary class="bad">${row.lastError.slice(0, 60)}</summary><pre>${row.lastError}</pre></details>` : "") },
+    { title: "Last error", wide: true, show: (row) => (row.lastError ? html`<details><summary class="bad">${row.lastError.slice(0, 60)}</summary><pre>${row.lastError}</pre></details>` : "") },
   ];
   if (couldDo("write")) columns.push({ title: "", show: (row) => html`<button class="do small" aria-label=${`Forget ${row.name || row.query}`} onClick=${() => forget(row)}>Forget</button>` });
   const positions = [

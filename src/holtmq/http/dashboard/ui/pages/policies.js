@@ -32,17 +32,16 @@ function Edit({ policy, operator, reload }) {
   };
   const save = async (given, form) => {
     await preview(form);
-    if (given.step === "preview") return "nothing was saved";
+    if (given.preview) return "nothing was saved";
     await put(`/api/${given.operator ? "operator-policies" : "policies"}/${part(given.vhost)}/${part(given.name)}`, read(given));
     reload();
     return `${given.name} is saved`;
   };
-  return html`<${Form} run=${save} action="Go" label="Edit a policy">
-    <${Field} label="Name"><input name="name" required value=${policy?.name ?? ""} /><//><${Field} label="Vhost"><input name="vhost" required value=${policy?.vhost ?? "/"} /><//><${Field} label="Pattern of names"><input name="pattern" required value=${policy?.pattern ?? ""} placeholder="^orders\\." /><//>
-    <${Field} label="Applies to"><select name="apply" value=${policy?.["apply-to"] ?? "all"}>${APPLY.map((one) => html`<option>${one}</option>`)}</select><//><${Field} label="Priority"><input name="priority" type="number" value=${policy?.priority ?? 0} /><//>
+  return html`<${Form} run=${save} action="Save" first=${["preview", "Show the effect"]} label="Edit a policy">
+    <${Field} label="Name"><input name="name" required defaultValue=${policy?.name ?? ""} /><//><${Field} label="Vhost"><input name="vhost" required defaultValue=${policy?.vhost ?? "/"} /><//><${Field} label="Pattern of names"><input name="pattern" required defaultValue=${policy?.pattern ?? ""} placeholder="^orders\\." /><//>
+    <${Field} label="Applies to"><select name="apply">${APPLY.map((one) => html`<option selected=${one === (policy?.["apply-to"] ?? "all")}>${one}</option>`)}</select><//><${Field} label="Priority"><input name="priority" type="number" defaultValue=${policy?.priority ?? 0} /><//>
     <${Field} label="Definition as JSON" wide><textarea name="definition" rows="3" required placeholder='{"max-length": 10000, "overflow": "reject-publish"}'>${policy ? JSON.stringify(policy.definition, null, 1) : ""}</textarea><//>
-    ${isAdministrator() ? html`<label><input type="checkbox" name="operator" checked=${operator} /> operator policy</label>` : null}
-    <${Field} label="Then"><select name="step"><option value="preview">only show the effect</option><option value="save">save it</option></select><//><//>
+    ${isAdministrator() ? html`<label><input type="checkbox" name="operator" defaultChecked=${operator} /> operator policy</label>` : null}<//>
     <${Effect} effect=${effect} vhost=${effect?.vhost} />`;
 }
 
@@ -56,8 +55,8 @@ export function Policies() {
   const drop = (row) => confirmDanger({ title: `Delete the policy ${row.name}`, text: "The queues it applies to go back to their own arguments, or to the next policy that matches.", name: row.name, action: "Delete", run: () => remove(`/api/${row.operator ? "operator-policies" : "policies"}/${part(row.vhost)}/${part(row.name)}`) }).then(reload);
   const columns = [
     { title: "Policy", show: (row) => html`<b>${row.name}</b>${row.operator ? html` <span class="tag">operator</span>` : null}` },
-    { title: "Vhost", show: (row) => html`<code>${row.vhost}</code>` }, { title: "Pattern", show: (row) => html`<code>${row.pattern}</code>` }, { title: "Applies to", show: (row) => row["apply-to"] },
-    { title: "Priority", num: true, show: (row) => row.priority }, { title: "Definition", show: (row) => html`<code>${JSON.stringify(row.definition)}</code>` },
+    { title: "Vhost", show: (row) => html`<code>${row.vhost}</code>` }, { title: "Pattern", wide: true, show: (row) => html`<code>${row.pattern}</code>` }, { title: "Applies to", show: (row) => row["apply-to"] },
+    { title: "Priority", num: true, show: (row) => row.priority }, { title: "Definition", wide: true, show: (row) => html`<code>${JSON.stringify(row.definition)}</code>` },
   ];
   if (isPolicymaker()) columns.push({ title: "", show: (row) => (may(row) ? html`<span class="acts"><button class="do small" onClick=${() => setChosen(row)}>Edit</button><button class="do small danger" onClick=${() => drop(row)}>Delete…</button></span>` : null) });
   return html`<${Problem} error=${own.error} /><section class="panel" aria-label="Policies">${own.data ? html`<${Table} label="Policies" columns=${columns} rows=${rows} keyOf=${(row) => `${row.operator} ${row.vhost} ${row.name}`} empty="No policies." />` : html`<${Loading} />`}</section>

@@ -65,9 +65,9 @@ function Create({ reload }) {
     return `${given.name} is there`;
   };
   return html`<details class="panel"><summary>Create a queue</summary><${Form} run=${create} action="Create" label="Create a queue">
-    <${Field} label="Name"><input name="name" required maxlength="255" /><//><${Field} label="Vhost"><input name="vhost" value="/" /><//>
+    <${Field} label="Name"><input name="name" required maxlength="255" /><//><${Field} label="Vhost"><input name="vhost" defaultValue="/" /><//>
     <${Field} label="Kind"><select name="kind"><option>classic</option><option>quorum</option><option value="stream">stream (partitioned)</option></select><//>
-    <label><input type="checkbox" name="durable" checked /> durable</label><label><input type="checkbox" name="auto_delete" /> delete when unused</label>
+    <label><input type="checkbox" name="durable" defaultChecked /> durable</label><label><input type="checkbox" name="auto_delete" /> delete when unused</label>
     <${Field} label="Arguments as JSON" wide><textarea name="arguments" rows="2" placeholder='{"x-max-length": 1000}'></textarea><//><//></details>`;
 }
 

@@ -29,8 +29,8 @@ function EditUser({ user, reload }) {
   return html`<${Form} run=${save} action=${user ? "Save" : "Create"} label=${user ? `Edit ${user.name}` : "Create a user"}>
     ${user ? null : html`<${Field} label="Name"><input name="name" required maxlength="255" autocomplete="off" /><//>`}
     <${Field} label=${user ? "New password (empty: as before)" : "Password"}><input name="password" type="password" autocomplete="new-password" required=${!user} /><//>
-    <fieldset><legend>Tags</legend>${TAGS.map((tag) => html`<label><input type="checkbox" name=${`tag-${tag}`} checked=${has.includes(tag)} /> ${tag}</label>`)}</fieldset>
-    <${Field} label="Other tags"><input name="others" value=${has.filter((tag) => !TAGS.includes(tag)).join(", ")} /><//><//>`;
+    <fieldset><legend>Tags</legend>${TAGS.map((tag) => html`<label><input type="checkbox" name=${`tag-${tag}`} defaultChecked=${has.includes(tag)} /> ${tag}</label>`)}</fieldset>
+    <${Field} label="Other tags"><input name="others" defaultValue=${has.filter((tag) => !TAGS.includes(tag)).join(", ")} /><//><//>`;
 }
 
 function Permissions({ user, reload, rows }) {
@@ -46,7 +46,7 @@ function Permissions({ user, reload, rows }) {
     { title: "", show: (row) => html`<button class="do small danger" onClick=${() => clear(row)}>Clear</button>` },
   ];
   return html`<h2>Permissions</h2><${Table} label="Permissions" columns=${columns} rows=${rows} empty="It may do nothing in any virtual host." />
-    <${Form} run=${save} action="Set" label="Set permissions"><${Field} label="Vhost"><input name="vhost" value="/" required /><//>${["configure", "write", "read"].map((name) => html`<${Field} label=${`${name} (pattern)`}><input name=${name} value=".*" /><//>`)}<//>`;
+    <${Form} run=${save} action="Set" label="Set permissions"><${Field} label="Vhost"><input name="vhost" defaultValue="/" required /><//>${["configure", "write", "read"].map((name) => html`<${Field} label=${`${name} (pattern)`}><input name=${name} defaultValue=".*" /><//>`)}<//>`;
 }
 
 function TopicPermissions({ user, reload, rows }) {
@@ -61,7 +61,7 @@ function TopicPermissions({ user, reload, rows }) {
     { title: "", show: (row) => html`<button class="do small danger" onClick=${() => clear(row)}>Clear</button>` },
   ];
   return html`<h2>Topic permissions</h2><${Table} label="Topic permissions" columns=${columns} rows=${rows} empty="Every routing key, on the exchanges it may use." />
-    <${Form} run=${save} action="Set" label="Set topic permissions"><${Field} label="Vhost"><input name="vhost" value="/" required /><//><${Field} label="Topic exchange"><input name="exchange" value="amq.topic" required /><//><${Field} label="write (pattern of keys)"><input name="write" value=".*" /><//><${Field} label="read (pattern of keys)"><input name="read" value=".*" /><//><//>`;
+    <${Form} run=${save} action="Set" label="Set topic permissions"><${Field} label="Vhost"><input name="vhost" defaultValue="/" required /><//><${Field} label="Topic exchange"><input name="exchange" defaultValue="amq.topic" required /><//><${Field} label="write (pattern of keys)"><input name="write" defaultValue=".*" /><//><${Field} label="read (pattern of keys)"><input name="read" defaultValue=".*" /><//><//>`;
 }
 
 // A limit that is empty is removed.
@@ -74,7 +74,7 @@ export function LimitsForm({ path, names, values, reload, label }) {
     reload();
     return "set";
   };
-  return html`<h2>Limits</h2><${Form} run=${save} action="Set" label=${label}>${names.map((name) => html`<${Field} label=${`${name} (empty: none)`}><input name=${name} type="number" min="-1" value=${values[name] ?? ""} /><//>`)}<//>`;
+  return html`<h2>Limits</h2><${Form} run=${save} action="Set" label=${label}>${names.map((name) => html`<${Field} label=${`${name} (empty: none)`}><input name=${name} type="number" min="-1" defaultValue=${values[name] ?? ""} /><//>`)}<//>`;
 }
 
 function One({ user, permissions, topics, reload, close }) {

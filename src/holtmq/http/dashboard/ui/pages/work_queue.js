@@ -3,7 +3,7 @@ import { html, useState } from "../parts/html.js";
 import { get, part, post } from "../parts/api.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { Field, Form } from "../parts/form.js";
-import { count, since, some, span } from "../parts/format.js";
+import { count, since, some } from "../parts/format.js";
 import { Histogram } from "../parts/histogram.js";
 import { JobState, runJob } from "../parts/jobs.js";
 import { brokerNow } from "../parts/live.js";
@@ -21,7 +21,7 @@ function Consumers({ data, reload }) {
   const now = brokerNow();
   const columns = [
     { title: "Consumer", show: (row) => html`<code>${row.consumer_tag}</code>${row.active ? null : html` <span class="tag">waits</span>`}` },
-    { title: "Connection", show: (row) => { const name = row.channel_details.connection_name; return html`<a href=${`#/connections?text=${part(name)}`}>${data.clients[name] || name}</a><br /><span class="muted">${row.channel_details.peer_host}:${row.channel_details.peer_port}</span>`; } },
+    { title: "Connection", show: (row) => { const name = row.channel_details.connection_name; return html`<a href=${`#/connections?text=${part(name)}`}>${row.client_name || name}</a><br /><span class="muted">${row.channel_details.peer_host}:${row.channel_details.peer_port}</span>`; } },
     { title: "User", show: (row) => row.channel_details.user },
     { title: "Prefetch", num: true, show: (row) => (row.prefetch_count ? count(row.prefetch_count) : "unlimited") },
     { title: "Unacked", num: true, show: (row) => (row.ack_required ? count(row.messages_unacknowledged) : "no acks") },
@@ -31,13 +31,15 @@ function Consumers({ data, reload }) {
   return html`<section class="panel" aria-label="Consumers"><h2>Consumers</h2><${Table} label="Consumers" columns=${columns} rows=${data.consumers} empty="Nobody consumes this queue." /></section>`;
 }
 
+// The bounds of ages are whole seconds, minutes, hours or days.
+const round = (seconds) => (seconds >= 86400 ? `${seconds / 86400} d` : seconds >= 3600 ? `${seconds / 3600} h` : seconds >= 60 ? `${seconds / 60} min` : `${seconds} s`);
 const range = (name) => (row) => (row.below === null ? `${name(row.from)} and more` : row.from === 0 ? `under ${name(row.below)}` : `${name(row.from)} to ${name(row.below)}`);
 const times = (row) => (row.below === null ? `${row.from} and more` : row.below - row.from === 1 ? `${row.from}` : `${row.from} to ${row.below - 1}`);
 
 function Histograms({ base }) {
   const { data } = useData(`${base}/histograms`, 5);
   if (!data || !data.seen) return null;
-  return html`<div class="grid"><${Histogram} title="Age of waiting messages" rows=${data.ages} name=${range(span)} /><${Histogram} title="Deliveries before now" rows=${data.deliveries} name=${times} /></div>
+  return html`<div class="grid"><${Histogram} title="Age of waiting messages" rows=${data.ages} name=${range(round)} /><${Histogram} title="Deliveries before now" rows=${data.deliveries} name=${times} /></div>
     ${data.seen < data.total ? html`<p class="muted">Of the first ${count(data.seen)} of ${count(data.total)} messages.</p>` : null}`;
 }
 
@@ -48,7 +50,7 @@ function Peek({ base }) {
     return "nothing was taken";
   };
   return html`<section class="panel" aria-label="Messages"><h2>Messages</h2><p class="muted">Peeking takes nothing and marks nothing redelivered.</p>
-    <${Form} run=${look} action="Peek" label="Peek"><${Field} label="Show"><input name="limit" type="number" min="1" max="200" value="10" /><//><${Field} label="From place"><input name="offset" type="number" min="0" max="10000" value="0" /><//><//>
+    <${Form} run=${look} action="Peek" label="Peek"><${Field} label="Show"><input name="limit" type="number" min="1" max="200" defaultValue="10" /><//><${Field} label="From place"><input name="offset" type="number" min="0" max="10000" defaultValue="0" /><//><//>
     ${found && html`<p>${found.messages.length} of ${count(found.total)} that wait${found.truncated ? ", cut off because they are large" : ""}</p>${found.messages.map((row, index) => html`<${Message} key=${index} row=${row} />`)}`}</section>`;
 }
 

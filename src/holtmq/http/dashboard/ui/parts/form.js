@@ -1,8 +1,10 @@
 // Small forms: submit once, say what happened, keep what was typed when it was refused.
+// Fields have defaultValue and defaultChecked: with value, each refresh of a page would undo what was typed.
 import { html, useState } from "./html.js";
 
 // run(values, form) resolves to the text to show. ``children`` are the fields.
-export function Form({ run, action, danger, children, label, reset }) {
+// ``first``: the text of a button that comes before it, as [name, text]; ``values`` has the name if it was used.
+export function Form({ run, action, first, danger, children, label }) {
   const [said, setSaid] = useState(null);
   const [busy, setBusy] = useState(false);
   const submit = async (event) => {
@@ -10,16 +12,15 @@ export function Form({ run, action, danger, children, label, reset }) {
     const form = event.target;
     setBusy(true);
     try {
-      const text = await run(Object.fromEntries(new FormData(form)), form);
+      const text = await run(Object.fromEntries(new FormData(form, event.submitter)), form);
       setSaid({ text: text || "done", bad: false });
-      if (reset) form.reset();
     } catch (error) {
       setSaid({ text: error.message, bad: true });
     }
     setBusy(false);
   };
   return html`<form class="fields" aria-label=${label} onSubmit=${submit}>${children}
-    <div class="bar last"><button class=${`do ${danger ? "danger" : ""}`} disabled=${busy}>${action}</button>
+    <div class="bar last">${first && html`<button class="do" name=${first[0]} value="true" disabled=${busy}>${first[1]}</button>`}<button class=${`do ${danger ? "danger" : ""}`} disabled=${busy}>${action}</button>
       ${said && html`<span role=${said.bad ? "alert" : "status"} class=${said.bad ? "bad" : "ok"}>${said.text}</span>`}</div></form>`;
 }
 

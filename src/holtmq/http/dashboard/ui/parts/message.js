@@ -12,13 +12,13 @@ const title = (name) => name.replace("_", " ");
 export function PublishFields({ message }) {
   const has = message?.properties || {};
   return html`<${Field} label="Body" wide><textarea name="payload" rows="5" aria-label="Body">${message?.payload ?? ""}</textarea><//>
-    <${Field} label="Body is"><select name="payload_encoding" value=${message?.payload_encoding || "string"}><option value="string">text</option><option value="base64">base64</option></select><//>
-    <label><input type="checkbox" name="persistent" checked=${message ? has.delivery_mode === 2 : true} /> persistent</label>
+    <${Field} label="Body is"><select name="payload_encoding"><option value="string">text</option><option value="base64" selected=${message?.payload_encoding === "base64"}>base64</option></select><//>
+    <label><input type="checkbox" name="persistent" defaultChecked=${message ? has.delivery_mode === 2 : true} /> persistent</label>
     <${Field} label="Headers as JSON" wide><textarea name="headers" rows="2" aria-label="Headers">${has.headers ? JSON.stringify(has.headers) : ""}</textarea><//>
     <details class="wide"><summary>Properties</summary><div class="fields">
-      <${Field} label="priority"><input name="priority" type="number" min="0" max="255" value=${has.priority ?? ""} /><//>
-      <${Field} label="timestamp (s)"><input name="timestamp" type="number" min="0" value=${has.timestamp ?? ""} /><//>
-      ${TEXTS.map((name) => html`<${Field} label=${title(name)}><input name=${name} value=${has[name] ?? ""} /><//>`)}</div></details>`;
+      <${Field} label="priority"><input name="priority" type="number" min="0" max="255" defaultValue=${has.priority ?? ""} /><//>
+      <${Field} label="timestamp (s)"><input name="timestamp" type="number" min="0" defaultValue=${has.timestamp ?? ""} /><//>
+      ${TEXTS.map((name) => html`<${Field} label=${title(name)}><input name=${name} defaultValue=${has[name] ?? ""} /><//>`)}</div></details>`;
 }
 
 export async function publish(vhost, exchange, routingKey, given) {

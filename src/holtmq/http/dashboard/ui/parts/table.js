@@ -5,7 +5,8 @@ import { refine, route } from "./route.js";
 
 export function Table({ columns, rows, empty, label, keyOf, order }) {
   const { sort = order, descending } = route.value.query;
-  return html`<div class="scroll"><table class="list" aria-label=${label}>
+  const sortable = columns.filter((column) => column.sort);
+  return html`${sortable.length ? html`<label class="only-narrow">Sort by <select value=${sort} onChange=${(event) => refine({ sort: event.target.value, descending: "", offset: "" })}>${sortable.map((column) => html`<option value=${column.sort}>${column.title}</option>`)}</select></label>` : null}<div class="scroll"><table class="list" aria-label=${label}>
     <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.num ? "num" : ""}
         aria-sort=${column.sort && sort === column.sort ? (descending ? "descending" : "ascending") : undefined}>
       ${column.sort
@@ -13,7 +14,7 @@ export function Table({ columns, rows, empty, label, keyOf, order }) {
             ${column.title}${sort === column.sort ? (descending ? " ↓" : " ↑") : ""}</button>`
         : column.title || html`<span class="hidden">Actions</span>`}</th>`)}</tr></thead>
     <tbody>${rows.length
-      ? rows.map((row, index) => html`<tr key=${keyOf ? keyOf(row) : undefined}>${columns.map((column) => html`<td class=${column.num ? "num" : ""} data-title=${column.title}>${column.show(row, index)}</td>`)}</tr>`)
+      ? rows.map((row, index) => html`<tr key=${keyOf ? keyOf(row) : undefined}>${columns.map((column) => html`<td class=${column.num ? "num" : column.wide ? "wide" : ""} data-title=${column.title}>${column.show(row, index)}</td>`)}</tr>`)
       : html`<tr><td colspan=${columns.length} class="muted">${empty}</td></tr>`}</tbody>
   </table></div>`;
 }
