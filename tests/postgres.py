@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+
+from ports import free_port
 
 _START_SECONDS: Final = 60.0
 _SYNCHRONOUS: Final = """
@@ -42,13 +43,6 @@ def programs() -> Path:
     if not found:
         raise RuntimeError("no PostgreSQL in /usr/lib/postgresql: scripts/setup-system.sh installs it")
     return found[-1].parent
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Cluster:

@@ -13,15 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from ports import free_port
+
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _START_SECONDS: Final = 180.0
 _PLUGINS: Final = "[rabbitmq_management].\n"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RabbitMq:

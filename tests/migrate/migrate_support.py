@@ -17,7 +17,7 @@ from typing import Any
 import pika
 import pika.exceptions
 
-from rabbitmq import free_port
+from ports import free_port
 
 DEADLINE = 120.0  # seconds; reached only by a test that would fail anyhow
 

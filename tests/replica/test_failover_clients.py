@@ -27,7 +27,8 @@ import pika
 import pytest
 
 from holtmq.verify.replica.nodes import NodeProcess
-from postgres import Cluster, free_port
+from ports import free_port
+from postgres import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("failover")]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from postgres import Cluster, free_port, programs
+from ports import free_port
+from postgres import Cluster, programs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("failover")]
 
