@@ -11,7 +11,7 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from holtmq.broker.topology import policies
-from holtmq.broker.topology.queue_arguments import REFUSED, RULES, QueueType
+from holtmq.broker.topology.queue_arguments import REFUSED, RULES, WITHOUT_EFFECT, QueueType
 from holtmq.cli import main as holt
 from holtmq.config import Config
 from holtmq.config.settings import Data
@@ -19,7 +19,6 @@ from holtmq.http.operator import scrape
 from holtmq.http.operator.scrape_rows import RowFamilies, RowFamily
 from holtmq.testing import TestBroker
 
-_EFFECTLESS = "Checked and stored; it has no effect."
 MEANINGS = {
     "x-queue-type": "`classic`, `quorum` or `stream`",
     "x-message-ttl": "Milliseconds after which a waiting message expires.",
@@ -29,30 +28,18 @@ MEANINGS = {
     "x-overflow": "What happens at the limit: `drop-head`, `reject-publish` or `reject-publish-dlx`.",
     "x-dead-letter-exchange": "Where rejected, expired and dropped messages go.",
     "x-dead-letter-routing-key": "Their routing key; without it they keep their own.",
-    "x-dead-letter-strategy": _EFFECTLESS,
-    "x-max-priority": "The highest priority, 1 to 255; `amqp.max_priority` bounds the levels kept.",
+    "x-max-priority": "The highest priority, to 255 (quorum: 31); `amqp.max_priority` bounds the levels.",
     "x-single-active-consumer": "One consumer gets all messages; the next takes over when it leaves.",
     "x-delivery-limit": "How often a message may be returned before it is dead-lettered; -1: no limit.",
-    "x-queue-mode": _EFFECTLESS,
     "x-retry-delay": "HoltMQ only. Milliseconds that a returned message waits before its next delivery.",
     "x-retry-multiplier": "HoltMQ only. By how much that wait grows with each return, 1 to 1000.",
-    "x-delayed-retry-type": "Which returned messages wait before their next delivery.",
-    "x-delayed-retry-min": "The least milliseconds of that wait; it grows with each return.",
-    "x-delayed-retry-max": "The most milliseconds of that wait.",
     "x-cancel-requeue": "HoltMQ only. Whether cancelling a consumer requeues what it has not acked.",
     "x-consumer-timeout": "Milliseconds in which a consumer must ack a delivery.",
+    "x-delayed-retry-type": "Which returned messages wait: `all`, `failed`, `returned` or `disabled`.",
+    "x-delayed-retry-min": "Milliseconds of the first wait; it grows with the number of failures.",
+    "x-delayed-retry-max": "Milliseconds of the longest wait.",
     "x-max-age": "How long a stream keeps messages: `7D`; units `Y`, `M`, `D`, `h`, `m`, `s`.",
-    "x-stream-max-segment-size-bytes": _EFFECTLESS,
-    "x-stream-filter-size-bytes": _EFFECTLESS,
-    "x-initial-cluster-size": _EFFECTLESS,
-    "x-quorum-initial-group-size": _EFFECTLESS,
-    "x-queue-leader-locator": _EFFECTLESS,
-    "x-queue-master-locator": _EFFECTLESS,
-    "x-queue-version": _EFFECTLESS,
-    "x-consumer-disconnected-timeout": _EFFECTLESS,
-    "x-member-placement-tag": _EFFECTLESS,
-    "x-max-in-memory-length": _EFFECTLESS,
-    "x-max-in-memory-bytes": _EFFECTLESS,
+    **{name: f"Checked and stored, without effect: {why}." for name, why in WITHOUT_EFFECT.items()},
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -108,6 +109,16 @@ def test_a_tag_that_does_not_exist_is_refused_with_those_that_do(broker: TestBro
     assert "monitoring, policymaker" in result.output
     assert "there is no tag 'x'" in holt("user", "tags", "guest", "x", **env).output
     assert [row["name"] for row in json.loads(holt("user", "list", "--json", **env).output)] == ["guest"]
+
+
+def test_an_import_keeps_an_unknown_tag_and_says_so(broker: TestBroker) -> None:
+    users = [{"name": "ops", "password_hash": "", "hashing_algorithm": "", "tags": ["admn"]}]
+    answer = httpx.post(f"{broker.http_url}/api/definitions?report=true", json={"users": users})
+    assert answer.status_code == 200, answer.text
+    (row,) = answer.json()["without_meaning"]
+    assert (row["what"], row["name"], row["key"]) == ("user", "ops", "admn")
+    assert "monitoring" in row["reason"]
+    assert httpx.get(f"{broker.http_url}/api/users/ops").json()["tags"] == ["admn"]
 
 
 def test_a_data_folder_that_is_a_file_is_named_as_one(tmp_path: Path) -> None:

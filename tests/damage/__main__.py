@@ -22,13 +22,14 @@ from damage.campaign import Bases, Case, End, run_case, table
 @click.option("--first", default=0, show_default=True, help="First seed.")
 @click.option("--workers", default=2, show_default=True, help="Brokers at once.")
 @click.option("--verbose", is_flag=True, help="Show every case, not only faults.")
-def main(cases: int, first: int, workers: int, verbose: bool) -> None:
+@click.option("--in-process", is_flag=True, help="Brokers in this process, one at a time: ten times as fast.")
+def main(cases: int, first: int, workers: int, verbose: bool, in_process: bool) -> None:
     """Damage folders, run brokers on them, drain them; the status is 1 if one was silent or wedged."""
     with tempfile.TemporaryDirectory(prefix="holt-damage-") as scratch:
         bases = Bases.written(Path(scratch))
         done: list[Case] = []
-        with ThreadPoolExecutor(workers) as pool:
-            run = partial(run_case, bases=bases, scratch=Path(scratch))
+        with ThreadPoolExecutor(1 if in_process else workers) as pool:
+            run = partial(run_case, bases=bases, scratch=Path(scratch), in_process=in_process)
             for case in pool.map(run, range(first, first + cases)):
                 done.append(case)
                 if verbose or case.end in (End.SILENT, End.WEDGED):

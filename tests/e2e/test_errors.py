@@ -297,10 +297,10 @@ CHANNEL_ERRORS: dict[str, tuple[list[Method], int, str]] = {
         406,
         "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'Q' in vhost '/'",
     ),
-    "quorum queue with priorities": (
-        [QueueDeclare("Q", durable=True, arguments={"x-queue-type": "quorum", "x-max-priority": 5})],
+    "quorum queue with more priorities than it can have": (
+        [QueueDeclare("Q", durable=True, arguments={"x-queue-type": "quorum", "x-max-priority": 40})],
         406,
-        "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'Q' in vhost '/' of queue type",
+        "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'Q' in vhost '/'",
     ),
     "delete of a queue in use": (
         [own("Q"), BasicConsume("Q", "t"), QueueDelete("Q", if_unused=True)],

@@ -251,6 +251,15 @@ def _queue_mode(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str)
     )
 
 
+@row("compatibility.refuse_quorum_priorities")
+def _quorum_priorities(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
+    arguments: FieldTable = {"x-queue-type": "quorum", "x-max-priority": 5}
+    assert (
+        is_refused(peer.open(), QueueDeclare(name, durable=True, arguments=arguments), QueueDeclareOk)
+        == as_rabbitmq
+    )
+
+
 @row("compatibility.refuse_server_names")
 def _server_names(broker: TestBroker, peer: RawPeer, as_rabbitmq: bool, name: str) -> None:
     method = QueueDeclare("", durable=True, arguments={"x-queue-type": "stream"})

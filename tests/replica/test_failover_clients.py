@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ PATIENCE: Final = 90.0
 ENOUGH: Final = 5  # confirmed before, and again after the kill
 HERE: Final = Path(__file__).parent
 NODE_FOLDER: Final = HERE.parent / "e2e" / "node"
+PAGE: Final = HERE.parents[1] / "docs" / "failover.md"
 OVER_AMQP: Final = ("pika", "haproxy", "aio-pika", "kombu", "amqplib")
 OVER_HTTP: Final = ("ours", "queen")
 CLIENTS: Final = (*OVER_AMQP, *OVER_HTTP, "celery")
@@ -81,7 +83,7 @@ def celery_worker(log: Path, ports: Sequence[int]) -> Iterator[None]:
 @contextmanager
 def haproxy(folder: Path, port: int, *nodes: tuple[int, int]) -> Iterator[None]:
     """The example of docs/failover.md, with these ports."""
-    page = (HERE.parents[1] / "docs" / "failover.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     example = page.partition("listen amqp\n")[2].partition("```")[0]
     lines = [line for line in example.splitlines() if " server node-" not in line]
     text = "listen amqp\n" + "\n".join(lines).replace(":5672", f"127.0.0.1:{port}")
@@ -134,6 +136,12 @@ def found_over_http(queue: str, port: int) -> set[int]:
         if not messages:
             return found
         found |= {message["data"]["number"] for message in messages}
+
+
+def test_the_page_shows_the_code_that_amqplib_runs() -> None:
+    (shown,) = re.findall(r"```js\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
+
+    assert shown in (NODE_FOLDER / "failover.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="scripts/setup-system.sh installs haproxy")

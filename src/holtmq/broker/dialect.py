@@ -15,6 +15,7 @@ class Dialect:
     drop_highest_priority: bool = False
     accept_zero_priority: bool = False
     refuse_classic_delivery_limit: bool = False
+    refuse_quorum_priorities: bool = False
     refuse_global_prefetch: bool = False
     refuse_queue_mode: bool = False
     refuse_server_names: bool = False

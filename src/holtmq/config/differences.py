@@ -96,6 +96,13 @@ DIFFERENCES: Final = (
         "compatibility.refuse_classic_delivery_limit",
     ),
     Difference(
+        "`x-max-priority` on a quorum queue",
+        "406; 4.3 has priorities without it",
+        "honoured, up to 31",
+        "priorities do not depend on the type of a queue",
+        "compatibility.refuse_quorum_priorities",
+    ),
+    Difference(
         "global prefetch on a quorum queue or a stream",
         "connection error 540",
         "honoured",

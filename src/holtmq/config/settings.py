@@ -221,6 +221,9 @@ class Compatibility(msgspec.Struct, frozen=True, kw_only=True):
     refuse_classic_delivery_limit: Annotated[
         bool, _as_rabbitmq("Refuse x-delivery-limit on a classic queue with 406.")
     ] = False
+    refuse_quorum_priorities: Annotated[
+        bool, _as_rabbitmq("Refuse x-max-priority on a quorum queue with 406.")
+    ] = False
     refuse_global_prefetch: Annotated[
         bool, _as_rabbitmq("Refuse a channel-wide prefetch on quorum queues and streams with 540.")
     ] = False

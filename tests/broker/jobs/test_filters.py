@@ -88,6 +88,13 @@ def test_a_body_that_is_no_json_and_a_header_that_is_malformed_have_no_fields() 
     assert parse_filter(["body~not json"])(subject)
 
 
+def test_a_body_too_large_to_decode_is_no_json_but_still_text() -> None:
+    body = b'{"n": 1, "x": "' + b"y" * (4 << 20) + b'"}'
+    subject = Subject(body, b"", "", "", 0.0, 0)
+    assert not parse_filter(["json.n=1"])(subject)
+    assert parse_filter(["body~yyy"])(subject)
+
+
 @pytest.mark.parametrize(
     ("expression", "complaint"),
     [

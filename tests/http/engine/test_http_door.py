@@ -368,7 +368,12 @@ def test_a_browser_logs_in_and_out_with_a_cookie(with_user: TestBroker) -> None:
     assert login.json() == {"user": "good", "tags": ["administrator"]}
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
-    assert shown.json() == {"user": "good", "tags": ["administrator"], "anonymous": False}
+    assert shown.json() == {
+        "user": "good",
+        "tags": ["administrator"],
+        "anonymous": False,
+        "may": {"configure": True, "write": True, "read": True},
+    }
     assert managed.json()["name"] == "good"
     assert pushed[0]["producerSub"] == "good"
     assert out.json() == {"ended": True}

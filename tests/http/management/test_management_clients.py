@@ -1,5 +1,6 @@
 """Python's clients of RabbitMQ's management API, unmodified: every call they have, on one broker."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -8,6 +9,7 @@ import pika.exceptions
 import pytest
 from amqpstorm import Message
 from amqpstorm.management.api import ManagementApi
+from flower.utils.broker import RabbitMQ
 from pyrabbit2.api import Client
 from rabbitmq_admin import AdminAPI
 
@@ -132,7 +134,7 @@ def test_rabbitmq_admin(broker: TestBroker, connection: pika.BlockingConnection)
     assert api.list_bindings_for_vhost("admin-v") == []
     api.create_policy_for_vhost("admin-v", "p", {"max-length": 1}, pattern=".*")
     assert api.get_policy_for_vhost("admin-v", "p")["definition"] == {"max-length": 1}
-    # It writes the spaces in the name of a connection as "+", which RabbitMQ does not find either.
+    # It writes the spaces in the name of a connection as "+", which in a path is not a space.
     assert [row["user"] for row in api.list_connections()] == ["guest"]
     assert [row["number"] for row in api.list_channels()] == [1]
     assert api.list_consumers() == []
@@ -142,3 +144,24 @@ def test_rabbitmq_admin(broker: TestBroker, connection: pika.BlockingConnection)
     api.delete_user_permission("admin-u", "admin-v")
     api.delete_user("admin-u")
     api.delete_vhost("admin-v")
+
+
+@pytest.mark.parametrize("vhost", ["", "shop"])
+def test_flower_reads_the_queues_of_its_vhost(broker: TestBroker, vhost: str) -> None:
+    name = vhost or "/"
+    api = AdminAPI(broker.http_url, ("guest", "guest"))
+    api.create_vhost(name)
+    parameters = pika.ConnectionParameters("127.0.0.1", broker.amqp_port, name)
+    with pika.BlockingConnection(parameters) as celery:
+        celery.channel().queue_declare("celery", durable=True)
+
+    async def queues() -> list[dict[str, object]]:
+        url = f"amqp://guest:guest@127.0.0.1:{broker.amqp_port}/{vhost}"
+        flower = RabbitMQ(url, f"http://guest:guest@127.0.0.1:{broker.http_port}/api/")
+        while not (found := await flower.queues(["celery"])):  # it waits for two seconds at most
+            await asyncio.sleep(0.05)
+        return list(found)
+
+    (row,) = asyncio.run(asyncio.wait_for(queues(), 60))
+
+    assert (row["messages"], row["messages_unacknowledged"], row["consumers"]) == (0, 0, 0)

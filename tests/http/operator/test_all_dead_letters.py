@@ -113,6 +113,14 @@ def test_discarding_and_exporting(broker: TestBroker, api: Api) -> None:
     assert api.get(_BASE).json()["total"] == 0
 
 
+@pytest.mark.parametrize("path", ["", "/messages", "/export"])
+def test_a_filter_that_is_not_understood_is_refused_before_the_answer_begins(api: Api, path: str) -> None:
+    answer = api.get(_BASE + path, filter="..")
+
+    assert answer.status_code == 400, answer.text
+    assert "filter '..' is not understood" in answer.text
+
+
 def test_a_letter_whose_queue_is_gone_stays(broker: TestBroker, api: Api) -> None:
     work_letters(broker, b"1")
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:

@@ -70,6 +70,13 @@ def run(api: Api, queue: str, verb: str, **body: object) -> dict[str, Any]:
     return dict(answer.json())
 
 
+def run_to_its_end(broker: TestBroker, api: Api, path: str) -> dict[str, Any]:
+    """Let time pass until the job has ended: each of its steps waits for the disk, which knows no clock."""
+    while (job := api.get(path).json())["state"] == "running":
+        broker.clock.advance(seconds=1)
+    return dict(job)
+
+
 def holt(broker: TestBroker, *arguments: str) -> Result:
     return CliRunner().invoke(main, arguments, env={"HOLT_ADMIN_URL": broker.http_url})
 
@@ -172,15 +179,14 @@ def test_a_rate_is_kept_and_a_job_is_cancelled_and_resumed(broker: TestBroker, a
     path = f"/api/v1/operator/jobs/{job['id']}"
     assert job["state"] == "running"
     broker.clock.advance(seconds=1)
-    assert 1 < api.get(path).json()["done"] <= 12
+    assert 1 <= api.get(path).json()["done"] <= 12
     assert api.delete(path).json()["state"] == "cancelled"
     copied = len(contents(broker, "b"))
     broker.clock.advance(seconds=10)
     assert len(contents(broker, "b")) == copied
     broker.crash_and_restart()
     assert api.post(f"{path}/resume?wait=0").json()["state"] == "running"
-    broker.clock.advance(seconds=10)
-    assert api.get(path, wait=30).json()["state"] == "done"
+    assert run_to_its_end(broker, api, path)["state"] == "done"
     assert numbers(broker, "b") == list(range(30))
     assert api.get("/api/v1/operator/jobs").json()["jobs"][0]["id"] == job["id"]
     api.delete(path)
@@ -198,8 +204,7 @@ def test_a_crash_in_the_middle_loses_and_doubles_nothing(broker: TestBroker, api
     assert 0 < shown["done"] < 400
     assert numbers(broker, "b") == list(range(shown["done"]))
     api.post(f"/api/v1/operator/jobs/{job['id']}/resume?wait=0")
-    broker.clock.advance(seconds=5)
-    assert api.get(f"/api/v1/operator/jobs/{job['id']}", wait=30).json()["state"] == "done"
+    assert run_to_its_end(broker, api, f"/api/v1/operator/jobs/{job['id']}")["state"] == "done"
     assert numbers(broker, "b") == list(range(400))
 
 

@@ -26,6 +26,7 @@ _EXPRESSION: Final = re.compile(
 )
 _STEPS: Final = re.compile(r"[^.\[\]]+|\[\d+\]")
 _MISSING: Final = object()
+_JSON_MOST: Final = 4 << 20  # bytes of a body that is decoded: more would hold the event loop for too long
 
 
 @dataclass
@@ -51,7 +52,9 @@ class Subject:
 
     @cached_property
     def json(self) -> object:
-        """Its body as JSON, or a value that equals nothing."""
+        """Its body as JSON, or a value that equals nothing; a very large body counts as no JSON."""
+        if len(self.body) > _JSON_MOST:
+            return _MISSING
         try:
             return msgspec.json.decode(self.body)
         except msgspec.DecodeError:

@@ -391,6 +391,8 @@ def _check_dialect(options: QueueOptions, thing: str, dialect: Dialect) -> None:
         refused = ("x-delivery-limit",)
     elif kind is not QueueType.CLASSIC and dialect.refuse_queue_mode:
         refused = ("x-queue-mode",)
+    if kind is QueueType.QUORUM and dialect.refuse_quorum_priorities:
+        refused += ("x-max-priority",)
     for key in refused:
         if key in options.arguments:
             raise Conflict(f"invalid arg '{key}' for {thing} of queue type {kind.value}")

@@ -12,7 +12,7 @@ import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.broker.jobs import job as words
-from holtmq.broker.jobs.filters import parse_filter
+from holtmq.broker.jobs.filters import Filter, parse_filter
 from holtmq.broker.jobs.job import Chosen, Request, Source, Target
 from holtmq.broker.jobs.letter_walk import PARTITIONED, WORK, Found, sources, walk
 from holtmq.http.engine.endpoints import LOOK, READ, Call, Endpoint, Reply, Stream
@@ -200,11 +200,14 @@ async def list_messages(call: Call) -> object:
 
 async def export(call: Call) -> object:
     asked = _asked(call)
-    return Stream(_lines(call, asked, _sources(call, asked)), "application/x-ndjson")
+    matches = parse_filter(asked.filter)  # here, since an answer that has begun cannot be refused
+    return Stream(_lines(call, asked, matches, _sources(call, asked)), "application/x-ndjson")
 
 
-async def _lines(call: Call, asked: Selection, found_in: list[Source]) -> AsyncGenerator[bytes, None]:
-    matches, stepwise = parse_filter(asked.filter), Stepwise()
+async def _lines(
+    call: Call, asked: Selection, matches: Filter, found_in: list[Source]
+) -> AsyncGenerator[bytes, None]:
+    stepwise = Stepwise()
     for source in found_in:
         for found in walk(call.context.broker, source, asked.chosen, matches):
             if found is not None:

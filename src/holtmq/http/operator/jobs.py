@@ -30,6 +30,7 @@ async def started(call: Call, request: Request) -> Reply:
 
     job = context.broker.jobs.start(request, may_write)
     context.wake()
+    await call.durable()  # what the answer says survives a crash
     await _ended(call, job, wait)
     return Reply(202, job_out(job))
 
@@ -122,6 +123,7 @@ async def resume_job(call: Call) -> object:
     jobs = call.context.broker.jobs
     jobs.resume(job, lambda vhost, name: identity.may_in(vhost, Action.WRITE, name))
     call.context.wake()
+    await call.durable()
     await _ended(call, job, call.query.number("wait", _WAIT_DEFAULT, 0, _WAIT_MOST))
     return Reply(202, job_out(job))
 
