@@ -66,7 +66,7 @@ function One({ queue, group }) {
     <section class="panel" aria-label="Figures"><dl class="figures"><div><dt>Behind</dt><dd>${count(row.messages)}</dd></div><div><dt>Oldest unread</dt><dd>${row.messages ? span(row.seconds) : "–"}</dd></div><div><dt>Partitions behind</dt><dd>${count(row.partitions_behind)} of ${count(row.partitions)}</dd></div><div><dt>Leases</dt><dd>${count(row.leased)}</dd></div><div><dt>Consumed</dt><dd>${count(row.consumed)}</dd></div></dl></section>
     ${may("read") ? html`<${Seek} row=${row} reload=${reload} />` : null}
     <section class="panel" aria-label="Partitions"><div class="bar"><${Search} label="Partition contains" /></div>
-      <${Table} label="Partitions" columns=${columns} rows=${data.partitions} keyOf=${(place) => place.partition} empty="No partition matches." /><${Pager} total=${data.total} offset=${skip} limit=${LIMIT} /></section>
+      <${Table} label="Partitions" order="messages" falling columns=${columns} rows=${data.partitions} keyOf=${(place) => place.partition} empty="No partition matches." /><${Pager} total=${data.total} offset=${skip} limit=${LIMIT} /></section>
     ${may("configure") ? html`<button class="do danger" onClick=${() => drop(row).then((done) => done && go("/groups"))}>Delete the group…</button>` : null}
     <p><a href=${`#/queue/%2F/${part(queue)}`}>${queue}</a></p>`;
 }
@@ -91,5 +91,5 @@ function List() {
   ];
   return html`<h1>Consumer groups</h1><${Problem} error=${error} />
     <form class="bar" role="search" onSubmit=${(event) => event.preventDefault()}><${Search} label="Group or queue contains" /></form>
-    <section class="panel">${data ? html`<${Table} label="Groups" columns=${columns} rows=${data.rows} keyOf=${(row) => `${row.queue} ${row.group}`} empty=${text ? "No group matches." : "No group has read from a partitioned queue."} /><${Pager} total=${data.total} offset=${skip} limit=${LIMIT} />` : html`<${Loading} />`}</section>`;
+    <section class="panel">${data ? html`<${Table} label="Groups" order="seconds" falling columns=${columns} rows=${data.rows} keyOf=${(row) => `${row.queue} ${row.group}`} empty=${text ? "No group matches." : "No group has read from a partitioned queue."} /><${Pager} total=${data.total} offset=${skip} limit=${LIMIT} />` : html`<${Loading} />`}</section>`;
 }

@@ -3,8 +3,11 @@ import { html } from "./html.js";
 import { count } from "./format.js";
 import { refine, route } from "./route.js";
 
-export function Table({ columns, rows, empty, label, keyOf, order }) {
-  const { sort = order, descending } = route.value.query;
+// ``order``: the column that the server sorts by unless it is asked otherwise; ``falling``: the largest first.
+export function Table({ columns, rows, empty, label, keyOf, order, falling }) {
+  const asked = route.value.query;
+  const sort = asked.sort || order;
+  const descending = asked.sort ? asked.descending : falling;
   const sortable = columns.filter((column) => column.sort);
   return html`${sortable.length ? html`<label class="only-narrow">Sort by <select value=${sort} onChange=${(event) => refine({ sort: event.target.value, descending: "", offset: "" })}>${sortable.map((column) => html`<option value=${column.sort}>${column.title}</option>`)}</select></label>` : null}<div class="scroll"><table class="list" aria-label=${label}>
     <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.num ? "num" : ""}
