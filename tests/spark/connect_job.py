@@ -61,7 +61,8 @@ def jobs(spark: SparkSession, url: str, folder: Path) -> None:
     print("rolled", rollup(setting, "orders", lake, partial=True)["queues"])
     (folder / "doubled.toml").write_text(DOUBLED)
     done = run_pipeline(setting, load_pipeline(folder / "doubled.toml"), str(folder / "doubled"))
-    print("run", list(done["sinks"]))  # type: ignore[call-overload]
+    sink = done["sinks"]["out"]  # type: ignore[index]
+    print("run", sink["rows_in"], sink["rows_out"])
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def test_source_sink_tables_reports_lake_and_jobs_work_over_spark_connect(tmp_pa
             "union 3",
             "relation 3",
             "rolled 1",
-            "run ['out']",
+            "run 3 3",
         ]
         assert [row["amount"] for row in payloads(shop, "copies")] == [1, 2, 3]
         assert sorted(row["amount"] for row in payloads(shop, "doubled")) == [2, 4, 6]  # type: ignore[type-var]

@@ -76,7 +76,7 @@ def report_of(progress: "StreamingQueryProgress") -> dict[str, object]:
         "state": "running",
         "name": progress.name or "",
         "batch": progress.batchId,
-        "rows": progress.numInputRows,
+        "rows": sum(source.numInputRows or 0 for source in progress.sources),  # Connect leaves out the sum
         "rowsPerSecond": _number(progress.processedRowsPerSecond),
         "lag": sum(lags) if lags else None,
         "stateRows": sum(one.numRowsTotal for one in states),

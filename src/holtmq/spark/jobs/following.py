@@ -33,7 +33,8 @@ class QueryFigures:
         """Fold in Spark's current reports."""
         for one in query.recentProgress:
             number = one["batchId"]
-            self.rows_in[number] = one["numInputRows"]
+            # Of each source, because Connect leaves out the sum.
+            self.rows_in[number] = sum(source["numInputRows"] or 0 for source in one["sources"])
             observed = one["observedMetrics"].get(OBSERVED)
             if observed:  # without a value there was no output
                 self.rows_out[number] = _only_value(observed)
