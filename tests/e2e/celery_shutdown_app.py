@@ -32,7 +32,7 @@ app.conf.update(
 )
 
 
-@app.task
+@app.task(shared=False)  # imported once per test: other applications must not see each of them
 def work(runs: str, released: str) -> None:
     """Note that it runs, then go on until a file appears."""
     with Path(runs).open("a") as out:
@@ -41,6 +41,6 @@ def work(runs: str, released: str) -> None:
         time.sleep(0.01)
 
 
-@app.task
+@app.task(shared=False)  # imported once per test: other applications must not see each of them
 def answer() -> str:
     return "here"

@@ -93,8 +93,8 @@ async def test_a_broker_that_tears_transactions_is_caught(tmp_path: Path) -> Non
     report = await judge(tmp_path, rounds=60, fault="torn", stop_at_failure=True)
 
     assert not report.passed
-    # A delayed message is placed by such a record, too: torn there, it is lost.
-    assert report.amqp.torn_transactions + report.amqp.lost > 0, report.examples
+    # A delayed message is placed by such a record, too: torn there, it is lost or there twice.
+    assert report.amqp.broken > 0, report.examples
 
 
 async def test_a_broker_that_answers_http_before_it_syncs_is_caught(tmp_path: Path) -> None:
