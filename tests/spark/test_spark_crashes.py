@@ -19,7 +19,7 @@ from holtmq.spark.jobs.running import Setting
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
-ROUNDS = int(os.environ.get("HOLT_SPARK_CRASH_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("HOLT_SPARK_CRASH_ROUNDS", "1"))
 
 
 def offset(broker: Broker, queue: str) -> int:

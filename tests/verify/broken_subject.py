@@ -73,17 +73,17 @@ def tear_transactions() -> None:
         return positions
 
     FileJournal.append_batch = one_by_one  # type: ignore[method-assign, assignment]
-    write_group_by_group()
+    write_group_by_group(0.005)
 
 
-def write_group_by_group() -> None:
+def write_group_by_group(pause: float) -> None:
     """One write and sync for each group, and a moment between two of them that kills will hit."""
     commit = LogWriter.commit
 
     def group_by_group(writer: LogWriter, groups: Sequence[object]) -> object:
         for group in groups[:-1]:
             commit(writer, [group])  # type: ignore[list-item]
-            time.sleep(0.02)
+            time.sleep(pause)
         last = commit(writer, groups[-1:])  # type: ignore[arg-type]
         return type(last)(len(groups), last.durable, last.written, last.syncs, last.seconds)
 
@@ -131,7 +131,7 @@ def tear_http_transactions() -> None:
         return commit(store, changes, records, bodies, state_records, work_records)
 
     PartitionedStore.commit = in_two  # type: ignore[method-assign, assignment]
-    write_group_by_group()
+    write_group_by_group(0.02)
 
 
 FAULTS = {
