@@ -82,6 +82,7 @@ _LONG_REPLAY: Final = 20_000  # records: about 50 ms of a start
 _SCRUB_PAUSE_SECONDS: Final = 300.0
 _FILLED_UP: Final = 1024  # a checkpoint may append a few bytes, to get a position of its own
 _DRAIN_SECONDS: Final = 5.0  # for consumers, before a switchover
+_LAST_CONFIRMS_SECONDS: Final = 0.2  # for publishers, between the last confirms and the close
 _RELIEF_SECONDS: Final = 10.0  # between checkpoints that are only made to free disk space
 # argon2 of "guest", precomputed: the password is public, and hashing it would only slow the first start.
 GUEST_HASH: Final = (
@@ -496,6 +497,8 @@ class Node:
         await self.amqp.drain(_DRAIN_SECONDS)
         await self.settle()
         self.amqp.flush()
+        # A client that reads its last confirm together with our close takes the confirm for lost (pika does).
+        await asyncio.sleep(_LAST_CONFIRMS_SECONDS)
         self.ended.set()
 
     def checkpoint_if_due(self) -> None:

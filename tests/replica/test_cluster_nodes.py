@@ -130,6 +130,7 @@ async def test_the_verbs_show_promote_and_forget_and_a_switchover_repeats_nothin
     first = await nodes.owner("one", HOLT_JOURNAL_TAKEOVER_AFTER="60")
     second = await nodes.standby("two", HOLT_JOURNAL_TAKEOVER_AFTER="60")
     received: list[tuple[bytes, bool]] = []
+    in_doubt: list[int] = []  # pika reported no confirm
     sent = 400
 
     def produce() -> None:
@@ -145,10 +146,12 @@ async def test_the_verbs_show_promote_and_forget_and_a_switchover_repeats_nothin
                     connection.sleep(0.002)
                 connection.close()
             except pika.exceptions.AMQPError:
+                in_doubt.append(number)
                 continue
 
     def consume() -> None:
-        while len(received) < sent:
+        seen: set[bytes] = set()
+        while len(seen) < sent:
             try:
                 connection = connect(first, second)
                 channel = connection.channel()
@@ -156,8 +159,9 @@ async def test_the_verbs_show_promote_and_forget_and_a_switchover_repeats_nothin
                 for method, _, body in channel.consume("work", inactivity_timeout=1):
                     if method is not None:
                         received.append((body, method.redelivered))
+                        seen.add(body)
                         channel.basic_ack(method.delivery_tag)
-                    if len(received) >= sent:
+                    if len(seen) == sent:
                         break
                 connection.close()
             except pika.exceptions.AMQPError:
@@ -182,7 +186,12 @@ async def test_the_verbs_show_promote_and_forget_and_a_switchover_repeats_nothin
     assert await nodes.holt("promote", "two") == (0, "two owns the log\n")
     await asyncio.wait_for(work, PATIENCE)
 
-    assert [body for body, _ in received] == [b"%d" % number for number in range(sent)]
+    # Nothing was delivered again, and nothing is there twice but what the producer itself sent again: if pika
+    # reads a confirm and the close at once, it reports the close alone.
+    assert not any(redelivered for _, redelivered in received)
+    numbers = [int(body) for body, _ in received]
+    assert list(dict.fromkeys(numbers)) == list(range(sent))
+    assert {number for number in numbers if numbers.count(number) > 1} <= set(in_doubt)
     assert await first.ended(PATIENCE)  # it has handed over
     await until(second.is_ready, "the successor serves")
     status, output = await nodes.holt("forget", "two")
