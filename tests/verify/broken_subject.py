@@ -6,6 +6,7 @@ Usage: ``python broken_subject.py FAULT ARGUMENTS...``
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from array import array
@@ -73,17 +74,17 @@ def tear_transactions() -> None:
         return positions
 
     FileJournal.append_batch = one_by_one  # type: ignore[method-assign, assignment]
-    write_group_by_group(0.005)
+    write_group_by_group()
 
 
-def write_group_by_group(pause: float) -> None:
+def write_group_by_group() -> None:
     """One write and sync for each group, and a moment between two of them that kills will hit."""
     commit = LogWriter.commit
 
     def group_by_group(writer: LogWriter, groups: Sequence[object]) -> object:
         for group in groups[:-1]:
             commit(writer, [group])  # type: ignore[list-item]
-            time.sleep(pause)
+            time.sleep(0.005)
         last = commit(writer, groups[-1:])  # type: ignore[arg-type]
         return type(last)(len(groups), last.durable, last.written, last.syncs, last.seconds)
 
@@ -110,8 +111,9 @@ def forget_cursors() -> None:
 
 
 def tear_http_transactions() -> None:
-    """What a transaction acks is written before what it pushes."""
+    """What a transaction acks is written before what it pushes, and some deaths come between the two."""
     commit = PartitionedStore.commit
+    left = 8  # transactions until such a death
 
     def in_two(
         store: PartitionedStore,
@@ -121,6 +123,7 @@ def tear_http_transactions() -> None:
         state_records: Sequence[StateRecord] = (),
         work_records: Sequence[StateRecord] = (),
     ) -> list[int]:
+        nonlocal left
         acks = [change for change in changes if isinstance(change[1], Acked)]
         others = [change for change in changes if not isinstance(change[1], Acked)]
         if acks and others:
@@ -128,10 +131,13 @@ def tear_http_transactions() -> None:
             assert isinstance(store.journal, FileJournal)
             store.journal._close_group()
             changes = others
+            left -= 1
+            if not left:
+                time.sleep(0.1)  # the journal's thread writes the first part
+                os.kill(os.getpid(), signal.SIGKILL)
         return commit(store, changes, records, bodies, state_records, work_records)
 
     PartitionedStore.commit = in_two  # type: ignore[method-assign, assignment]
-    write_group_by_group(0.02)
 
 
 FAULTS = {
