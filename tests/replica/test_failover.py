@@ -111,4 +111,5 @@ async def test_a_confirm_before_the_commit_is_found_as_a_loss(postgres: Cluster,
 
     report = await judge(options)
 
-    assert report.lost > 0
+    # Messages are lost, or even the exchange that they were published to.
+    assert report.lost > 0 or any("could not be read" in example for example in report.examples)

@@ -328,8 +328,13 @@ class ReplicaJudge:
             # What a clock an hour fast has delayed is due in an hour by a right one. So that it can be read,
             # the clock of the reading goes ahead of every other.
             self._set_clocks(2 * _CLOCK_SECONDS)
-            found = await self._read(door, owner)
-            self._set_clocks(None)
+            try:
+                found = await self._read(door, owner)
+            except Gone as error:  # for instance: a queue or an exchange that was confirmed is gone
+                self._fail(f"what was confirmed could not be read: {error}")
+                continue
+            finally:
+                self._set_clocks(None)
             self._findings.add(door.record.compare(found))
             await self._again(lambda ports, door=door: door.finish_reading(ports, most))  # type: ignore[misc]
         self._count()
