@@ -158,7 +158,7 @@ def repair_command(folder: Path, yes: bool) -> None:
             click.echo("Nothing was changed. Run again with --yes to do this; the rest is looked at then.")
             sys.exit(_DAMAGED)
         plan = plan_repair(disk, _fold(disk))
-        if plan.report.too_new or (plan.report.refusal and not plan.report.problems):
+        if plan.report.too_new or (plan.report.refusal and not plan.needed and not plan.hopeless):
             raise click.ClickException(plan.report.refusal)
         if not plan.needed and not plan.hopeless:
             if plan.report.torn is not None:

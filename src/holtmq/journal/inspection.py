@@ -102,6 +102,9 @@ def check(disk: Disk, fold: Fold | None = None) -> CheckReport:
         report.problems.append(Problem(Where.MANIFEST, "manifest", 0, 0, 0, f"the manifest is {problem}"))
     last = None if known is None else known.last_base
     _check_missing(disk, report, bases, last, dropped)
+    if report.checkpoint is None and any(header and header.compacted for header, _ in headers.values()):
+        text = "segments were compacted, and the checkpoint that they belong to is gone"
+        report.problems.append(Problem(Where.CHECKPOINT, "", 0, 0, 0, text))
     for index, base in enumerate(bases):
         following = bases[index + 1] if index + 1 < len(bases) else None
         report.segments.append(_check_segment(disk, report, base, headers[base], following, dropped))
@@ -158,13 +161,13 @@ def _check_missing(
     """Report missing segments that the checkpoint or the manifest names; other gaps show as damage."""
     wanted: set[int] = set()
     if report.checkpoint is not None:
-        wanted.update(verify_checkpoint(disk, report.checkpoint).segments)
+        needed = verify_checkpoint(disk, report.checkpoint).segments
+        wanted.update(base for base in needed if base not in dropped)
     if last is not None:
         wanted.add(last)
     for base in sorted(wanted.difference(bases)):
-        if base not in dropped:
-            name = segment_name(base)
-            report.problems.append(Problem(Where.SEGMENT, name, 0, base, 0, "the segment is missing"))
+        name = segment_name(base)
+        report.problems.append(Problem(Where.SEGMENT, name, 0, base, 0, "the segment is missing"))
     if report.checkpoint is None and (not bases or bases[0]) and (bases or wanted):
         text = "the log does not start at 0 and there is no checkpoint"
         report.problems.append(Problem(Where.CHECKPOINT, "", 0, 0, 0, text))
@@ -220,7 +223,9 @@ def _check_segment(
         else:
             _check_plain(file, header, segment, report, following)
         for damage in segment.damages:
-            if damage.position not in dropped:
+            # A repair overwrites what it gives up in a plain segment. If it is still there, a crash
+            # interrupted that repair, and it has to be done again.
+            if not header.compacted or damage.position not in dropped:
                 offset = 0 if header.compacted else damage.position - base + HEADER_SIZE
                 report.problems.append(
                     Problem(Where.RECORD, name, offset, damage.position, damage.size, damage.reason)
