@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
-from holtmq.journal import FileJournal, JournalCorrupt, JournalError, JournalOptions, open_journal
+from holtmq.journal import (
+    FileJournal,
+    JournalCorrupt,
+    JournalError,
+    JournalOptions,
+    Recovery,
+    mending,
+    open_journal,
+)
+from holtmq.journal.checksum import crc32
 from holtmq.journal.fake_disk import FakeDisk, Keep, PowerCut
-from holtmq.journal.inspection import check
+from holtmq.journal.inspection import Fold, check
+from holtmq.journal.interface import RecordUnreadable
 from holtmq.journal.names import put_names_right, wrong_names
 from holtmq.journal.repair import apply_repair, plan_repair
+from holtmq.journal.segment import read_header
 
 OPTIONS = JournalOptions(segment_bytes=700, compact_below=0.5)
 BODY = b"0123456789" * 3
@@ -71,16 +82,17 @@ def written() -> tuple[FakeDisk, list[int]]:
     return disk.copy(), positions
 
 
-def repair(disk: FakeDisk) -> bool:
+def repair(disk: FakeDisk, fold: Fold | None = None) -> bool:
     """As ``holt journal repair --yes``; False when it says that only a backup helps."""
     put_names_right(disk, wrong_names(disk))
-    plan = plan_repair(disk)
-    if plan.hopeless:
-        return False
-    if plan.needed:
-        apply_repair(disk, plan)
-    left = check(disk)
-    assert not left.refusal, (plan.report.refusal, left.refusal)
+    for _ in range(2):
+        plan = plan_repair(disk, fold)
+        if plan.hopeless:
+            return False
+        if plan.needed:
+            apply_repair(disk, plan)
+    left = check(disk, fold)
+    assert not left.refusal
     assert not left.problems
     return True
 
@@ -192,3 +204,86 @@ def test_any_two_lost_files_are_repaired_without_another_loss() -> None:
             assert payload == (None if holder in lost else whole[position]), (lost, position)
 
     assert hopeless == 1
+
+
+def test_one_bad_byte_in_a_batch_costs_one_record_of_it_at_most() -> None:
+    base = FakeDisk()
+    journal, _ = opened(base)
+    journal.append(20, b"0000 before")
+    inner = journal.append_batch([(20, b"%04d inner" % number) for number in range(1, 8)])
+    journal.append(20, b"0008 behind")
+    journal.close()
+    first = inner[0] - 9
+    end = inner[-1] + 19
+
+    for position in range(first, end):
+        disk = base.copy()
+        _flip(disk, position)
+        assert repair(disk)
+
+        left = [int(payload[:4]) for _, kind, payload in opened(disk)[1] if kind == 20]
+        lost = [number for number, at in enumerate(inner, 1) if at <= position < at + 19]
+        assert left == [number for number in range(9) if number not in lost], position - first
+
+
+def test_messages_behind_the_end_of_a_cut_segment_are_found_and_given_up() -> None:
+    base, positions = written()
+    checkpoint = max(int(name[:16], 16) for name in base.list() if name.endswith(".ckpt"))
+    names = _segments(base)
+    old = [name for name, after in pairwise(names) if int(after[:16], 16) <= checkpoint]
+    name = old[-2]
+    assert not read_header(base.open(name), int(name[:16], 16), "").compacted
+    first, stop = int(name[:16], 16), int(names[names.index(name) + 1][:16], 16)
+    held = [position for position in positions if first <= position < stop]
+    assert len(held) > 5
+    base.remove(names[names.index(name) + 1])  # as if it held nothing live: nothing says where ``name`` ends
+    base.sync_dir()
+
+    def fold(recovery: Recovery) -> list[array[int]]:
+        recovery.drain()
+        return [array("Q", held)]
+
+    for size in range(64, len(base.content(name)), 3):
+        disk = base.copy()
+        disk.replace(name, disk.content(name)[:size])
+        whole = [position for position in held if position - first + 64 + 43 <= size]
+        assert repair(disk, fold)
+
+        journal, _ = opened(disk)
+        for position in held:
+            if position in whole:
+                assert journal.read(position)[1][4:] == BODY
+            else:
+                with pytest.raises(RecordUnreadable) as gone:
+                    journal.read(position)
+                assert gone.value.dropped
+        journal.release()
+
+
+def test_the_search_for_records_in_garbage_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FakeDisk()
+    journal, recovery = open_journal("", JournalOptions(segment_bytes=1 << 21), disk=disk)
+    recovery.drain()
+    journal.append(20, b"first")
+    journal.append(20, bytes(1 << 20))
+    behind = journal.append(20, b"behind")
+    journal.close()
+    (name,) = _segments(disk)
+    content = bytearray(disk.content(name))
+    # Each three bytes look like the length of a record of half a megabyte.
+    content[300 : 1 << 20] = bytes([0, 0, 8, 0]) * (((1 << 20) - 300) // 4)
+    disk.replace(name, bytes(content))
+    summed = 0
+
+    def counting(data: bytes, seed: int = 0) -> int:
+        nonlocal summed
+        summed += len(data)
+        return crc32(data, seed)
+
+    monkeypatch.setattr(mending, "crc32", counting)
+    monkeypatch.setattr(mending, "_SEARCH_BYTES", 4 << 20)
+
+    found = check(disk)
+
+    assert [problem.position + problem.size for problem in found.problems] == [behind]
+    assert summed < 10 << 20

@@ -59,6 +59,7 @@ def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
     plan.dropped += [
         (damage.position, damage.position + damage.size) for segment in usable for damage in segment.damages
     ]
+    plan.dropped += [(at, at + 1) for segment in usable for at in segment.absent]
     if not plan.hopeless:
         _close_gaps(plan, usable)
     marks = [at for at in map(position_of, disk.list()) if at is not None]
@@ -243,6 +244,8 @@ def describe(plan: RepairPlan) -> list[str]:
             lines.append(
                 f"Give up what {problem.name} held, positions {problem.position}{until}: {problem.text}."
             )
+        elif problem.where is Where.ABSENT:
+            lines.append(f"Give up from position {problem.position} on ({problem.name}): {problem.text}.")
         elif problem.where is Where.MANIFEST:
             lines.append(f"Write the manifest again: {problem.text}.")
     if plan.begins is not None:
