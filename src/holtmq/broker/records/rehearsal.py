@@ -20,7 +20,7 @@ def rehearse(journal: Journal, recovery: Recovery) -> tuple[Broker, PartitionedS
     service = PartitionedService(journal, Settings())
     broker.attach(service)
     recover(broker, recovery, service.store)
-    broker.flow.damage.look_again()
+    broker.review_damage()
     return broker, service
 
 
