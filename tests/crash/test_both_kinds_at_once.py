@@ -38,7 +38,7 @@ from holtmq.broker.streams.envelopes import to_body
 from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.config import Config
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.queues.push import PushApi
 from holtmq.http.queues.work import WorkApi
 from holtmq.journal import JournalOptions, open_journal
@@ -383,7 +383,7 @@ def push(machine: Machine, asked: Asked) -> None:
         config=Config(),
         check_alarm=lambda: None,
     )
-    PushApi(cast(Context, context), WorkApi(cast(Context, context))).push(cast(Exchange, asked))
+    PushApi(cast(Context, context), WorkApi(cast(Context, context))).push(cast(HttpRequest, asked))
 
 
 def test_a_push_to_both_kinds_of_queue_is_one_record(machine: Machine) -> None:

@@ -16,7 +16,7 @@ from holtmq.http.engine.body_room import BodyRoom
 from holtmq.http.engine.cross_site import CrossSite
 from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.exchange import FindRoute
+from holtmq.http.engine.request import FindRoute
 
 if TYPE_CHECKING:
     from holtmq.http.engine.protocol import HttpConnection

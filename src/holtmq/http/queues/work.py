@@ -16,7 +16,7 @@ from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
 from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import iso_us, quoted, quoted_or_null
 from holtmq.http.queues.rendering import ACK_ERRORS
@@ -77,7 +77,7 @@ class WorkApi:
         self.transact(part, pushes, ())
         return [(index, _pushed(index, queue, item, accepted=True)) for index, item, queue in items]
 
-    def pop(self, exchange: Exchange, asked: "Parameters", queue: WorkQueue) -> None:
+    def pop(self, request: HttpRequest, asked: "Parameters", queue: WorkQueue) -> None:
         """Answer with messages that are ready, or wait for some."""
         self._tick()
         lease_id = new_uuid()
@@ -85,7 +85,7 @@ class WorkApi:
 
         def answer(messages: list[WorkMessage]) -> None:
             body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
-            exchange.answer_when_durable(self._journal, 200, body)
+            request.answer_when_durable(self._journal, 200, body)
 
         found = self._door.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack)
         if found:
@@ -93,12 +93,12 @@ class WorkApi:
             answer(found)
             return
         if asked.wait_seconds <= 0:
-            exchange.answer_empty()
+            request.answer_empty()
             return
 
         def deliver(messages: list[WorkMessage]) -> None:
             timer.cancel()
-            exchange.on_lost = None
+            request.on_lost = None
             # In a later loop iteration: the queue is delivering to its consumers right now, and what that
             # settles is not in the journal yet.
             loop.call_soon(answer, messages)
@@ -106,9 +106,9 @@ class WorkApi:
 
         def give_up() -> None:
             timer.cancel()
-            exchange.on_lost = None
+            request.on_lost = None
             self._door.withdraw(waiting)
-            exchange.answer_empty()
+            request.answer_empty()
 
         def lost() -> None:
             timer.cancel()
@@ -116,7 +116,7 @@ class WorkApi:
 
         loop = asyncio.get_running_loop()
         timer = loop.call_later(asked.wait_seconds, give_up)
-        exchange.on_lost = lost
+        request.on_lost = lost
         waiting = self._door.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
 
     def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
