@@ -46,7 +46,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.publish_properties import Traits, TraitsCache
+from holtmq.broker.publish.publish_properties import PublishProperties, PublishPropertiesCache
 from holtmq.journal import MemoryJournal
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
@@ -275,12 +275,12 @@ CHANGES: Final[dict[str, Callable[[Broker], None]]] = {
 Step = Publish | tuple[Method, int] | str | bytes
 
 
-class _NoCaches(TraitsCache):
+class _NoCaches(PublishPropertiesCache):
     """Decodes every header anew."""
 
-    def of(self, header: bytes) -> Traits:
+    def of(self, header: bytes) -> PublishProperties:
         body_size(header)
-        return Traits(header)
+        return PublishProperties(header)
 
 
 def play(
@@ -308,7 +308,7 @@ class _World:
         assert broker.streams is not None
         broker.streams._id_prefix = "id"
         if not short:
-            broker.flow.traits = _NoCaches()
+            broker.flow.publish_properties = _NoCaches()
         vhost = self.vhost = broker.vhost("/")
         for name, arguments in _DURABLE.items():
             broker.declare_queue(vhost, name, durable=True, arguments=arguments)

@@ -14,7 +14,7 @@ from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION, room_l
 from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.streams.envelopes import (
     PARTITION_HEADER,
@@ -102,11 +102,11 @@ class StreamPublishes:
         self._add(streams, self._partition, self._facts, body)
         return True
 
-    def take(self, route: Route, traits: Traits, body: bytes) -> bool:
+    def take(self, route: Route, properties: PublishProperties, body: bytes) -> bool:
         """Accept a message for all streams of its route; if False, the caller must use ``publish``."""
-        envelope = route.envelopes.get(traits)
+        envelope = route.envelopes.get(properties)
         if envelope is None:
-            envelope = self._envelope(route, traits)
+            envelope = self._envelope(route, properties)
             if envelope is None:
                 return False
         if not self._has_room(route.streams):
@@ -148,14 +148,14 @@ class StreamPublishes:
             self._service.push_with(items, self._now(), ())
 
     @staticmethod
-    def _envelope(route: Route, traits: Traits) -> Envelope | None:
-        if traits.extra_keys or traits.visible_bytes is not None:
+    def _envelope(route: Route, properties: PublishProperties) -> Envelope | None:
+        if properties.extra_keys or properties.visible_bytes is not None:
             return None  # several keys to route, or a header that must be rewritten
-        envelope = envelope_of(route.exchange.name, route.routing_key, traits)
-        if len(traits.property_bytes) <= _ENVELOPE_BYTES_MAX:
+        envelope = envelope_of(route.exchange.name, route.routing_key, properties)
+        if len(properties.property_bytes) <= _ENVELOPE_BYTES_MAX:
             if len(route.envelopes) >= _ENVELOPES_MAX:
                 route.envelopes.clear()
-            route.envelopes[traits] = envelope
+            route.envelopes[properties] = envelope
         return envelope
 
     def _room_of(self, stream: StreamQueue) -> int:

@@ -13,7 +13,7 @@ import msgspec
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.wire.properties import (
     PROPERTIES_AT,
     Properties,
@@ -75,11 +75,11 @@ class Envelope(NamedTuple):
     facts: AmqpFacts
 
 
-def envelope_of(exchange: str, routing_key: str, traits: Traits) -> Envelope:
+def envelope_of(exchange: str, routing_key: str, properties: PublishProperties) -> Envelope:
     """The envelope of a message whose properties are kept unchanged."""
     # Decode the table only if its bytes may name a partition.
-    wanted = traits.headers.get(_PARTITION) if PARTITION_HEADER in traits.property_bytes else None
-    facts = AmqpFacts(exchange, routing_key, traits.property_bytes, traits.priority)
+    wanted = properties.headers.get(_PARTITION) if PARTITION_HEADER in properties.property_bytes else None
+    facts = AmqpFacts(exchange, routing_key, properties.property_bytes, properties.priority)
     return Envelope(partition_named(wanted, routing_key), facts)
 
 

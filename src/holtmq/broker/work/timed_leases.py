@@ -107,7 +107,7 @@ class TimedLeases:
         taken = []
         for transaction_id, payload in items:
             header = _header(transaction_id, payload)
-            outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
+            outcome = self._flow.publish(route, self._flow.publish_properties.of(header), header, payload)
             taken.append(outcome in (PublishOutcome.PLACED, PublishOutcome.JOURNALLED))
         return taken
 
