@@ -324,7 +324,7 @@ def test_a_gathered_message_is_stored_like_one_that_came_alone(
 
         client.read(*[publish(body, key, "streams", properties)] * 3)
 
-    stored = [(body.payload, body.facts, body.trace_id, body.producer) for body in client.stored()]
+    stored = [(body.payload, body.metadata, body.trace_id, body.producer) for body in client.stored()]
     assert len(stored) == 12
     for at in range(0, 12, 4):
         assert stored[at : at + 4] == [stored[at]] * 4
@@ -348,7 +348,7 @@ def test_a_key_that_is_not_utf_8_is_kept_among_others(client: Client, exchange: 
 
     assert client.bodies() == [b"1", b"2", b"3"]
     assert client.partitions() == ["s", "\\xff\\xfe", "ключ"]
-    assert [body.facts and body.facts.routing_key for body in client.stored()] == [
+    assert [body.metadata and body.metadata.routing_key for body in client.stored()] == [
         "s",
         "\udcff\udcfe",
         "ключ",
@@ -379,11 +379,11 @@ def test_a_message_with_further_keys_reaches_its_streams_in_order(client: Client
 def test_what_was_gathered_is_read_back_from_the_journal_as_it_was(client: Client) -> None:
     properties = Properties(delivery_mode=2, priority=3, headers={"x-partition": "p"})
     client.read(*[publish(body, "", "streams", properties) for body in numbers(3)])
-    written = [(body.transaction_id, body.payload, body.facts) for body in client.stored()]
+    written = [(body.transaction_id, body.payload, body.metadata) for body in client.stored()]
 
     client.service.store.cache = type(client.service.store.cache)(0)
 
-    assert [(body.transaction_id, body.payload, body.facts) for body in client.stored()] == written
+    assert [(body.transaction_id, body.payload, body.metadata) for body in client.stored()] == written
 
 
 def test_a_full_stream_refuses_exactly_what_does_not_fit(client: Client) -> None:

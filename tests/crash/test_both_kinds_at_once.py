@@ -148,7 +148,7 @@ class Machine:
             },
             {
                 name: [
-                    body.payload if body.facts is None else to_body(body.payload)
+                    body.payload if body.metadata is None else to_body(body.payload)
                     for body in store.bodies(sorted(set(queue.live_positions())))
                 ]
                 for name, queue in store.queues.items()

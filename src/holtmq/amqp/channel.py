@@ -430,7 +430,7 @@ class Channel:
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
         self.counts.channels_closed += 1
-        self.connection.tally.add(self.received, self.ledger.last, len(self.ledger))
+        self.connection.closed_channel_messages.add(self.received, self.ledger.last, len(self.ledger))
         if self.transaction is not None:
             self.transaction.rollback()
         self.overdue.clear()

@@ -44,7 +44,7 @@ class Authenticator:
         if (known := self.from_memory(name, password, from_loopback=from_loopback)) is not None:
             return known
         user = self._users.user(name)
-        password_hash = user.password_hash if user and user.password_hash else passwords.NOBODY_HASH
+        password_hash = user.password_hash if user and user.password_hash else passwords.UNKNOWN_USER_HASH
         async with self._turns.turn(address, name):
             matches = await asyncio.to_thread(passwords.verify_password, password_hash, password)
         # The user may have been changed or deleted meanwhile: compare with the current hash.

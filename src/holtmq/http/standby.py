@@ -14,8 +14,8 @@ import msgspec
 from holtmq.auth.login import Authenticator
 from holtmq.auth.rights import PUBLIC
 from holtmq.auth.users import DEFAULT_VHOST, UserStore
+from holtmq.http.engine.authentication import NO_USER, RequestAuthenticator
 from holtmq.http.engine.cross_site import CrossSite
-from holtmq.http.engine.doorkeeper import NOBODY, Doorkeeper
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.protocol import HttpConnection
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
@@ -43,7 +43,7 @@ class StandbyServer:
         found: Found = (HttpRoute(self._answer, PUBLIC, 0), {})
         self._engine = Engine(
             lambda _method, _path: found,
-            _keeper_of_nobody(),
+            _authenticator_without_users(),
             CrossSite((), ()),
             max_body=0,
             most_connections=_MOST_CONNECTIONS,
@@ -96,15 +96,15 @@ class StandbyServer:
         request.answer_with(status, _encode(body), headers={"retry-after": "1"} if status == 503 else {})
 
 
-def _keeper_of_nobody() -> Doorkeeper:
-    """A doorkeeper without users: every answer here is public."""
+def _authenticator_without_users() -> RequestAuthenticator:
+    """An authenticator without users: every answer here is public."""
     users = UserStore()
-    return Doorkeeper(
+    return RequestAuthenticator(
         users,
         Authenticator(users),
         None,
         Sessions(users),
         time.time,
         lambda name: (DEFAULT_VHOST, name),
-        NOBODY,
+        NO_USER,
     )

@@ -46,8 +46,8 @@ class Leased:
 def of_body(body: Body) -> SpanContext | None:
     """The trace of a stored message: by its ``traceId``, or by its headers if it came over AMQP."""
     found = of_trace_id(body.trace_id)
-    if found is None and body.facts is not None:
-        return of_properties(body.facts.header)
+    if found is None and body.metadata is not None:
+        return of_properties(body.metadata.header)
     return found
 
 

@@ -13,8 +13,8 @@ from holtmq.wire.properties import (
     PROPERTIES_AT,
     body_size,
     decode_properties,
-    facts,
     raw_headers,
+    read_content_header,
     with_headers,
 )
 from holtmq.wire.tables import FieldTable
@@ -46,7 +46,7 @@ class PublishProperties:
     )
 
     def __init__(self, header: bytes) -> None:
-        found = facts(header)
+        found = read_content_header(header)
         self.property_bytes = header[PROPERTIES_AT:]
         self.persistent = found.delivery_mode == _PERSISTENT
         self.priority = found.priority or 0

@@ -11,7 +11,7 @@ from typing import Final
 
 from holtmq.broker.message import split_address
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION, room_left
-from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.publish.publish_properties import PublishProperties
@@ -44,10 +44,10 @@ class StreamPublishes:
         "_address",
         "_bytes",
         "_exchange",
-        "_facts",
         "_header",
         "_items",
         "_key",
+        "_metadata",
         "_new_id",
         "_now",
         "_partition",
@@ -77,7 +77,7 @@ class StreamPublishes:
         self._exchange = self._key = ""
         self._partition = DEFAULT_PARTITION
         self._header = b""
-        self._facts = AmqpFacts("", "", b"")
+        self._metadata = AmqpMetadata("", "", b"")
 
     def take_plain(self, queues: QueueSet, address: bytes, header: bytes, priority: int, body: bytes) -> bool:
         """Accept a message whose properties need no special handling (``property_walker.py``).
@@ -97,9 +97,9 @@ class StreamPublishes:
         if header != self._header:
             if PARTITION_HEADER in header:
                 return False
-            self._facts = AmqpFacts(self._exchange, self._key, header[PROPERTIES_AT:], priority)
+            self._metadata = AmqpMetadata(self._exchange, self._key, header[PROPERTIES_AT:], priority)
             self._header = header
-        self._add(streams, self._partition, self._facts, body)
+        self._add(streams, self._partition, self._metadata, body)
         return True
 
     def take(self, route: Route, properties: PublishProperties, body: bytes) -> bool:
@@ -128,12 +128,14 @@ class StreamPublishes:
                 return False
         return True
 
-    def _add(self, streams: tuple[StreamQueue, ...], partition: str, facts: AmqpFacts, body: bytes) -> None:
+    def _add(
+        self, streams: tuple[StreamQueue, ...], partition: str, metadata: AmqpMetadata, body: bytes
+    ) -> None:
         room = self._room
         payload = to_payload(body)
         for stream in streams:
             room[stream.id] -= 1
-            body_of_it = Body(self._new_id(), payload, None, None, facts)
+            body_of_it = Body(self._new_id(), payload, None, None, metadata)
             self._items.append(_item((stream.stored_as, partition, body_of_it)))
         self._bytes += len(payload) * len(streams)
         if self._bytes > _BYTES_MAX:

@@ -17,8 +17,8 @@ import httptools
 
 from holtmq.auth.rights import Identity, RightMissing
 from holtmq.auth.tokens import TokenRefused
+from holtmq.http.engine.authentication import TELLING, Peer, behind_proxy, peer_of
 from holtmq.http.engine.cross_site import MARKS
-from holtmq.http.engine.doorkeeper import TELLING, Peer, behind_proxy, peer_of
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal, error_body
 from holtmq.http.engine.known_heads import KnownHead, KnownHeads
@@ -256,9 +256,9 @@ class HttpConnection(asyncio.Protocol):
                 identity is None
                 or request.is_unusual
                 or headers.get(b"authorization") != self._credentials
-                or not self.engine.keeper.still_holds(identity)
+                or not self.engine.authenticator.still_holds(identity)
             ):
-                identity = self.engine.keeper.at_once(headers, behind_proxy(self.peer, headers))
+                identity = self.engine.authenticator.at_once(headers, behind_proxy(self.peer, headers))
                 if identity is None:
                     self._pause()
                     self.engine.run(self._identify(request), "http-login")
@@ -284,7 +284,7 @@ class HttpConnection(asyncio.Protocol):
         """Authenticate a sender that is not known from memory. Reading is paused meanwhile."""
         try:
             peer = behind_proxy(self.peer, request.headers)
-            identity = await self.engine.keeper.identify(request.headers, peer)
+            identity = await self.engine.authenticator.identify(request.headers, peer)
             if not request.disconnected:
                 self._remember(request, identity)
                 self._let_in(request, identity)
@@ -313,8 +313,8 @@ class HttpConnection(asyncio.Protocol):
         self._take_body(request)
 
     def _refuse(self, request: HttpRequest, error: Exception) -> None:
-        if isinstance(error, TokenRefused | RightMissing) and self.engine.keeper.is_open(request.path):
-            request.identity = self.engine.keeper.everybody()
+        if isinstance(error, TokenRefused | RightMissing) and self.engine.authenticator.is_open(request.path):
+            request.identity = self.engine.authenticator.everybody()
             self._take_body(request)
             return
         if not request.complete:
