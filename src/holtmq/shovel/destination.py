@@ -231,15 +231,17 @@ class LocalDestination:
         flow.commit()
 
     def _publish_all(self, collected: list[tuple[Moved, bool, bytes | None]]) -> None:
-        moved = 0
+        moved: list[tuple[bool, bytes | None]] = []
         for message, redelivered, mark in collected:
             self._number += 1
             refusal = self._place(message)
             if refusal:
                 self._verdicts.put_nowait(Verdict(self._number, False, refusal))
             else:
-                moved += 1
-                self._progress.moved(redelivered, mark)
+                moved.append((redelivered, mark))
+        # Only now: an error above undoes the whole batch, and its messages must not be taken for moved.
+        for redelivered, mark in moved:
+            self._progress.moved(redelivered, mark)
         if moved and self._definition.ack_mode is AckMode.ON_CONFIRM:
             stored = self._progress.take(asyncio.get_running_loop().time())
             self._broker.parameters.put(stored)

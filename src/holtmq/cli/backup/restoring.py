@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holtmq.broker.records.rehearsal import rehearse
 from holtmq.cli.backup.catalogue import Catalogue, Manifest, SavedFile
-from holtmq.cli.backup.stores import BackupError
+from holtmq.cli.backup.stores import BackupError, sync_folder
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.file_set import write_manifest
 from holtmq.journal.inspection import check
@@ -39,6 +39,7 @@ def restore_into(catalogue: Catalogue, manifest: Manifest, folder: Path) -> str:
             why = report.refusal or report.problems[0].text
             raise BackupError(f"the backup cannot be used: {why}. What was restored is in {beside}")
         os.replace(beside, folder)
+        sync_folder(folder.parent)
     except OSError as error:
         raise BackupError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
     size = sum(file.size for file in manifest.files)
