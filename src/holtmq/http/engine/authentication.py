@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from holtmq.auth.attempts import AuthAttempts
 from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback, refuse_from_outside
+from holtmq.auth.login_queue import TooManyLogins
 from holtmq.auth.rights import Identity, PlaceOf, of_role, of_user
 from holtmq.auth.tokens import Bearer, Role, TokenRefused, TokenVerifier
-from holtmq.auth.turns import TooManyLogins
 from holtmq.auth.users import DEFAULT_USER, User, UserStore
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.sessions import Sessions, token_in
