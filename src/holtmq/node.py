@@ -336,6 +336,7 @@ class Node:
             self.loop_watch.delay,
             self.checkpoint,
             self._replica_state,
+            None if self.replica is None else self.replica.hand_over,
             watch_range=None if self.tracing is None else self.tracing.watch_range,
         )
 
@@ -343,7 +344,9 @@ class Node:
         replica = self.replica
         if replica is None:
             return None
-        return ReplicaState(replica.name, replica.view.owner, replica.view.epoch, replica.trouble())
+        view = replica.view
+        asked_for = replica.is_asked_for or view.hand_over_to
+        return ReplicaState(replica.name, view.owner, view.epoch, replica.trouble(), view.peers, asked_for)
 
     def stop_waiting(self) -> None:
         """Make ``start`` stop waiting for the log; it raises StoppedWaiting."""
