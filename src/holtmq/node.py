@@ -38,7 +38,7 @@ from holtmq.broker.records.recovery import Fold, recover
 from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
-from holtmq.heap import FreedMemory
+from holtmq.heap import COLLECT_AFTER, FreedMemory
 from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.context import Context, ReplicaState
 from holtmq.http.engine.history import History
@@ -689,7 +689,7 @@ def serve(config: Config) -> int:
     # 0009). The default threshold of 700 allocations would run the collector every few socket reads.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*COLLECT_AFTER)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, freed))
