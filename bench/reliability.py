@@ -127,7 +127,8 @@ PARTS: Final[dict[str, tuple[str, Callable[[float, Path], list[Row]]]]] = {
 
 
 def _output(arguments: list[str], *, may_fail: bool = False) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT / "tests")}
+    paths = [str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=_ROOT,
