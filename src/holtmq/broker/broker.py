@@ -465,10 +465,28 @@ class Broker(Administration):
         stretch = range(error.position, error.position + max(error.size, 1))
         for queue in self.queues_by_id.values():
             for run in queue.store.positions():
+                if not run or max(run) < stretch.start or min(run) >= stretch.stop:
+                    continue
                 for position in run:
                     if position in stretch:
                         found = RecordUnreadable(str(error), position, error.reason)
                         self.flow.damage.note("queue", queue.vhost, queue.name, found)
+
+    def review_damage(self) -> None:
+        """After a start: remove entries of the damage list that no longer matter."""
+        damage = self.flow.damage
+        held: dict[tuple[str, str], set[int]] = {}
+        for row in damage.rows:
+            if row.where == "queue":
+                held.setdefault((row.vhost, row.name), set()).add(row.position)
+        for (vhost_name, name), positions in held.items():
+            vhost = self.vhosts.get(vhost_name)
+            queue = None if vhost is None else vhost.queues.get(name)
+            runs = () if queue is None else queue.store.positions()
+            here = {position for run in runs for position in positions.intersection(run)}
+            # Settled since: a consumer got it from memory, where it was whole.
+            damage.forget_some("queue", vhost_name, name, positions - here)
+        damage.look_again()
 
     def resolve(self, vhost: VHost, exchange: str, routing_key: str, address: bytes) -> Route:
         """Return where a publish goes. The result may be cached until the vhost's version changes."""
