@@ -286,6 +286,7 @@ class Node:
             self.loop_watch.delay,
             self.checkpoints.make,
             self._replica_state,
+            None if self.replica is None else self.replica.hand_over,
             watch_range=None if self.tracing is None else self.tracing.watch_range,
         )
 
@@ -293,7 +294,9 @@ class Node:
         replica = self.replica
         if replica is None:
             return None
-        return ReplicaState(replica.name, replica.view.owner, replica.view.epoch, replica.trouble())
+        view = replica.view
+        asked_for = replica.is_asked_for or view.hand_over_to
+        return ReplicaState(replica.name, view.owner, view.epoch, replica.trouble(), view.peers, asked_for)
 
     async def settle(self) -> None:
         """Wait until no turn is due and all that was appended is durable (or never will be)."""

@@ -89,7 +89,7 @@ class Channel:
         # A message whose frames have not all arrived: (route, mandatory), header, body so far, bytes missing.
         self.partial_route: tuple[Route, bool] | None = None
         self.partial_header: bytes | None = None
-        self.partial_body: list[bytes] = []
+        self.partial_body: list[bytes | memoryview] = []
         self.partial_missing = 0
 
     make_consumer: ClassVar[type[Consumer]] = Consumer  # a traced channel makes others

@@ -13,13 +13,12 @@ from typing import Final
 
 from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
-from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.delays import Delays
 from holtmq.broker.publish.prepared import PreparedPublishes
 from holtmq.broker.publish.publish_properties import PublishProperties, PublishPropertiesCache
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.routes import Route
-from holtmq.broker.publish.stream_publishes import StreamPublishes
+from holtmq.broker.publish.stream_publishes import Gathered, StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.exchanges import Exchange
@@ -81,7 +80,7 @@ class Publishing:
         self.damage = DamageList(journal)
         self.cross_kind: CrossKindJournal | None = None  # if there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
-        self.gathered: list[PushItem] = []  # stream publishes of this read, not written yet
+        self.gathered: list[Gathered] = []  # stream publishes of this read, not written yet
         self.pager = MessagePager(journal, spill or MemorySpill())
         self.vhosts = vhosts
         self.publish_properties = PublishPropertiesCache()

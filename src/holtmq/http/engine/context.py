@@ -21,6 +21,7 @@ from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.pipeline_reports import PipelineReports
 from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
+from holtmq.journal.replica.view import Peer
 
 
 class RangeWatch(Protocol):
@@ -54,6 +55,8 @@ class ReplicaState:
     owner: str
     epoch: int
     trouble: str  # why nothing can be confirmed; empty: it can
+    peers: tuple[Peer, ...] = ()
+    handing_over_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Context:
     loop_delay: Durations  # how late the event loop ran its timers
     checkpoint: Callable[[], None] = lambda: None
     replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
+    hand_over: Callable[[str], None] | None = None  # to another node; None: this node alone has the journal
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)

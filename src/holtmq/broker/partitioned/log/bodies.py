@@ -110,6 +110,7 @@ def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
     records: list[bytes] = []
     known: AmqpMetadata | None = None
     packed = b""
+    head, size = _pack(_FROM_AMQP, 0, 0, 0), 0
     for body in bodies:
         metadata = body.metadata
         if metadata is None or body.trace_id is not None or body.producer is not None:
@@ -118,7 +119,10 @@ def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
         if metadata is not known:
             known, packed = metadata, _encode_metadata(metadata)
         name = body.transaction_id.encode()
-        records.append(b"".join((_pack(_FROM_AMQP, len(name), 0, 0), name, packed, body.payload)))
+        if len(name) != size:
+            size = len(name)
+            head = _pack(_FROM_AMQP, size, 0, 0)
+        records.append(b"".join((head, name, packed, body.payload)))
     return records
 
 
