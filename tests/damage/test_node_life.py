@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holtmq.config import Config, Data, Limits
-from holtmq.config.settings import Amqp, Http, Journal
+from holtmq.config import Amqp, Config, Data, Http, Journal, Limits
 from holtmq.journal import FileJournal, JournalOptions, open_journal
 from holtmq.journal.disk import OsDisk, OsFile
 from holtmq.node import Node
