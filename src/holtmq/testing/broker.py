@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from holtmq.amqp.server import AmqpProtocol
+from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.config import Config, Limits
 from holtmq.journal import JournalError
 from holtmq.journal.records import SYNC_SIZE

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from holtmq.amqp.server import AmqpProtocol
+from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.auth.users import DEFAULT_USER
 from holtmq.config import Config
 from holtmq.first_start import GUEST_HASH
