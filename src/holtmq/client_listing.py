@@ -100,9 +100,9 @@ _AGE = attrgetter("connected_at", "peer")
 def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
     connection = protocol.connection
     peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
-    messages = copy(connection.tally)
+    messages = copy(connection.closed_channel_messages)
     for channel in connection.channels.values():
-        if not channel.closing:  # else it is part of the tally already
+        if not channel.closing:  # else it is counted there already
             messages.add(channel.received, channel.ledger.last, len(channel.ledger))
     return ConnectionRow(
         name=_name(protocol),

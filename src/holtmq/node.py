@@ -39,8 +39,8 @@ from holtmq.client_listing import AmqpClients
 from holtmq.config import Config, SyncMode
 from holtmq.descriptors import affordable_sockets, raise_limit
 from holtmq.heap import FreedMemory
+from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.context import Context, ReplicaState
-from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.history import History
 from holtmq.http.engine.sessions import Sessions
 from holtmq.http.hot_routes import HotApis
@@ -297,10 +297,10 @@ class Node:
             f"holt@{platform.node()}",
         )
 
-    def _doorkeeper(self) -> Doorkeeper:
+    def _request_authenticator(self) -> RequestAuthenticator:
         users, streams = self.broker.users, self.broker.streams
         assert streams is not None
-        return Doorkeeper(
+        return RequestAuthenticator(
             users,
             self.amqp.authenticator,
             self._verifier,
@@ -325,7 +325,7 @@ class Node:
             self.clock,
             self.health,
             self.wake,
-            self._doorkeeper(),
+            self._request_authenticator(),
             self.started_at,
             History(self.partitioned.counters),
             AmqpClients(self.amqp),
@@ -336,6 +336,7 @@ class Node:
             self.loop_watch.delay,
             self.checkpoint,
             self._replica_state,
+            None if self.replica is None else self.replica.hand_over,
             watch_range=None if self.tracing is None else self.tracing.watch_range,
         )
 
@@ -343,7 +344,9 @@ class Node:
         replica = self.replica
         if replica is None:
             return None
-        return ReplicaState(replica.name, replica.view.owner, replica.view.epoch, replica.trouble())
+        view = replica.view
+        asked_for = replica.is_asked_for or view.hand_over_to
+        return ReplicaState(replica.name, view.owner, view.epoch, replica.trouble(), view.peers, asked_for)
 
     def stop_waiting(self) -> None:
         """Make ``start`` stop waiting for the log; it raises StoppedWaiting."""

@@ -12,7 +12,7 @@ from holtmq.auth.permissions import Action
 from holtmq.auth.users import DEFAULT_USER
 from holtmq.broker.broker import Broker
 from holtmq.config import Config
-from holtmq.http.engine.doorkeeper import NOBODY
+from holtmq.http.engine.authentication import NO_USER
 from holtmq.journal.disk import OsDisk
 from holtmq.name_patterns import is_usable
 
@@ -36,7 +36,7 @@ def _warn_of_doors(config: Config, broker: Broker) -> None:
             extra={"hosts": ",".join(sorted(hosts))},
         )
     anonymous = config.http.anonymous
-    if anonymous not in ("", NOBODY, DEFAULT_USER):
+    if anonymous not in ("", NO_USER, DEFAULT_USER):
         log.warning("requests without credentials are let in", extra={"user": anonymous})
     size = len(config.auth.jwt_secret.encode())
     if config.auth.jwt_enabled and 0 < size < _LEAST_SECRET:

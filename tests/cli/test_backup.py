@@ -257,6 +257,36 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def test_a_downloaded_archive_is_restored_byte_for_byte_and_a_part_of_it_is_not(
+    broker: TestBroker, tmp_path: Path
+) -> None:
+    publish(broker, "orders", b"one", b"two" * 1000)
+    push(broker, "clicks", "a", "b")
+    checkpoint(broker)
+    publish(broker, "orders", b"three")
+    expected = state(broker)
+
+    answer = httpx.get(f"{broker.http_url}/api/v1/operator/backups/archive")
+    publish(broker, "orders", b"too late")
+    archive = tmp_path / "holt-backup.tar"
+    archive.write_bytes(answer.content)
+
+    assert answer.headers["content-type"] == "application/x-tar"
+    assert "holt-backup-" in answer.headers["content-disposition"]
+    assert holt(None, "restore", archive, tmp_path / "again").exit_code == 0
+    assert restored(tmp_path / "again") == expected
+    assert json.loads(done(holt(None, "backup", archive, "--list", "--json")))[0]["files"] >= 2
+    refused = holt(broker, "backup", archive)
+    assert refused.exit_code == 1
+    assert "is an archive: name a folder or a bucket" in refused.output
+    for cut in (len(answer.content) // 2, len(answer.content) - 4000):
+        archive.write_bytes(answer.content[:cut])
+        refused = holt(None, "restore", archive, tmp_path / "part")
+        assert refused.exit_code == 1, cut
+        assert "cut off" in refused.output
+        assert not (tmp_path / "part").exists()
+
+
 @pytest.mark.parametrize(
     ("harm", "complaint"),
     [

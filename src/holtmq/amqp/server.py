@@ -18,10 +18,10 @@ from holtmq.amqp.errors import AmqpError, ConnectionFault
 from holtmq.amqp.handshake import INSIDE_USER, Settings
 from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback
+from holtmq.auth.login_queue import TooManyLogins
 from holtmq.auth.passwords import VerifiedCredentials
 from holtmq.auth.rights import Identity, RightMissing
 from holtmq.auth.tokens import TokenRefused, TokenVerifier
-from holtmq.auth.turns import TooManyLogins
 from holtmq.auth.users import DEFAULT_VHOST
 from holtmq.broker.broker import Broker
 from holtmq.journal.interface import JournalFailed

@@ -12,7 +12,7 @@ from holtmq.http.dashboard.attention import (
     of_queue,
     urgency,
 )
-from holtmq.http.dashboard.facts import QueueRow
+from holtmq.http.dashboard.queue_table import QueueRow
 
 NOW = 1_000_000.0
 

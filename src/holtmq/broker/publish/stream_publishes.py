@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 from holtmq.broker.message import split_address
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION, room_left
-from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.streams.envelopes import (
     PARTITION_HEADER,
@@ -33,11 +33,11 @@ _ENVELOPES_MAX: Final = 8  # per route: publishers either repeat their propertie
 _ENVELOPE_BYTES_MAX: Final = 2_048
 # A third of the time of the classes themselves:
 _item: Final = partial(tuple.__new__, PushItem)
-_facts: Final = partial(tuple.__new__, AmqpFacts)
+_metadata: Final = partial(tuple.__new__, AmqpMetadata)
 T = TypeVar("T")
 
 
-Gathered = tuple[tuple[StreamQueue, ...], str, AmqpFacts, bytes]  # streams, partition, properties, body
+Gathered = tuple[tuple[StreamQueue, ...], str, AmqpMetadata, bytes]  # streams, partition, properties, body
 
 
 class StreamPublishes:
@@ -51,11 +51,11 @@ class StreamPublishes:
         "_address",
         "_bytes",
         "_exchange",
-        "_facts",
         "_gathered",
         "_header",
         "_is_limited",
         "_key",
+        "_metadata",
         "_new_ids",
         "_now",
         "_partition",
@@ -86,7 +86,7 @@ class StreamPublishes:
         self._exchange = self._key = ""
         self._partition = DEFAULT_PARTITION
         self._header = b""
-        self._facts = AmqpFacts("", "", b"")
+        self._metadata = AmqpMetadata("", "", b"")
 
     def take_plain(self, queues: QueueSet, address: bytes, header: bytes, priority: int, body: bytes) -> bool:
         """Accept a message whose properties need no special handling (``property_walker.py``).
@@ -105,12 +105,12 @@ class StreamPublishes:
         if header != self._header:
             if PARTITION_HEADER in header:
                 return False
-            self._facts = _facts((self._exchange, self._key, header[PROPERTIES_AT:], priority))
+            self._metadata = _metadata((self._exchange, self._key, header[PROPERTIES_AT:], priority))
             self._header = header
         if self._is_limited:
             self._use_room(self._streams)
         streams = self._streams
-        gathered.append((streams, self._partition, self._facts, body))
+        gathered.append((streams, self._partition, self._metadata, body))
         self._bytes += len(body) * len(streams)
         if self._bytes > _BYTES_MAX:
             self.write()
@@ -123,18 +123,18 @@ class StreamPublishes:
         self._has_room(self._streams)
         self._is_limited = any(self._room.get(stream.id) != sys.maxsize for stream in self._streams)
 
-    def take(self, route: Route, traits: Traits, body: bytes) -> bool:
+    def take(self, route: Route, properties: PublishProperties, body: bytes) -> bool:
         """Accept a message for all streams of its route; if False, the caller must use ``publish``."""
-        envelope = route.envelopes.get(traits)
+        envelope = route.envelopes.get(properties)
         if envelope is None:
-            envelope = self._envelope(route, traits)
+            envelope = self._envelope(route, properties)
             if envelope is None:
                 return False
         if not self._has_room(route.streams):
             return False
         self._use_room(route.streams)
-        partition, facts = envelope
-        self._gathered.append((route.streams, partition, facts, body))
+        partition, metadata = envelope
+        self._gathered.append((route.streams, partition, metadata, body))
         self._bytes += len(body) * len(route.streams)
         if self._bytes > _BYTES_MAX:
             self.write()
@@ -172,27 +172,27 @@ class StreamPublishes:
         """The messages as pushes, one for each stream. Column by column takes half the time."""
         names = [stream.stored_as for row in gathered for stream in row[0]]  # each row has one at least
         partitions = [row[1] for row in gathered]
-        facts = [row[2] for row in gathered]
+        metadata = [row[2] for row in gathered]
         payloads = [to_payload(row[3]) for row in gathered]
         if len(names) > len(gathered):
             copies = [len(row[0]) for row in gathered]
-            partitions, facts, payloads = (
+            partitions, metadata, payloads = (
                 _repeated(partitions, copies),
-                _repeated(facts, copies),
+                _repeated(metadata, copies),
                 _repeated(payloads, copies),
             )
-        bodies = map(Body, self._new_ids(len(names)), payloads, repeat(None), repeat(None), facts)
+        bodies = map(Body, self._new_ids(len(names)), payloads, repeat(None), repeat(None), metadata)
         return [*map(_item, zip(names, partitions, bodies, strict=True))]
 
     @staticmethod
-    def _envelope(route: Route, traits: Traits) -> Envelope | None:
-        if traits.extra_keys or traits.visible_bytes is not None:
+    def _envelope(route: Route, properties: PublishProperties) -> Envelope | None:
+        if properties.extra_keys or properties.visible_bytes is not None:
             return None  # several keys to route, or a header that must be rewritten
-        envelope = envelope_of(route.exchange.name, route.routing_key, traits)
-        if len(traits.property_bytes) <= _ENVELOPE_BYTES_MAX:
+        envelope = envelope_of(route.exchange.name, route.routing_key, properties)
+        if len(properties.property_bytes) <= _ENVELOPE_BYTES_MAX:
             if len(route.envelopes) >= _ENVELOPES_MAX:
                 route.envelopes.clear()
-            route.envelopes[traits] = envelope
+            route.envelopes[properties] = envelope
         return envelope
 
     def _room_of(self, stream: StreamQueue) -> int:

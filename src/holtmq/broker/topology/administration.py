@@ -58,7 +58,7 @@ class Administration:
         self.parameters = Parameters()
         self._together: list[tuple[int, bytes]] | None = None  # records of an open ``one_record``
         # Called when clients must be disconnected: the reason, and a predicate of vhost and user.
-        self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _nobody
+        self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _no_clients
         self.on_parameters: Callable[[], None] = _nothing  # called when parameters of vhosts have changed
 
     def record(self, change: AnyChange) -> None:
@@ -290,7 +290,7 @@ class Administration:
                 self.delete_exchange(vhost, name)
 
 
-def _nobody(reason: str, is_meant: Callable[[str, str], bool]) -> None:
+def _no_clients(reason: str, is_meant: Callable[[str, str], bool]) -> None:
     return None
 
 

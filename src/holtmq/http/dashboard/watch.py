@@ -28,9 +28,9 @@ from holtmq.http.dashboard.attention import (
     urgency,
 )
 from holtmq.http.dashboard.client_table import ClientTables
-from holtmq.http.dashboard.facts import Facts, QueueRow
 from holtmq.http.dashboard.fresh import Fresh
 from holtmq.http.dashboard.ordering import ordered_page
+from holtmq.http.dashboard.queue_table import QueueRow, QueueTables
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
@@ -51,9 +51,9 @@ class Findings(NamedTuple):
 class Watch:
     """The findings of one node, cached for two seconds."""
 
-    def __init__(self, context: Context, facts: Facts, clients: ClientTables) -> None:
+    def __init__(self, context: Context, queue_tables: QueueTables, clients: ClientTables) -> None:
         self._context = context
-        self._facts = facts
+        self._queue_tables = queue_tables
         self._clients = clients
         self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
         self._lags_refreshed = Fresh(self._refresh_lags, context.clock, _FRESH_SECONDS)
@@ -92,9 +92,9 @@ class Watch:
         healthy, reason = context.health()
         found = of_node(context.alarm(), healthy, reason)
         holders = await self.holders()
-        nobody: list[Holder] = []
-        for place, row in enumerate((await self._facts.queues()).rows):
-            held = holders.get((row.vhost, row.name), nobody)
+        none: list[Holder] = []
+        for place, row in enumerate((await self._queue_tables.queues()).rows):
+            held = holders.get((row.vhost, row.name), none)
             if row.ready or row.dead_letters or held:
                 # A backlog that has grown by so many messages has at least so many.
                 grown = row.ready >= limits.growing_messages

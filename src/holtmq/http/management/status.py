@@ -189,7 +189,7 @@ def _check_node(call: ManagementCall) -> None:
 async def auth_attempts(call: ManagementCall) -> object:
     """Logins by protocol."""
     _check_node(call)
-    attempts = call.context.keeper.attempts
+    attempts = call.context.authenticator.attempts
     return [
         {
             "protocol": protocol,
@@ -209,7 +209,7 @@ async def auth_attempts_by_source(call: ManagementCall) -> object:
 
 async def reset_auth_attempts(call: ManagementCall) -> Answer:
     _check_node(call)
-    call.context.keeper.attempts.reset()
+    call.context.authenticator.attempts.reset()
     return CHANGED
 
 
