@@ -81,6 +81,7 @@ class Broker(Administration):
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost and everything in it."""
         vhost = self.vhost(name)
+        self.pending_bindings.finish()
         self.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
         for queue in list(vhost.queues.values()):
             self._remove_queue(vhost, queue)
@@ -151,6 +152,7 @@ class Broker(Administration):
         *,
         to_exchange: bool = False,
         owner: object | None = None,
+        in_journal: bool = False,
     ) -> bool:
         """Bind a queue or exchange. True if journalled. A queue receives the exchange's recent history."""
         exchange = vhost.exchanges.get(source)
@@ -159,7 +161,14 @@ class Broker(Administration):
             source, destination, routing_key, arguments or {}, to_exchange
         )
         lasting = super().bind(
-            vhost, source, destination, routing_key, arguments, to_exchange=to_exchange, owner=owner
+            vhost,
+            source,
+            destination,
+            routing_key,
+            arguments,
+            to_exchange=to_exchange,
+            owner=owner,
+            in_journal=in_journal,
         )
         if history is not None and is_new:
             queues = (
@@ -290,6 +299,7 @@ class Broker(Administration):
         self._remove_queue(self.vhosts[queue.vhost], queue)
 
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
+        self.pending_bindings.settle(vhost.name, False, queue.name)
         if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
             self.flow.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
