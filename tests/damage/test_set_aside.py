@@ -58,7 +58,7 @@ class Node:
 
     def hurt(self, text: bytes) -> None:
         """Behind a checkpoint, so that a start does not read it; one bit."""
-        self.broker.call(lambda node: node.checkpoint())
+        self.broker.call(lambda node: node.checkpoints.make())
         self.broker.stop()
         for file in self.folder.glob("*.seg"):
             data = bytearray(file.read_bytes())
@@ -139,7 +139,7 @@ def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it
 
     node.broker.restart()
     assert node.call("GET", "/health")["status"] == "degraded"
-    node.broker.call(lambda running: running.checkpoint())
+    node.broker.call(lambda running: running.checkpoints.make())
     node.broker.crash_and_restart()
     assert node.call("GET", "/health")["status"] == "degraded"
 
