@@ -134,11 +134,14 @@ def _output(arguments: list[str], *, may_fail: bool = False) -> str:
         cwd=_ROOT,
         env=environment,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
     if done.returncode > may_fail:
-        raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stdout[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(arguments)} ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
+        )
     return done.stdout
 
 
