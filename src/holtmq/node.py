@@ -229,7 +229,7 @@ class Node:
 
     def _complete_broker(self) -> None:
         damage = self.broker.flow.damage
-        damage.look_again()
+        self.broker.review_damage()
         if damage.dropped:
             log.warning("a repair had given up part of the journal", extra={"records": damage.dropped})
         if not self.broker.vhosts:
