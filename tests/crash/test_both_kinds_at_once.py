@@ -111,7 +111,7 @@ class Machine:
     def publish(self, exchange: str, key: str, body: bytes) -> None:
         broker, header = self.broker, encode_header(len(body), HEADER)
         route = broker.resolve(broker.vhost("/"), exchange, key, make_address(exchange, key))
-        broker.flow.publish(route, broker.flow.publish_properties.of(header), header, body)
+        broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, body)
 
     def client(self) -> SimClient:
         return SimClient(self.broker, Random(1), 1, lambda name: None, unordered="")

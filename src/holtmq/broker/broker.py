@@ -176,7 +176,7 @@ class Broker(Administration):
                 if to_exchange
                 else (vhost.queue(destination, owner),)
             )
-            self.flow.recall(vhost, history, queues)
+            self.flow.publishing.recall(vhost, history, queues)
         return lasting
 
     def declare_queue(
@@ -301,7 +301,7 @@ class Broker(Administration):
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
         self.pending_bindings.settle(vhost.name, False, queue.name)
         if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
-            self.flow.cast_out(queue)
+            self.flow.dead_lettering.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         removal = vhost.remove_queue(queue)
         self.long_changes.add(removal.steps)

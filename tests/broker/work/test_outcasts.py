@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from core_support import Bench, headers_of
 
-from holtmq.broker import flow
+from holtmq.broker import dead_lettering
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish import publishing
@@ -127,7 +127,7 @@ def test_a_checkpoint_knows_what_is_still_to_go(bench: Bench, monkeypatch: pytes
 
 
 def test_more_dead_letters_than_one_record_may_hold_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "_CAST_OUT_BYTES", 2_000)
+    monkeypatch.setattr(dead_lettering, "_CAST_OUT_BYTES", 2_000)
     monkeypatch.setattr(file_journal, "MAX_PAYLOAD", 8_000)  # which a segment of 4 KiB makes sure to look at
     bench = Bench(FakeDisk())
     bench.declare("dead")

@@ -642,7 +642,7 @@ def test_a_routing_key_that_is_no_text_is_spelled_out(broker: TestBroker, http: 
         for key in ("plain", "a\udcff"):  # the byte 0xFF, as names that are not UTF-8 are kept
             header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
             route = core.resolve(vhost, "all", key, make_address("all", key))
-            core.flow.publish(route, core.flow.publish_properties.of(header), header, b"1")
+            core.flow.publishing.publish(route, core.flow.publish_properties.of(header), header, b"1")
             core.flow.turn()
 
     broker.call(publish)
