@@ -76,7 +76,7 @@ class Client(Peer):
         for name in ("s", "t"):
             self.broker.declare_queue(vhost, name, durable=True, arguments=STREAM)
         for exchange, queues in (("streams", ("s", "t")), ("both", ("s", "work"))):
-            self.broker.declare_exchange(vhost, exchange, "fanout", durable=True)
+            self.broker.exchanges.declare(vhost, exchange, "fanout", durable=True)
             for queue in queues:
                 self.broker.bind(vhost, exchange, queue, "")
         self.read(frame(ChannelOpen()))

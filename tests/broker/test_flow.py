@@ -223,7 +223,7 @@ def test_a_dead_letter_routing_key_takes_the_carbon_copies_away(bench: Bench) ->
 
 
 def test_without_a_dead_letter_routing_key_the_copies_die_with_it(bench: Bench) -> None:
-    bench.broker.declare_exchange(bench.vhost, "dlx", "direct", durable=True)
+    bench.broker.exchanges.declare(bench.vhost, "dlx", "direct", durable=True)
     for name in ("dead", "copy"):
         bench.declare(name)
         bench.broker.bind(bench.vhost, "dlx", name, name)
@@ -302,7 +302,7 @@ def test_a_dead_letter_can_be_delayed(bench: Bench) -> None:
 def late(bench: Bench) -> None:
     """A delayed exchange that leads to queue ``q``."""
     bench.declare("q")
-    bench.broker.declare_exchange(
+    bench.broker.exchanges.declare(
         bench.vhost, "late", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
     )
     bench.broker.bind(bench.vhost, "late", "q", "q")

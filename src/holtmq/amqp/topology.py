@@ -62,7 +62,7 @@ class Topology:
                 self._exchange_declare(method)
             case ExchangeDelete(name, if_unused, no_wait):
                 self._check(Action.CONFIGURE, name)
-                lasting = self._broker.delete_exchange(self._connection.vhost, name, if_unused)
+                lasting = self._broker.exchanges.delete(self._connection.vhost, name, if_unused)
                 self._answer(ExchangeDeleteOk(), lasting, no_wait)
             case ExchangeBind(destination, source, key, no_wait, arguments):
                 self._refuse_unreadable("routing key", key)
@@ -77,7 +77,7 @@ class Topology:
                 self._check(Action.WRITE, destination)
                 self._check(Action.READ, source)
                 self._connection.rights.check_topic(source, key, write=False)
-                lasting = self._broker.unbind(
+                lasting = self._broker.exchanges.unbind(
                     self._connection.vhost, source, destination, key, arguments, to_exchange=True
                 )
                 self._answer(ExchangeUnbindOk(), lasting, no_wait)
@@ -99,7 +99,7 @@ class Topology:
                 self._check(Action.WRITE, name)
                 self._check(Action.READ, exchange)
                 self._connection.rights.check_topic(exchange, key, write=False)
-                lasting = self._broker.unbind(
+                lasting = self._broker.exchanges.unbind(
                     self._connection.vhost, exchange, name, key, arguments, owner=self._connection
                 )
                 self._answer(QueueUnbindOk(), lasting, False)
@@ -131,7 +131,7 @@ class Topology:
         if isinstance(alternate, str):
             self._check(Action.READ, name)
             self._check(Action.WRITE, alternate)
-        lasting = self._broker.declare_exchange(
+        lasting = self._broker.exchanges.declare(
             vhost,
             name,
             method.type,

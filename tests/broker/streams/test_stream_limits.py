@@ -123,18 +123,18 @@ def test_the_newest_message_stays_whatever_its_size() -> None:
 def test_a_policy_limits_a_stream_and_the_stricter_limit_holds() -> None:
     node = Node(max_length_bytes=50)
     node.publish(*(b"%d" % (10**9 + n) for n in range(10)))
-    node.broker.put_policy("/", "small", "^log$", {"max-length-bytes": 20, "max-age": "5s"})
+    node.broker.policy_changes.put("/", "small", "^log$", {"max-length-bytes": 20, "max-age": "5s"})
 
     node.retain()
     assert len(node.kept()) == 2
 
-    node.broker.delete_policy("/", "small")
+    node.broker.policy_changes.delete("/", "small")
     node.publish(*(b"%d" % (10**9 + n) for n in range(10)))
     node.wait(6)
     node.retain()
     assert len(node.kept()) == 5
 
-    node.broker.put_policy("/", "large", "^log$", {"max-length-bytes": 1000})
+    node.broker.policy_changes.put("/", "large", "^log$", {"max-length-bytes": 1000})
     node.publish(b"1")
     node.retain()
     assert len(node.kept()) == 5

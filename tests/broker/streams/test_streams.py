@@ -49,7 +49,7 @@ def broker(service: PartitionedService) -> Broker:
     vhost = broker.vhost("/")
     broker.flow.now_ms = 1_700_000_000_000
     for name in ("all", "in"):
-        broker.declare_exchange(vhost, name, "fanout", durable=True)
+        broker.exchanges.declare(vhost, name, "fanout", durable=True)
     broker.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
     broker.declare_queue(vhost, "dying", durable=True, arguments={"x-dead-letter-exchange": "all"})
     broker.bind(vhost, "all", "log", "")

@@ -25,7 +25,7 @@ def reject_all(bench: Bench, name: str) -> None:
 def declare_late(bench: Bench) -> None:
     """A delayed exchange that leads to queue ``q``."""
     bench.declare("q")
-    bench.broker.declare_exchange(
+    bench.broker.exchanges.declare(
         bench.vhost, "late", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
     )
     bench.broker.bind(bench.vhost, "late", "q", "")
@@ -135,7 +135,7 @@ def test_more_dead_letters_than_one_record_may_hold_take_several(monkeypatch: py
     bodies = [b"%03d" % n * 100 for n in range(40)]
     bench.fill("q", *bodies)
 
-    bench.broker.put_policy("/", "short", "^q$", {"max-length": 0})
+    bench.broker.policy_changes.put("/", "short", "^q$", {"max-length": 0})
     bench.sync()
     bench.crash()
 
