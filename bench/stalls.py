@@ -94,7 +94,7 @@ def _bindings(site: Site, count: int, queues: int = 100) -> None:
     def make(node: Node) -> None:
         broker = node.broker
         vhost = broker.vhost("/")
-        broker.declare_exchange(vhost, "many", "topic")
+        broker.exchanges.declare(vhost, "many", "topic")
         for number in range(queues):
             broker.declare_queue(vhost, f"bound-{number}")
         for number in range(count):
