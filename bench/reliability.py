@@ -133,8 +133,7 @@ def _output(arguments: list[str], *, may_fail: bool = False) -> str:
         [sys.executable, *arguments],
         cwd=_ROOT,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
