@@ -57,14 +57,14 @@ class Node:
         channel.connection.close()
 
     def hurt(self, text: bytes) -> None:
-        """Behind a checkpoint, so that a start does not read it; one bit."""
+        """Behind a checkpoint, so that a start does not read it; one bit. The second time undoes it."""
         self.broker.call(lambda node: node.checkpoints.make())
         self.broker.stop()
         for file in self.folder.glob("*.seg"):
             data = bytearray(file.read_bytes())
-            at = data.find(text)
+            at = data.find(text[2:])
             if at >= 0:
-                data[at + 1] ^= 1
+                data[at - 1] ^= 1
                 file.write_bytes(data)
                 break
         else:
@@ -137,6 +137,7 @@ def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it
     assert json.loads(listed.output.splitlines()[0])["name"] == "work"
     drained(node.channel, "work")
 
+    node.broker.call(lambda running: running.checkpoints.make())
     node.broker.restart()
     assert node.call("GET", "/health")["status"] == "degraded"
     node.broker.call(lambda running: running.checkpoints.make())
@@ -148,8 +149,21 @@ def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it
     assert node.call("GET", "/health")["status"] == "healthy"
     assert drained(node.channel, "work") == []
     node.broker.restart()
+    assert drained(node.channel, "work") == []
+    assert node.broker.call(lambda running: running.broker.flow.damage.dropped) == 0  # not met again
     assert node.call("GET", "/api/v1/system/damaged")["messages"] == []
     assert holt("check", node.folder).exit_code == 0
+
+
+def test_it_is_delivered_when_it_can_be_read_again(node: Node) -> None:
+    node.publish("work")
+    node.hurt(BODIES[2])
+    assert drained(node.channel, "work") == [*BODIES[:2], *BODIES[3:]]
+
+    node.hurt(BODIES[2])  # as if the file had been restored
+
+    assert drained(node.channel, "work") == [BODIES[2]]
+    assert node.call("GET", "/health")["status"] == "healthy"
 
 
 def test_a_queue_that_is_deleted_takes_its_entries_along(node: Node) -> None:
@@ -315,6 +329,11 @@ def test_a_delayed_message_that_cannot_be_read_keeps_nothing_else_waiting(node: 
     assert sorted(drained(node.channel, "work")) == [*BODIES[:2], *BODIES[3:]]
     (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
     assert row["where"] == "delayed"
+
+    node.hurt(BODIES[2])  # as if the file had been restored
+
+    assert drained(node.channel, "work") == [BODIES[2]]
+    assert node.call("GET", "/health")["status"] == "healthy"
 
 
 def test_the_durability_check_counts_such_a_dead_letter_as_lost(node: Node) -> None:
