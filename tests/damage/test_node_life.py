@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from holtmq.config import Amqp, Config, Data, Http, Journal, Limits
 from holtmq.journal import FileJournal, JournalOptions, open_journal
 from holtmq.journal.disk import OsDisk, OsFile
 from holtmq.node import Node
+from holtmq.upkeep import scrubber
 
 KIND = 18
 
@@ -168,4 +170,31 @@ async def test_the_scrub_finds_rot_and_writes_a_damaged_checkpoint_again(folder:
         await asyncio.sleep(0)
     await node.settle()
     assert len(list(folder.glob("*.ckpt"))) == 2
+    await node.stop(0)
+
+
+async def test_the_scrub_goes_on_after_a_pass_that_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(config(folder, disk_free_min_bytes=0))
+    await node.start()
+    passes = 0
+    again = asyncio.Event()
+
+    def failing_once(*_: object) -> Iterator[int]:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        again.set()
+        return iter(())
+
+    monkeypatch.setattr(scrubber, "scrub", failing_once)
+    monkeypatch.setattr(scrubber, "_PAUSE_SECONDS", 0)
+    task = asyncio.create_task(node.scrubber.run(1e9))
+
+    await asyncio.wait_for(again.wait(), 60)
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     await node.stop(0)

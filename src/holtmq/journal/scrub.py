@@ -72,8 +72,9 @@ def _segment(disk: Disk, base: int, following: Sequence[int]) -> Iterator[Rot | 
             if header.compacted:
                 yield from _compacted(disk, file, header, name)
                 return
-        except JournalError as exc:
-            yield Rot(name, base, 0, str(exc))
+        except JournalError as exc:  # without header or index, nothing in it can be found
+            stop = following[0] if following else base + file.size()
+            yield Rot(name, base, stop - base, str(exc))
             return
         if following:
             stop = min(base + file.size() - HEADER_SIZE, following[0])
