@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holtmq.cli.journal import journal as command
+from holtmq.journal import disk
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing import TestBroker
 from holtmq.verify.door import Ports
@@ -110,6 +113,26 @@ def test_a_work_queue_goes_on_without_it(node: Node, arguments: dict[str, object
     assert "checksum" in row["reason"]
     metrics = httpx.get(f"{node.broker.http_url}/metrics/prometheus").text
     assert "holt_messages_unreadable 1.0" in metrics
+
+
+def test_a_queue_goes_on_behind_a_bad_sector(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.publish("work")
+    node.broker.call(lambda running: running.checkpoints.make())
+    node.broker.restart()
+    file = next(path for path in node.folder.glob("*.seg") if BODIES[2] in path.read_bytes())
+    bad, size = file.read_bytes().index(BODIES[2]), 10
+    really_pread = os.pread
+
+    def pread(fd: int, count: int, offset: int) -> bytes:
+        if offset < bad + size and bad < offset + count and os.readlink(f"/proc/self/fd/{fd}") == str(file):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return really_pread(fd, count, offset)
+
+    monkeypatch.setattr(disk, "_BLOCK", 4)  # the whole queue is in one real sector
+    monkeypatch.setattr(os, "pread", pread)
+
+    assert drained(node.channel, "work") == [*BODIES[:2], *BODIES[3:]]
+    assert node.call("GET", "/health")["status"] == "degraded"
 
 
 def test_consumers_get_the_others(node: Node) -> None:
