@@ -319,7 +319,9 @@ class Flow(Publishing):
         if not queues and not delays:
             return
         placed = self.place_unconfirmed(vhost, queues.values(), moved, queue)
-        self.dead_lettered += 1 if placed or delays else 0
+        if placed or delays:
+            self.dead_lettered += 1
+            queue.figures.dead_lettered(self.now_ms)
         for waits_at, delay_ms in delays.items():
             self.delays.add(moved, vhost.name, waits_at, self.now_ms + delay_ms)
 

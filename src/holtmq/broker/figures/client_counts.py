@@ -89,6 +89,12 @@ class ConnectionMessages:
         self.delivered = 0
         self.settled = 0
 
+    def copy(self) -> "ConnectionMessages":
+        """The same counts, to add to."""
+        made = ConnectionMessages()
+        made.published, made.delivered, made.settled = self.published, self.delivered, self.settled
+        return made
+
     def add(self, published: int, delivered: int, held: int) -> None:
         """Add a channel that published and was delivered so many, of which it still holds ``held``."""
         self.published += published

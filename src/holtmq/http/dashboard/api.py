@@ -23,7 +23,7 @@ class Dashboard:
         self.context = context
         self.facts = Facts(context)
         self.clients = ClientTables(context)
-        self.watch = Watch(context, self.facts, self.clients)
+        self.watch = Watch(context, self.facts)
 
 
 def dashboard_of(context: Context) -> Dashboard:
