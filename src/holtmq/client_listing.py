@@ -12,7 +12,8 @@ from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.errors import ConnectionFault
-from holtmq.amqp.server import AmqpProtocol, AmqpServer
+from holtmq.amqp.protocol import AmqpProtocol
+from holtmq.amqp.server import AmqpServer
 from holtmq.http.engine.clients import (
     ChannelDetails,
     ChannelRow,
@@ -110,9 +111,9 @@ _AGE = attrgetter("connected_at", "peer")
 def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
     connection = protocol.connection
     peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
-    messages = connection.tally.copy()
+    messages = connection.closed_channel_messages.copy()
     for channel in connection.channels.values():
-        if not channel.closing:  # else it is part of the tally already
+        if not channel.closing:  # else it is counted there already
             messages.add(channel.received, channel.ledger.last, len(channel.ledger))
     return ConnectionRow(
         name=_name(protocol),

@@ -46,7 +46,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.publish_properties import Traits, TraitsCache
+from holtmq.broker.publish.publish_properties import PublishProperties, PublishPropertiesCache
 from holtmq.journal import MemoryJournal
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.properties import Properties, body_size, encode_header, encode_properties
@@ -275,12 +275,12 @@ CHANGES: Final[dict[str, Callable[[Broker], None]]] = {
 Step = Publish | tuple[Method, int] | str | bytes
 
 
-class _NoCaches(TraitsCache):
+class _NoCaches(PublishPropertiesCache):
     """Decodes every header anew."""
 
-    def of(self, header: bytes) -> Traits:
+    def of(self, header: bytes) -> PublishProperties:
         body_size(header)
-        return Traits(header)
+        return PublishProperties(header)
 
 
 def play(
@@ -291,7 +291,7 @@ def play(
         patch.setattr("holtmq.wire.property_walker._SEEN_BEFORE", 1)
         patch.setattr("holtmq.amqp.publish_run._SAMPLE", 1)
         # A body frame that a read has cut is kept in pieces, or completed first.
-        patch.setattr("holtmq.amqp.reading._PIECE", 1 if short else 1 << 30)
+        patch.setattr("holtmq.amqp.frame_reader._PIECE", 1 if short else 1 << 30)
         patch.setattr("holtmq.amqp.connection._COPIED", 50 if short else 1 << 30)
         patch.setattr("secrets.token_urlsafe", lambda size=24: "token")
         if not short:
@@ -308,7 +308,7 @@ class _World:
         assert broker.streams is not None
         broker.streams._id_prefix = "id"
         if not short:
-            broker.flow.traits = _NoCaches()
+            broker.flow.publish_properties = _NoCaches()
         vhost = self.vhost = broker.vhost("/")
         for name, arguments in _DURABLE.items():
             broker.declare_queue(vhost, name, durable=True, arguments=arguments)
@@ -327,7 +327,7 @@ class _World:
         connection = self.publisher.connection
         connection.settings = Settings("HoltMQ", "0", max_message_bytes=600)
         connection.max_payload = 800
-        connection._reading.opened(vhost)
+        connection._frame_reader.opened(vhost)
 
     def play(self, steps: list[Step], sizes: list[int], fails_at: int) -> list[object]:
         out: list[bytes] = []

@@ -162,7 +162,7 @@ def test_a_batch_goes_where_the_topology_of_its_commit_leads(bench: Bench) -> No
     header = content_header(b"m")
 
     bench.flow.begin()
-    bench.flow.publish(route, bench.flow.traits.of(header), header, b"m")
+    bench.flow.publish(route, bench.flow.publish_properties.of(header), header, b"m")
     bench.flow.commit()
     bench.turn()
 
@@ -205,7 +205,7 @@ def test_a_message_dies_although_its_headers_are_nonsense(bench: Bench) -> None:
     header = encode_header(1, properties)
     route = bench.broker.resolve(bench.vhost, "", "q", make_address("", "q"))
 
-    bench.flow.publish(route, bench.flow.traits.of(header), header, b"m")
+    bench.flow.publish(route, bench.flow.publish_properties.of(header), header, b"m")
     bench.turn()
 
     assert bench.bodies("dead") == [b"m"]

@@ -2,7 +2,7 @@
 
 Owns: the channels, connection methods, closing. Must not touch: sockets, clocks, argon2; the server passes
 bytes in, writes the outbox and implements ``Hooks``. The frame loop with the per-message code is in
-``reading.py``.
+``frame_reader.py``.
 """
 
 from enum import Enum, auto
@@ -12,6 +12,7 @@ from holtmq.amqp.channel import Channel
 from holtmq.amqp.codec import UnknownMethod, decode_method, encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
+from holtmq.amqp.frame_reader import FrameReader
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
 from holtmq.amqp.methods import (
@@ -29,14 +30,13 @@ from holtmq.amqp.methods import (
 from holtmq.amqp.outbox import Outbox
 from holtmq.amqp.publish_caches import PublishCaches
 from holtmq.amqp.publish_run import PublishRun
-from holtmq.amqp.reading import Reading
 from holtmq.amqp.token_life import TokenLife
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
 from holtmq.auth.rights import Identity
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
 from holtmq.broker.figures.client_counts import ConnectionMessages
-from holtmq.broker.topology.exchanges import Kind
+from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
@@ -74,7 +74,7 @@ class Connection:
         self.outbox = Outbox(hooks.has_output)
         self.phase = Phase.PROTOCOL
         self.channels: dict[int, Channel] = {}
-        self.tally = ConnectionMessages()  # of channels that were closed
+        self.closed_channel_messages = ConnectionMessages()  # of channels that were closed
         self.confirming: list[Channel] = []  # channels that published with confirms in this read
         self.max_payload = settings.frame_max - _OVERHEAD
         self.vhost: VHost
@@ -97,7 +97,7 @@ class Connection:
         self.unread = b""  # received but not processed
         self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
-        self._reading = Reading(self)
+        self._frame_reader = FrameReader(self)
 
     def make_channel(self, number: int) -> Channel:
         """A new channel. (A traced connection makes others.)"""
@@ -165,9 +165,9 @@ class Connection:
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
-                if self._reading.is_within_body:
-                    at = self._reading.rest_of_body(data)
-                self._reading.frames(data, at)
+                if self._frame_reader.is_within_body:
+                    at = self._frame_reader.rest_of_body(data)
+                self._frame_reader.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
@@ -214,7 +214,7 @@ class Connection:
             if channel.closing:
                 self._while_closing(channel, kind, payload)
             elif channel.partial_route is not None:
-                self._reading.content_frame(channel, kind, payload)
+                self._frame_reader.content_frame(channel, kind, payload)
             else:
                 raise ConnectionFault(
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
@@ -427,7 +427,7 @@ class Connection:
     def use_access(self, access: Access) -> None:
         """Use these permissions from now on; what was allowed before is checked again."""
         self._access = access
-        self._reading.opened(self.vhost)
+        self._frame_reader.opened(self.vhost)
 
     def renewed(self, identity: Identity | None) -> None:
         """A new token was checked; None: it is refused."""

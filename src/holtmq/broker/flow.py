@@ -290,7 +290,9 @@ class Flow(Publishing):
         )
         keys = [routing_key] if routing_key is not None else letter.routing_keys
         start = vhost.exchanges[exchange]
-        properties = self.traits.of(letter.header).hash_properties() if start.needs_properties else None
+        properties = (
+            self.publish_properties.of(letter.header).hash_properties() if start.needs_properties else None
+        )
         queues: dict[str, WorkQueue] = {}
         delays: dict[str, int] = {}
         histories: list[RecentHistory] = []

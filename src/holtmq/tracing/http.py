@@ -14,7 +14,7 @@ from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.requests import Popped, PushItem
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.hot_routes import HotApis
 from holtmq.http.queues.ack import AckApi, AckIn
 from holtmq.http.queues.pop import Parameters, PopApi
@@ -46,8 +46,8 @@ class Leased:
 def of_body(body: Body) -> SpanContext | None:
     """The trace of a stored message: by its ``traceId``, or by its headers if it came over AMQP."""
     found = of_trace_id(body.trace_id)
-    if found is None and body.facts is not None:
-        return of_properties(body.facts.header)
+    if found is None and body.metadata is not None:
+        return of_properties(body.metadata.header)
     return found
 
 
@@ -59,10 +59,10 @@ class TracedPushApi(PushApi):
         self._spans = spans
         self._begun: list[Span] = []  # of the push being read
 
-    def push(self, exchange: Exchange) -> None:
+    def push(self, request: HttpRequest) -> None:
         """Push; the spans end when the messages are durable."""
         try:
-            super().push(exchange)
+            super().push(request)
         except Exception as error:
             self._end(str(error))
             raise
@@ -74,14 +74,14 @@ class TracedPushApi(PushApi):
         spans, self._begun = self._begun, []
         end_all(spans, reason)
 
-    def _read(self, exchange: Exchange, incoming: list[PushItemIn]) -> list[PushItem]:
-        parent = of_text(exchange.header(b"traceparent"))
+    def _read(self, request: HttpRequest, incoming: list[PushItemIn]) -> list[PushItem]:
+        parent = of_text(request.header(b"traceparent"))
         if parent is not None:
             trace_id = trace_id_of(parent)
             for one in incoming:
                 if one.trace_id is None:
                     one.trace_id = trace_id
-        items = super()._read(exchange, incoming)
+        items = super()._read(request, incoming)
         for item in items:
             own = of_trace_id(item.body.trace_id)
             if own is not None:
@@ -114,9 +114,9 @@ class TracedPopApi(PopApi):
         self._spans = spans
         self._leased = leased
 
-    def _deliver(self, exchange: Exchange, asked: Parameters, popped: Popped, *, durable: bool) -> None:
-        super()._deliver(exchange, asked, popped, durable=durable)
-        reader = of_text(exchange.header(b"traceparent"))
+    def _deliver(self, request: HttpRequest, asked: Parameters, popped: Popped, *, durable: bool) -> None:
+        super()._deliver(request, asked, popped, durable=durable)
+        reader = of_text(request.header(b"traceparent"))
         for run in popped.runs:
             for body in run.bodies:
                 parent = of_body(body)
@@ -144,9 +144,9 @@ class TracedAckApi(AckApi):
         self._spans = spans
         self._leased = leased
 
-    def _settle(self, exchange: Exchange, incoming: list[AckIn], group: str | None) -> None:
-        super()._settle(exchange, incoming, group)
-        worker = of_text(exchange.header(b"traceparent"))
+    def _settle(self, request: HttpRequest, incoming: list[AckIn], group: str | None) -> None:
+        super()._settle(request, incoming, group)
+        worker = of_text(request.header(b"traceparent"))
         for ack in incoming:
             reader = ack.consumer_group or group or QUEUE_MODE
             parent = self._leased.take(ack.partition_id, reader, ack.transaction_id)

@@ -37,7 +37,7 @@ class Node:
         for body in bodies:
             header = encode_header(len(body), encode_properties(Properties()))
             route = broker.resolve(broker.vhost("/"), "", "log", make_address("", "log"))
-            broker.flow.publish(route, broker.flow.traits.of(header), header, body)
+            broker.flow.publish(route, broker.flow.publish_properties.of(header), header, body)
         broker.journal.flush()
         broker.flow.turn()
 

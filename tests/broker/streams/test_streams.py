@@ -60,7 +60,7 @@ def broker(service: PartitionedService) -> Broker:
 def publish(broker: Broker, exchange: str, key: str) -> None:
     header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
     route = broker.resolve(broker.vhost("/"), exchange, key, make_address(exchange, key))
-    broker.flow.publish(route, broker.flow.traits.of(header), header, b"1")
+    broker.flow.publish(route, broker.flow.publish_properties.of(header), header, b"1")
     broker.journal.flush()
     broker.flow.turn()
 
@@ -100,7 +100,7 @@ def test_a_consumer_gets_what_is_durable_and_is_woken_when_the_rest_is(broker: B
     publish(broker, "all", "k")
     header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
     route = broker.resolve(broker.vhost("/"), "all", "k", make_address("all", "k"))
-    broker.flow.publish(route, broker.flow.traits.of(header), header, b"2")
+    broker.flow.publish(route, broker.flow.publish_properties.of(header), header, b"2")
 
     reader = consume(broker, "log", **{"x-stream-offset": "first"})
 

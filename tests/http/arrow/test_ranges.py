@@ -19,10 +19,11 @@ from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.range_reads import Chosen
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
+from holtmq.first_start import GUEST_HASH
 from holtmq.http.arrow import stream
 from holtmq.http.arrow.columns import decode_envelope
 from holtmq.http.engine.open_streams import BUDGET_BYTES, OpenStreams
-from holtmq.node import GUEST_HASH, Node
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 
@@ -641,7 +642,7 @@ def test_a_routing_key_that_is_no_text_is_spelled_out(broker: TestBroker, http: 
         for key in ("plain", "a\udcff"):  # the byte 0xFF, as names that are not UTF-8 are kept
             header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
             route = core.resolve(vhost, "all", key, make_address("all", key))
-            core.flow.publish(route, core.flow.traits.of(header), header, b"1")
+            core.flow.publish(route, core.flow.publish_properties.of(header), header, b"1")
             core.flow.turn()
 
     broker.call(publish)

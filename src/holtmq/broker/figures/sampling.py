@@ -10,7 +10,7 @@ from typing import Final
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.figures.queue_figures import Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
-from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
+from holtmq.broker.partitioned.counters import QueueCounters, QueueCounts
 from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.work.work_queue import WorkQueue
 
@@ -48,12 +48,12 @@ class Sampler:
             if not queue.is_stream:
                 self._sample_work(second, queue)
         for name in counters.take_used():
-            tally = counters.queues.get(name)
-            if tally is None:  # deleted since
+            counts = counters.queues.get(name)
+            if counts is None:  # deleted since
                 self.partitioned.pop(name, None)
                 self._last.pop(name, None)
                 continue
-            totals = totals_of(tally)
+            totals = totals_of(counts)
             ring = self.partitioned.get(name)
             if ring is None:
                 ring = self.partitioned[name] = Ring(_NOTHING, second)
@@ -93,6 +93,6 @@ class Sampler:
         self._last[key] = totals
 
 
-def totals_of(tally: QueueTally) -> Totals:
+def totals_of(counts: QueueCounts) -> Totals:
     """The totals of a partitioned queue."""
-    return Totals(tally.push_messages, tally.pop_messages, tally.ack_success)
+    return Totals(counts.push_messages, counts.pop_messages, counts.ack_success)

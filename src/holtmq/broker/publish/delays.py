@@ -23,7 +23,7 @@ from holtmq.journal.interface import RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 
 if TYPE_CHECKING:
-    from holtmq.broker.publish.publish_properties import Traits
+    from holtmq.broker.publish.publish_properties import PublishProperties
     from holtmq.broker.publish.publishing import Publishing
     from holtmq.broker.timer_wheel import Timer
     from holtmq.broker.topology.exchanges import Exchange
@@ -83,8 +83,8 @@ class Delays:
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
         queues: dict[str, WorkQueue] = {}
         if vhost is not None and exchange is not None:
-            traits = publishing.traits.of(message.header)
-            queues, _ = self._queues(vhost, exchange, message, traits, only)
+            properties = publishing.publish_properties.of(message.header)
+            queues, _ = self._queues(vhost, exchange, message, properties, only)
         return DelayedMessage(position, due_ms, vhost_name, exchange_name, list(queues), message)
 
     def deliver(self, position: int) -> bool:
@@ -142,8 +142,8 @@ class Delays:
         publishing.begin()
         assert publishing.batch is not None
         if vhost is not None and exchange is not None:
-            traits = publishing.traits.of(message.header)
-            queues, histories = self._queues(vhost, exchange, message, traits, only)
+            properties = publishing.publish_properties.of(message.header)
+            queues, histories = self._queues(vhost, exchange, message, properties, only)
             full = [queue for queue in queues.values() if self._must_wait(queue, message)]
             if full and len(queues) == 1:
                 publishing.abort()
@@ -153,9 +153,9 @@ class Delays:
                 payload = encode_delayed(message, vhost_name, exchange_name, publishing.now_ms, [queue.id])
                 self._write(payload, persistent and queue.persisted, publishing.now_ms)
                 del queues[queue.name]
-            self._arrive(message, traits)
+            self._arrive(message, properties)
             for history in histories:
-                history.keep(unplaced(message), traits.headers)
+                history.keep(unplaced(message), properties.headers)
             publishing.place_unconfirmed(vhost, queues.values(), message)
         if persistent:
             publishing.batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
@@ -167,7 +167,7 @@ class Delays:
         vhost: VHost,
         exchange: Exchange[WorkQueue],
         message: Message,
-        traits: Traits,
+        properties: PublishProperties,
         only: Collection[int],
     ) -> tuple[dict[str, WorkQueue], dict[RecentHistory, None]]:
         """Where a message goes when its delay ends, and which exchanges keep a copy."""
@@ -175,21 +175,23 @@ class Delays:
             return {queue.name: queue for queue in vhost.queues.values() if queue.id in only}, {}
         queues: dict[str, WorkQueue] = {}
         histories: dict[RecentHistory, None] = {}
-        for key in (message.routing_key, *traits.extra_keys):
-            result = vhost.route(exchange, key, traits.headers, traits.hash_properties(), delay_served=True)
+        for key in (message.routing_key, *properties.extra_keys):
+            result = vhost.route(
+                exchange, key, properties.headers, properties.hash_properties(), delay_served=True
+            )
             queues.update((queue.name, queue) for queue in result.queues)
             histories.update(dict.fromkeys(result.histories))
         return queues, histories
 
-    def _arrive(self, message: Message, traits: Traits) -> None:
+    def _arrive(self, message: Message, properties: PublishProperties) -> None:
         publishing = self._publishing
         publishing.seq += 1
         message.seq = publishing.seq
         if message.expires_ms:
             message.expires_ms += publishing.now_ms - message.arrived_ms
         message.arrived_ms = publishing.now_ms
-        if traits.delay_ms:
-            message.header = _delay_served(message.header, traits)
+        if properties.delay_ms:
+            message.header = _delay_served(message.header, properties)
 
     def _must_wait(self, queue: WorkQueue, message: Message) -> bool:
         if not queue.refuses_when_full:
@@ -230,9 +232,9 @@ class Delays:
                 del self._lines[queue.id]
 
 
-def _delay_served(header: bytes, traits: Traits) -> bytes:
+def _delay_served(header: bytes, properties: PublishProperties) -> bytes:
     """Negate x-delay, as RabbitMQ's plugin does, to show that the message has waited; remove BCC."""
-    headers = {key: value for key, value in traits.headers.items() if key != "BCC"}
-    headers["x-delay"] = -traits.delay_ms
-    properties = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)
-    return header[:PROPERTIES_AT] + properties
+    headers = {key: value for key, value in properties.headers.items() if key != "BCC"}
+    headers["x-delay"] = -properties.delay_ms
+    property_bytes = with_headers(header[PROPERTIES_AT:], headers, drop_expiration=False)
+    return header[:PROPERTIES_AT] + property_bytes

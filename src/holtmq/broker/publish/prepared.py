@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holtmq.broker.message import Message, encode_message
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.work.work_queue import WorkQueue
@@ -44,14 +44,14 @@ class PreparedPublishes:
         ] = []  # messages with one route, their offsets
         self._batch = EncodedBatch()
 
-    def add(self, route: Route, traits: Traits, header: bytes, body: bytes) -> bool:
+    def add(self, route: Route, properties: PublishProperties, header: bytes, body: bytes) -> bool:
         """Prepare a message; False when there is no queue for it."""
         route = self._current(route)
         if not route.queues:
             return False
         self._seq += 1
-        persistent = traits.persistent or route.persists
-        ttl = traits.ttl_ms
+        persistent = properties.persistent or route.persists
+        ttl = properties.ttl_ms
         message = Message(
             self._seq,
             route.address,
@@ -59,7 +59,7 @@ class PreparedPublishes:
             body,
             self._now_ms,
             0 if ttl is None else self._now_ms + ttl,
-            traits.priority,
+            properties.priority,
             persistent,
         )
         offset = 0

@@ -13,13 +13,12 @@ from typing import Final
 
 from holtmq.broker.damage import DamageList
 from holtmq.broker.message import Message, encode_message, unplaced
-from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.publish.delays import Delays
 from holtmq.broker.publish.prepared import PreparedPublishes
-from holtmq.broker.publish.publish_properties import Traits, TraitsCache
+from holtmq.broker.publish.publish_properties import PublishProperties, PublishPropertiesCache
 from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
 from holtmq.broker.publish.routes import Route
-from holtmq.broker.publish.stream_publishes import StreamPublishes
+from holtmq.broker.publish.stream_publishes import Gathered, StreamPublishes
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.timer_wheel import TimerWheel
 from holtmq.broker.topology.exchanges import Exchange
@@ -66,10 +65,10 @@ class Publishing:
         "on_dirty",
         "pager",
         "prepares",
+        "publish_properties",
         "seq",
         "stream_publishes",
         "timers",
-        "traits",
         "used_exchanges",
         "vhosts",
         "walkers",
@@ -81,10 +80,10 @@ class Publishing:
         self.damage = DamageList(journal)
         self.cross_kind: CrossKindJournal | None = None  # if there are partitioned queues
         self.stream_publishes: StreamPublishes | None = None  # likewise
-        self.gathered: list[PushItem] = []  # stream publishes of this read, not written yet
+        self.gathered: list[Gathered] = []  # stream publishes of this read, not written yet
         self.pager = MessagePager(journal, spill or MemorySpill())
         self.vhosts = vhosts
-        self.traits = TraitsCache()
+        self.publish_properties = PublishPropertiesCache()
         self.walkers = PropertyWalkers()
         self.timers: TimerWheel[Callable[[], object]] = TimerWheel()
         self.now_ms = 0
@@ -96,15 +95,17 @@ class Publishing:
         self.delays = Delays(self)
         self.batch: Batch | None = None  # open between ``begin`` and ``commit``
 
-    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
+    def publish(
+        self, route: Route, properties: PublishProperties, header: bytes, body: bytes
+    ) -> PublishOutcome:
         """Publish a message. (Plain AMQP publishes take a faster path, ``amqp/publish_run.py``.)"""
         exchange = route.exchange
         exchange.published += 1  # count(), inlined
         self.used_exchanges.add(exchange)
         self.seq = seq = self.seq + 1
-        ttl = traits.ttl_ms
+        ttl = properties.ttl_ms
         now_ms = self.now_ms
-        persistent = traits.persistent or route.persists
+        persistent = properties.persistent or route.persists
         message = Message(
             seq,
             route.address,
@@ -112,13 +113,18 @@ class Publishing:
             body,
             now_ms,
             0 if ttl is None else now_ms + ttl,
-            traits.priority,
+            properties.priority,
             persistent,
         )
         batch = self.batch
-        if not route.simple or not traits.plain or batch is not None:
-            if batch is None or not route.simple or not traits.plain or route.version != route.vhost.version:
-                return self._publish_special(route, traits, message)
+        if not route.simple or not properties.plain or batch is not None:
+            if (
+                batch is None
+                or not route.simple
+                or not properties.plain
+                or route.version != route.vhost.version
+            ):
+                return self._publish_special(route, properties, message)
             if not route.queues:
                 return _UNROUTED
             ids = route.durable_ids if persistent else b""
@@ -135,7 +141,7 @@ class Publishing:
         if queue is not None:  # place(), inlined for the most common route
             fifo = queue.fifo
             if fifo is None:
-                fifo = queue.fifos[traits.priority]
+                fifo = queue.fifos[properties.priority]
             fifo.inbox.append(message)
             queue.bytes += len(body)
             if ttl is not None:
@@ -148,17 +154,19 @@ class Publishing:
         self.place(message, route.queues)
         return outcome
 
-    def publish_in_read(self, route: Route, traits: Traits, header: bytes, body: bytes) -> PublishOutcome:
+    def publish_in_read(
+        self, route: Route, properties: PublishProperties, header: bytes, body: bytes
+    ) -> PublishOutcome:
         """``publish`` for a caller that calls ``write_gathered`` before it does anything but publish."""
         if (
             route.streams
             and self.stream_publishes is not None
-            and self.stream_publishes.take(route, traits, body)
+            and self.stream_publishes.take(route, properties, body)
         ):
             self.seq += 1
             self.count(route.exchange, 1)
             return _JOURNALLED
-        return self.publish(route, traits, header, body)
+        return self.publish(route, properties, header, body)
 
     def count(self, exchange: Exchange[WorkQueue], messages: int) -> None:
         """Count messages that were published to an exchange."""
@@ -195,7 +203,9 @@ class Publishing:
                 self.on_dirty()
             self.dirty.append(queue)
 
-    def _publish_special(self, route: Route, traits: Traits, message: Message) -> PublishOutcome:
+    def _publish_special(
+        self, route: Route, properties: PublishProperties, message: Message
+    ) -> PublishOutcome:
         """Publish anything but a plain message on a plain route."""
         if self.gathered:
             self.write_gathered()  # they were published first
@@ -204,25 +214,25 @@ class Publishing:
         histories: dict[RecentHistory, None] = {}
         # A transaction's routes may be older than the topology at its commit.
         needs = not route.simple or self.batch is not None
-        for key in (route.routing_key, *traits.extra_keys):
+        for key in (route.routing_key, *properties.extra_keys):
             if not needs and key is route.routing_key:
                 queues.update((queue.name, queue) for queue in route.queues)
                 continue
             result = route.vhost.route(
                 route.exchange,
                 key,
-                traits.headers,
-                traits.hash_properties() if route.exchange.needs_properties else None,
+                properties.headers,
+                properties.hash_properties() if route.exchange.needs_properties else None,
             )
             queues.update((queue.name, queue) for queue in result.queues)
             delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
             histories.update(dict.fromkeys(result.histories))
         for exchange, delay_ms in delays.items():  # all keys, also BCC, are routed when it is due
             self.delays.add(message, route.vhost.name, exchange, self.now_ms + delay_ms)
-        if traits.visible_bytes is not None:
-            message.header = message.header[:PROPERTIES_AT] + traits.visible_bytes
+        if properties.visible_bytes is not None:
+            message.header = message.header[:PROPERTIES_AT] + properties.visible_bytes
         for history in histories:
-            history.keep(unplaced(message), traits.headers)
+            history.keep(unplaced(message), properties.headers)
         accepted: list[WorkQueue] = []
         for queue in queues.values():
             if not self._refuses(queue, message):

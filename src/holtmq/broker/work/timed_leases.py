@@ -107,7 +107,7 @@ class TimedLeases:
         taken = []
         for transaction_id, payload in items:
             header = _header(transaction_id, payload)
-            outcome = self._flow.publish(route, self._flow.traits.of(header), header, payload)
+            outcome = self._flow.publish(route, self._flow.publish_properties.of(header), header, payload)
             taken.append(outcome in (PublishOutcome.PLACED, PublishOutcome.JOURNALLED))
         return taken
 
@@ -323,7 +323,7 @@ class WaitingPop:
 
     def __init__(
         self,
-        door: TimedLeases,
+        leases: TimedLeases,
         queue: WorkQueue,
         lease_id: str,
         limit: int,
@@ -333,7 +333,7 @@ class WaitingPop:
         give_up: Callable[[], None],
     ) -> None:
         self.queue = queue
-        self._door = door
+        self._leases = leases
         self._lease_id = lease_id
         self._limit = limit
         self._seconds = seconds
@@ -349,7 +349,7 @@ class WaitingPop:
     def deliver(self, queue: WorkQueue, messages: list[Message]) -> None:
         """Answer the pop."""
         self._served = True
-        self._deliver(self._door.hand_out(queue, messages, self._lease_id, self._seconds, self._auto_ack))
+        self._deliver(self._leases.hand_out(queue, messages, self._lease_id, self._seconds, self._auto_ack))
 
     def cancelled(self, queue: WorkQueue) -> None:
         """The queue was deleted."""

@@ -1,6 +1,6 @@
 """What needs an operator's attention: the object, since when, and which consumers hold its messages.
 
-Owns: the rules and their thresholds. Must not touch: state, sockets; facts come in as rows, findings go out.
+Owns: the rules and their thresholds. Must not touch: state, sockets; rows come in, findings go out.
 """
 
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.http.dashboard.facts import DIED_MOST, QueueRow
+from holtmq.http.dashboard.queue_table import DIED_MOST, QueueRow
 from holtmq.http.engine.clients import ConsumerRow
 from holtmq.journal.replica.view import Peer
 

@@ -15,10 +15,10 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
 from holtmq.http.dashboard.api import Dashboard, dashboard_of, series_of
 from holtmq.http.dashboard.attention import holders_of
-from holtmq.http.dashboard.facts import QueueRow
 from holtmq.http.dashboard.histograms import Histogram, spread
 from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.dashboard.queue_settings import settings_of
+from holtmq.http.dashboard.queue_table import QueueRow
 from holtmq.http.engine.endpoints import LOOK, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -60,7 +60,7 @@ async def list_queues(call: Call) -> object:
     stepwise = Stepwise()
     rows: list[QueueRow] = []
     await dashboard.watch.refreshed_lags()  # the oldest unread message of each stream
-    for place, row in enumerate((await dashboard.facts.queues()).rows):
+    for place, row in enumerate((await dashboard.queue_tables.queues()).rows):
         if (
             (not text or text in row.name.lower())
             and row.vhost in visible
@@ -116,9 +116,12 @@ async def show_queue(call: Call) -> object:
         stream = context.service.store.queues.get(queue.name)
         if stream is None:
             raise NotFound(f"no partitioned queue '{queue.name}'")
-        row, ring = dashboard.facts.stream_row(stream, now), context.sampler.partitioned.get(queue.name)
+        row, ring = (
+            dashboard.queue_tables.stream_row(stream, now),
+            context.sampler.partitioned.get(queue.name),
+        )
     else:
-        row, ring = dashboard.facts.work_row(queue, now), queue.figures.ring
+        row, ring = dashboard.queue_tables.work_row(queue, now), queue.figures.ring
     consumers = context.clients.consumers_of(queue.vhost, queue.name)
     kind = queue.options.queue_type
     policy = context.broker.policies.for_queue(queue.vhost, queue.name, kind)

@@ -27,9 +27,9 @@ from holtmq.http.dashboard.attention import (
     of_standbys,
     urgency,
 )
-from holtmq.http.dashboard.facts import Facts, QueueRow
 from holtmq.http.dashboard.fresh import Fresh
 from holtmq.http.dashboard.ordering import ordered_page
+from holtmq.http.dashboard.queue_table import QueueRow, QueueTables
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
@@ -50,9 +50,9 @@ class Findings(NamedTuple):
 class Watch:
     """The findings of one node, cached for two seconds."""
 
-    def __init__(self, context: Context, facts: Facts) -> None:
+    def __init__(self, context: Context, queue_tables: QueueTables) -> None:
         self._context = context
-        self._facts = facts
+        self._queue_tables = queue_tables
         self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
         self._lags_refreshed = Fresh(self._refresh_lags, context.clock, _FRESH_SECONDS)
         self._lags: dict[tuple[str, str], GroupLag] = {}
@@ -97,7 +97,7 @@ class Watch:
         lags = await self.refreshed_lags()
         none: list[Holder] = []
         quiet_seconds = min(limits.unread_seconds, limits.oldest_seconds)
-        for place, row in enumerate((await self._facts.queues()).rows):
+        for place, row in enumerate((await self._queue_tables.queues()).rows):
             held = holders.get((row.vhost, row.name), none) if holders else none
             if held or row.died_today or (row.ready and not _is_quiet(row, quiet_seconds, limits)):
                 # A backlog that has grown by so many messages has at least so many.
@@ -164,7 +164,7 @@ class Watch:
         for lag in self._lags.values():
             if lag.messages:
                 oldest[lag.queue] = max(lag.seconds, oldest.get(lag.queue, 0.0))
-        self._facts.oldest_unread = oldest
+        self._queue_tables.oldest_unread = oldest
         return self._lags
 
 

@@ -13,8 +13,8 @@ from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.durations import Durations
+from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.clients import Clients
-from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
@@ -70,7 +70,7 @@ class Context:
     clock: Callable[[], float]
     health: Callable[[], tuple[bool, str]]
     wake: Callable[[], None]
-    keeper: Doorkeeper  # identifies the sender of a request
+    authenticator: RequestAuthenticator  # identifies the sender of a request
     started_at: float
     history: History
     clients: Clients  # those connected over AMQP

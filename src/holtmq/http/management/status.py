@@ -11,7 +11,7 @@ from typing import Final
 from holtmq import __version__
 from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
-from holtmq.broker.topology.exchanges import Kind
+from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management import message_stats
@@ -189,7 +189,7 @@ def _check_node(call: ManagementCall) -> None:
 async def auth_attempts(call: ManagementCall) -> object:
     """Logins by protocol."""
     _check_node(call)
-    attempts = call.context.keeper.attempts
+    attempts = call.context.authenticator.attempts
     return [
         {
             "protocol": protocol,
@@ -209,7 +209,7 @@ async def auth_attempts_by_source(call: ManagementCall) -> object:
 
 async def reset_auth_attempts(call: ManagementCall) -> Answer:
     _check_node(call)
-    call.context.keeper.attempts.reset()
+    call.context.authenticator.attempts.reset()
     return CHANGED
 
 

@@ -81,9 +81,9 @@ def _stats(call: ManagementCall, queue: WorkQueue, asked: message_stats.Wanted) 
     if not isinstance(queue, StreamQueue):
         return message_stats.queue_stats(queue, asked)
     name = queue.stored_as
-    tally = call.context.service.counters.queues.get(name)
+    counts = call.context.service.counters.queues.get(name)
     ring = call.context.sampler.partitioned.get(name)
-    return message_stats.stats(totals_of(tally) if tally is not None else Totals(0, 0, 0), ring, asked)
+    return message_stats.stats(totals_of(counts) if counts is not None else Totals(0, 0, 0), ring, asked)
 
 
 def queue_row(call: ManagementCall, queue: WorkQueue) -> dict[str, object]:

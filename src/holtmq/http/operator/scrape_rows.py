@@ -68,7 +68,7 @@ async def row_text(context: Context, now: float) -> list[bytes]:
     """The lines of all families, as pieces of text."""
     families, stepwise = RowFamilies(), Stepwise()
     dashboard = dashboard_of(context)
-    for row in (await dashboard.facts.queues()).rows:
+    for row in (await dashboard.queue_tables.queues()).rows:
         where = place(_QUEUE, (row.vhost, row.name))
         families.ready.add(where, row.ready)
         families.consumers.add(where, row.consumers)

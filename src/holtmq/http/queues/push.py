@@ -19,7 +19,7 @@ from holtmq.broker.work.timed_leases import WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
@@ -152,35 +152,35 @@ class PushApi:
         self._check_alarm = context.check_alarm
         self._single = SinglePushes(context.service, context.journal, context.clock)
 
-    def push(self, exchange: Exchange) -> None:
-        body = exchange.body
+    def push(self, request: HttpRequest) -> None:
+        body = request.body
         try:
             incoming = _decode(body).items
         except msgspec.MsgspecError as error:
             raise _explain(body, error) from None
         check_text(body)
         if not incoming:
-            exchange.answer(201, b"[]")
+            request.answer(201, b"[]")
             return
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         self._check_alarm()
-        items = self._read(exchange, incoming)
+        items = self._read(request, incoming)
         known = self._service.store.queues
         if len(items) == 1 and items[0][0] in known and not incoming[0].delay_seconds:
-            self._single.add(exchange, items[0])  # the most frequent request
+            self._single.add(request, items[0])  # the most frequent request
             return
         if any(item.delay_seconds for item in incoming):
-            self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
+            self._push_delayed(request, items, [delay_of(item.delay_seconds) for item in incoming])
             return
         if items[0].queue not in known or not all(item[0] in known for item in items):
             found = {name: self._work.find(name) for name in {item.queue for item in items}}
             work = {name: queue for name, queue in found.items() if queue is not None}
             if work:
-                self._push_to_work(exchange, items, work)
+                self._push_to_work(request, items, work)
                 return
         if len(items) == 1:
-            self._single.add(exchange, items[0])
+            self._single.add(request, items[0])
             return
         self._single.store()  # they arrived earlier
         results = self._service.push(items, self._clock())
@@ -188,12 +188,12 @@ class PushApi:
             answer = buffered_results(items)
         else:
             answer = push_results(items, results, self._service.store.by_number)
-        exchange.answer_when_durable(self._journal, 201, answer)
+        request.answer_when_durable(self._journal, 201, answer)
 
-    def _read(self, exchange: Exchange, incoming: list[PushItemIn]) -> list[PushItem]:
-        return read_items(incoming, exchange.identity)
+    def _read(self, request: HttpRequest, incoming: list[PushItemIn]) -> list[PushItem]:
+        return read_items(incoming, request.identity)
 
-    def _push_delayed(self, exchange: Exchange, items: list[PushItem], delays: list[float]) -> None:
+    def _push_delayed(self, request: HttpRequest, items: list[PushItem], delays: list[float]) -> None:
         """Some items are delayed. All are stored in one record, or a full queue refuses all."""
         now = self._clock()
         delayed = DelayedPushes(self._service, now)
@@ -222,9 +222,11 @@ class PushApi:
             answers = push_elements(others, part.items, part.results, self._service.store.by_number)
         elements.update(zip(others, answers, strict=True))
         answer = b"[%b]" % b",".join([elements[place] for place in range(len(items))])
-        exchange.answer_when_durable(self._journal, 201, answer)
+        request.answer_when_durable(self._journal, 201, answer)
 
-    def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:
+    def _push_to_work(
+        self, request: HttpRequest, items: list[PushItem], work: Mapping[str, WorkQueue]
+    ) -> None:
         """Some of the names are work queues. Each kind stores its own items; the answer keeps the order."""
         others = [place for place, item in enumerate(items) if item.queue not in work]
         if others:
@@ -235,7 +237,7 @@ class PushApi:
                 mine = [(place, item) for place, item in enumerate(items) if item.queue == name]
                 results += self._work.push(queue, mine)
         answer = b"[%b]" % b",".join([element for _, element in sorted(results)])
-        exchange.answer_when_durable(self._journal, 201, answer)
+        request.answer_when_durable(self._journal, 201, answer)
 
     def _push_to_both(
         self, others: Sequence[int], items: Sequence[PushItem], work: Mapping[str, WorkQueue]

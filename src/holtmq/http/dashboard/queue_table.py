@@ -95,7 +95,7 @@ class _Kept:
         return True
 
 
-class Facts:
+class QueueTables:
     """The table of all queues, rebuilt when it is older than a second."""
 
     def __init__(self, context: Context) -> None:
