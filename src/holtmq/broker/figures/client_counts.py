@@ -6,6 +6,8 @@ Must not touch: clocks, clients.
 
 from typing import Final
 
+from holtmq.broker.figures.queue_figures import Kinds
+
 
 class ClientCounts:
     """Counters that only go up, and levels of what is open now."""
@@ -54,6 +56,10 @@ class ClientCounts:
         self.queues_declared = 0  # also those that existed
         self.queues_created = 0
         self.queues_deleted = 0
+
+    def kinds(self) -> Kinds:
+        """Deliveries by kind."""
+        return Kinds(self.delivered_auto_ack, self.get_manual_ack, self.get_auto_ack, self.redelivered)
 
     def churn(self) -> tuple[int, ...]:
         """What came and went, in the order of ``CHURN``."""
