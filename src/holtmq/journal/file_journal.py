@@ -8,6 +8,7 @@ Must not touch: what records mean. The formats are in ``records``, ``segment`` a
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -424,6 +425,7 @@ class FileJournal:
         stats = self._stats
         if outcome.published:
             stats.checkpoints += 1
+            stats.checkpointed_at = time.monotonic()
             self._checkpoint_position = outcome.position
         for problem in outcome.problems:
             stats.checkpoint_failures += 1
