@@ -146,7 +146,7 @@ def delayed(site: Site, count: int) -> Callable[[], object]:
 
     def the_clock_is_set_forward(node: Node) -> None:
         node.clock = lambda: time.time() + 7_200
-        node.tick()
+        node.turns.tick()
 
     def wait() -> None:
         site.topology(the_clock_is_set_forward)

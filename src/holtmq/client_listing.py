@@ -13,7 +13,8 @@ from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.consumer import Consumer
 from holtmq.amqp.errors import ConnectionFault
-from holtmq.amqp.server import AmqpProtocol, AmqpServer
+from holtmq.amqp.protocol import AmqpProtocol
+from holtmq.amqp.server import AmqpServer
 from holtmq.http.engine.clients import (
     ChannelDetails,
     ChannelRow,

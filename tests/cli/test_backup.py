@@ -78,7 +78,7 @@ def restored(folder: Path) -> State:
 
 def checkpoint(broker: TestBroker) -> None:
     made = broker.call(lambda node: node.journal.stats().checkpoints)
-    broker.call(lambda node: node.checkpoint())
+    broker.call(lambda node: node.checkpoints.make())
     while broker.call(lambda node: node.journal.stats().checkpoints) == made:
         pass
 

@@ -11,7 +11,7 @@ from holtmq.auth.users import User
 from holtmq.client import Backoff, Client, Forbidden, Message, TooLarge, Unauthorized
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
-from holtmq.node import GUEST_HASH
+from holtmq.first_start import GUEST_HASH
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 

@@ -494,8 +494,8 @@ def alarm(broker: TestBroker, reason: str) -> None:
     """Memory or disk run short, or no more."""
 
     def change(node: Any) -> None:
-        node._alarm = lambda: reason
-        node.check_alarms()
+        node.alarms.reason = lambda: reason
+        node.alarms.check()
 
     broker.call(change)
 
@@ -542,7 +542,7 @@ def test_settled_messages_give_their_disk_back_while_publishers_are_blocked(
 
     def relieved(node: Node) -> bool:
         """As housekeeping does; what the older of two checkpoints needs is given back by the next one."""
-        node._relieved_at = -math.inf
+        node.checkpoints._relieved_at = -math.inf
         node.checkpoint_if_due()
         return node.journal.stats().bytes_on_disk < before / 2
 

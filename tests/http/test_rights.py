@@ -17,12 +17,12 @@ from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
+from holtmq.first_start import GUEST_HASH
 from holtmq.http import rights_table
 from holtmq.http.engine.endpoints import Endpoint
 from holtmq.http.management.api import ROWS
 from holtmq.http.management.call import Row
 from holtmq.http.routes import ENDPOINTS
-from holtmq.node import GUEST_HASH
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 

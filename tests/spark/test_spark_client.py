@@ -12,7 +12,7 @@ from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
 from holtmq.config import Auth, Config, Limits
 from holtmq.config.values import Secret
-from holtmq.node import GUEST_HASH
+from holtmq.first_start import GUEST_HASH
 from holtmq.spark.client import BrokerClient, Fetch
 from holtmq.spark.errors import BrokerRefused, BrokerUnreachable
 from holtmq.spark.options import Connection, Selection

@@ -36,7 +36,7 @@ from holtmq.auth.rights import Identity
 from holtmq.broker.broker import Broker
 from holtmq.broker.errors import AccessRefused, BrokerError
 from holtmq.broker.figures.client_counts import ConnectionMessages
-from holtmq.broker.topology.exchanges import Kind
+from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError

@@ -81,6 +81,7 @@ class Broker(Administration):
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost and everything in it."""
         vhost = self.vhost(name)
+        self.pending_bindings.finish()
         self.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
         for queue in list(vhost.queues.values()):
             self._remove_queue(vhost, queue)
@@ -151,6 +152,7 @@ class Broker(Administration):
         *,
         to_exchange: bool = False,
         owner: object | None = None,
+        in_journal: bool = False,
     ) -> bool:
         """Bind a queue or exchange. True if journalled. A queue receives the exchange's recent history."""
         exchange = vhost.exchanges.get(source)
@@ -159,7 +161,14 @@ class Broker(Administration):
             source, destination, routing_key, arguments or {}, to_exchange
         )
         lasting = super().bind(
-            vhost, source, destination, routing_key, arguments, to_exchange=to_exchange, owner=owner
+            vhost,
+            source,
+            destination,
+            routing_key,
+            arguments,
+            to_exchange=to_exchange,
+            owner=owner,
+            in_journal=in_journal,
         )
         if history is not None and is_new:
             queues = (
@@ -290,6 +299,7 @@ class Broker(Administration):
         self._remove_queue(self.vhosts[queue.vhost], queue)
 
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
+        self.pending_bindings.settle(vhost.name, False, queue.name)
         if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
             self.flow.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
@@ -465,10 +475,28 @@ class Broker(Administration):
         stretch = range(error.position, error.position + max(error.size, 1))
         for queue in self.queues_by_id.values():
             for run in queue.store.positions():
+                if not run or max(run) < stretch.start or min(run) >= stretch.stop:
+                    continue
                 for position in run:
                     if position in stretch:
                         found = RecordUnreadable(str(error), position, error.reason)
                         self.flow.damage.note("queue", queue.vhost, queue.name, found)
+
+    def review_damage(self) -> None:
+        """After a start: remove entries of the damage list that no longer matter."""
+        damage = self.flow.damage
+        held: dict[tuple[str, str], set[int]] = {}
+        for row in damage.rows:
+            if row.where == "queue":
+                held.setdefault((row.vhost, row.name), set()).add(row.position)
+        for (vhost_name, name), positions in held.items():
+            vhost = self.vhosts.get(vhost_name)
+            queue = None if vhost is None else vhost.queues.get(name)
+            runs = () if queue is None else queue.store.positions()
+            here = {position for run in runs for position in positions.intersection(run)}
+            # Settled since: a consumer got it from memory, where it was whole.
+            damage.forget_some("queue", vhost_name, name, positions - here)
+        damage.look_again()
 
     def resolve(self, vhost: VHost, exchange: str, routing_key: str, address: bytes) -> Route:
         """Return where a publish goes. The result may be cached until the vhost's version changes."""

@@ -19,10 +19,10 @@ from holtmq.broker.errors import BrokerError, NotFound
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.records.recovery import recover
 from holtmq.cli.registry import PermissionRow, UserRow, VhostRow
+from holtmq.first_start import put_defaults
 from holtmq.journal import FileJournal, JournalError, JournalLocked, open_journal
 from holtmq.journal.segment import SUFFIX
 from holtmq.name_patterns import BadPattern
-from holtmq.node import put_defaults
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from holtmq.broker.partitioned.log import range_reads
 from holtmq.broker.partitioned.log.range_reads import Chosen
 from holtmq.config import Config, Limits
 from holtmq.config.settings import Journal
+from holtmq.first_start import GUEST_HASH
 from holtmq.http.arrow import stream
 from holtmq.http.arrow.columns import decode_envelope
 from holtmq.http.engine.open_streams import BUDGET_BYTES, OpenStreams
-from holtmq.node import GUEST_HASH, Node
+from holtmq.node import Node
 from holtmq.testing import TestBroker
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 

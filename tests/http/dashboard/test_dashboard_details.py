@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
-from holtmq.node import GUEST_HASH
+from holtmq.first_start import GUEST_HASH
 from holtmq.testing import TestBroker
 
 

@@ -9,8 +9,8 @@ from http_support import Api, Json
 
 from holtmq.auth.permissions import Permissions
 from holtmq.auth.users import User
+from holtmq.first_start import GUEST_HASH
 from holtmq.http.dashboard import search
-from holtmq.node import GUEST_HASH
 from holtmq.testing import TestBroker
 
 PATH = "/api/v1/dashboard/messages"

@@ -33,7 +33,7 @@ _ENVELOPES_MAX: Final = 8  # per route: publishers either repeat their propertie
 _ENVELOPE_BYTES_MAX: Final = 2_048
 # A third of the time of the classes themselves:
 _item: Final = partial(tuple.__new__, PushItem)
-_metadata: Final = partial(tuple.__new__, AmqpMetadata)
+_new_metadata: Final = partial(tuple.__new__, AmqpMetadata)
 T = TypeVar("T")
 
 
@@ -105,7 +105,7 @@ class StreamPublishes:
         if header != self._header:
             if PARTITION_HEADER in header:
                 return False
-            self._metadata = _metadata((self._exchange, self._key, header[PROPERTIES_AT:], priority))
+            self._metadata = _new_metadata((self._exchange, self._key, header[PROPERTIES_AT:], priority))
             self._header = header
         if self._is_limited:
             self._use_room(self._streams)

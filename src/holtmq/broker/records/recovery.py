@@ -225,7 +225,9 @@ class Fold:
                 self._fold_all(records)
                 break
             except _NOT_UNDERSTOOD as error:
-                if not self._mended:
+                # A repair explains references to what is missing, not a record that cannot be decoded.
+                too_new = self._at[1] not in _KINDS or isinstance(error, msgspec.DecodeError)
+                if too_new or not self._mended:
                     raise self._refusal(error, recovery) from error
                 self._broker.flow.damage.dropped += 1
         loose = None if self._partitioned is None else self._partitioned.loose

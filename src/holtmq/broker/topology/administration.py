@@ -37,9 +37,11 @@ from holtmq.broker.records.changes import (
 from holtmq.broker.topology.limits import USER_LIMITS, VHOST_LIMITS, Limits, read_limit
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.parameters import Parameter, Parameters
+from holtmq.broker.topology.pending_bindings import PendingBindings
 from holtmq.broker.topology.policies import PolicyBook, alternate_exchange
 from holtmq.broker.topology.vhost import QueueExchange, VHost, refuse_default
 from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.interface import Journal
 from holtmq.wire.tables import FieldTable
 
@@ -53,6 +55,7 @@ class Administration:
         self.users = UserStore()
         self.policies = PolicyBook()
         self.long_changes = LongChanges()
+        self.pending_bindings = PendingBindings()
         self.topic_permissions = TopicPermissions()
         self.limits = Limits()
         self.parameters = Parameters()
@@ -70,16 +73,27 @@ class Administration:
             self.journal.append(*record)
 
     @contextmanager
-    def one_record(self) -> Iterator[None]:
-        """Journal all changes made meanwhile as one record: a crash keeps all of them or none."""
+    def one_record(self, behind: EncodedBatch | None = None) -> Iterator[None]:
+        """Journal all changes made meanwhile as one record: a crash keeps all of them or none.
+
+        The same record gets ``behind``: changes that are encoded already, and are made afterwards.
+        """
         assert self._together is None
         self._together = []
         try:
             yield
+        except BaseException:
+            behind = None
+            raise
         finally:
             records, self._together = self._together, None
-            if records:
-                self.journal.append_batch(records)
+            batch = EncodedBatch()
+            for kind, payload in records:
+                batch.add(kind, payload)
+            if behind is not None:
+                batch.extend(behind)
+            if not batch.is_empty:
+                self.journal.append_encoded(batch)
 
     def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
         """Create a vhost with its predeclared exchanges, or change its description and tags."""
@@ -219,6 +233,7 @@ class Administration:
 
     def delete_exchange(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
         """Delete an exchange and all bindings from and to it. True if journalled."""
+        self.pending_bindings.settle(vhost.name, True, name)
         exchange = vhost.exchanges.get(name)
         removal = vhost.delete_exchange(name, if_unused)
         durable = exchange is not None and exchange.durable
@@ -238,8 +253,9 @@ class Administration:
         *,
         to_exchange: bool = False,
         owner: object | None = None,
+        in_journal: bool = False,
     ) -> bool:
-        """Bind a queue or exchange. True if journalled."""
+        """Bind a queue or exchange. True if journalled. ``in_journal``: its record is there already."""
         refuse_default(source)
         if to_exchange:
             refuse_default(destination)
@@ -248,6 +264,8 @@ class Administration:
         arguments = arguments or {}
         if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
             return False
+        if in_journal:
+            return True
         self.record(
             BindingPut(vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments))
         )
@@ -266,6 +284,7 @@ class Administration:
     ) -> bool:
         """Remove a binding; no error when there is none. True if journalled."""
         refuse_default(source)
+        self.pending_bindings.settle(vhost.name, True, source)
         arguments = arguments or {}
         if not vhost.is_bound(source, destination, routing_key, arguments, to_exchange):
             return False

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-from holtmq.broker.records.rehearsal import rehearse
+from holtmq.broker.records.rehearsal import live_positions
 from holtmq.cli.backup.catalogue import Catalogue
 from holtmq.cli.backup.stores import BackupError, sync_folder
 from holtmq.journal.backup_format import BackupManifest, SavedFile
@@ -35,7 +35,7 @@ def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -
         disk = OsDisk(beside)
         write_manifest(disk, manifest.last_base, manifest.position, manifest.checkpoint, manifest.epoch)
         disk.sync_dir()
-        report = check(disk, lambda recovery: rehearse(ViewingJournal(disk), recovery))
+        report = check(disk, lambda recovery: live_positions(ViewingJournal(disk), recovery))
         if report.refusal or report.problems:
             why = report.refusal or report.problems[0].text
             raise BackupError(f"the backup cannot be used: {why}. What was restored is in {beside}")

@@ -11,7 +11,7 @@ from typing import Final
 from holtmq import __version__
 from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
-from holtmq.broker.topology.exchanges import Kind
+from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management import message_stats
