@@ -59,7 +59,7 @@ from holtmq.journal import (
 from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from holtmq.journal.disk import Disk, OsDisk
 from holtmq.journal.replica.view import StoppedWaiting
-from holtmq.journal.scrub import scrub
+from holtmq.journal.scrub import Rot, scrub
 from holtmq.journal.spill_file import SpillFile
 from holtmq.listeners import Listeners, tls_context
 from holtmq.loop_watch import LoopWatch
@@ -539,11 +539,19 @@ class Node:
             log.error("damage found", extra={"file": step.name, "at": step.position, "reason": step.reason})
             if step.name.endswith(CHECKPOINT_SUFFIX):
                 self.checkpoint()  # replaces the damaged one
-            else:
+            elif not await self._refetch(step):
                 self.partitioned.store.note_rot(step.error())
                 self.broker.note_rot(step.error())
                 self.wake()
         return found
+
+    async def _refetch(self, rot: Rot) -> bool:
+        """Replace a damaged segment by the replica's copy; True also when that has to wait."""
+        try:
+            return await asyncio.to_thread(self.journal.refetch, rot.position)
+        except JournalError as error:
+            log.warning("a damaged segment is fetched later", extra={"reason": str(error)})
+            return True
 
     def _plan_retention(self, wait_ms: int | None = None) -> None:
         self._retention_planned = True

@@ -31,6 +31,7 @@ _NO_STANDBYS: Final = (
     "journal.replica_min_standbys is 0: what is confirmed survives this node and its disk; whether it "
     "survives the loss of PostgreSQL's disk is decided by PostgreSQL's own settings"
 )
+_AGAIN_SECONDS: Final = 0.5
 _EXTRA: Final = "pip install 'holtmq[postgres]'"
 
 
@@ -73,6 +74,7 @@ class ReplicaLife:
                     return fold
                 except StartAgain as reason:
                     log.warning("the copy begins again from a checkpoint", extra={"reason": str(reason)})
+                    await asyncio.sleep(_AGAIN_SECONDS)  # it may happen again at once
         finally:
             await listeners.close()
 
@@ -124,4 +126,5 @@ class ReplicaLife:
             return ""
         if self.view.short_of_standbys:
             return f"PostgreSQL has too few synchronous standbys for {silent:.0f} s: nothing is confirmed"
-        return f"PostgreSQL has not answered for {silent:.0f} s: nothing is confirmed"
+        reason = f" ({self.view.trouble})" if self.view.trouble else ""
+        return f"PostgreSQL has not answered for {silent:.0f} s{reason}: nothing is confirmed"
