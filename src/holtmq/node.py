@@ -428,13 +428,17 @@ class Node:
             if self._pulse_due:
                 await asyncio.sleep(0)
                 continue
-            durable = asyncio.Event()
+            await self._all_appended_is_durable()
 
-            def told(_: JournalFailed | None, durable: asyncio.Event = durable) -> None:
-                durable.set()
+    async def _all_appended_is_durable(self) -> None:
+        """Wait until what was appended so far is durable (or never will be)."""
+        durable = asyncio.Event()
 
-            self.journal.on_durable(told)
-            await durable.wait()
+        def told(_: JournalFailed | None) -> None:
+            durable.set()
+
+        self.journal.on_durable(told)
+        await durable.wait()
 
     def _arm_timer(self) -> None:
         due = self.broker.flow.timers.next_due()
@@ -495,7 +499,9 @@ class Node:
     async def _hand_over(self) -> None:
         """Let consumers finish and confirm all publishes received, so that clients need not resend any."""
         await self.amqp.drain(_DRAIN_SECONDS)
-        await self.settle()
+        self.broker.flow.turn()
+        # What was read so far, not until nothing is left: HTTP clients push on until the node stops.
+        await self._all_appended_is_durable()
         self.amqp.flush()
         # A client that reads its last confirm together with our close takes the confirm for lost (pika does).
         await asyncio.sleep(_LAST_CONFIRMS_SECONDS)
