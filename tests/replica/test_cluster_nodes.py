@@ -18,8 +18,7 @@ from click.testing import CliRunner
 
 from holtmq.broker.records.changes import Kind
 from holtmq.cli.cluster import cluster
-from holtmq.config import Config, Data, Limits
-from holtmq.config.settings import Amqp, Http
+from holtmq.config import Amqp, Config, Data, Http, Limits
 from holtmq.journal import JournalFailed
 from holtmq.node import Node
 from holtmq.verify.http_client import HttpClient
