@@ -285,7 +285,7 @@ async def test_the_scrub_of_an_owner_fetches_a_damaged_segment_and_gives_no_mess
             assert (await client.post("/api/v1/push", {"items": [item]}))[0] == 201
         spoil(segment(tmp_path / "a"), 30_000)
 
-        found = [await node.scrubber.once(), await node.scrub_once()]
+        found = [await node.scrubber.once(), await node.scrubber.once()]
 
         status, body = await client.get("/api/v1/pop/queue/q?consumerGroup=g&batch=100")
         numbers = [int(message["data"].rstrip(".")) for message in json.loads(body)["messages"]]
