@@ -275,6 +275,8 @@ class Broker:
         """Connect the partitioned queues, which AMQP sees as streams. Call before recovery."""
         self.streams = self.flow.cross_kind = Streams(self, partitioned)
         self.flow.stream_publishes = self.streams.stream_publishes
+        partitioned.store.listeners.append(self.streams.hear)
+        partitioned.store.check_new = self.streams.check_new
         self.jobs.partitioned = partitioned
         partitioned.store.damage = self.flow.damage  # one list for everything unreadable
         return self.streams

@@ -78,7 +78,7 @@ class PartitionedService:
         self.stream_limits = StreamLimits(self.store.weigh)
         wide = WideLines(self.store.by_number)
         self.line = WaitingLine(self.store.queues, wide, self.pop)
-        self.store.on_event = self.line.hear
+        self.store.listeners.append(self.line.hear)
         self._popping = Popping(self.store, self.counters, self.line, wide, self.settings.lookback)
         self._firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None
