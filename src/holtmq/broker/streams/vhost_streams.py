@@ -28,7 +28,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.streams.stream_queue import StreamQueue
-from holtmq.broker.topology.queue_arguments import QueueOptions
+from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:

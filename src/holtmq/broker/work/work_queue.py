@@ -13,7 +13,7 @@ from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.pausing import Pause
-from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
+from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
 from holtmq.broker.work.priority_levels import Levels

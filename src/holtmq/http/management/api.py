@@ -14,6 +14,7 @@ from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.router import Router
 from holtmq.http.engine.wire import Query
+from holtmq.http.management import bindings as management_bindings
 from holtmq.http.management import definitions as management_definitions
 from holtmq.http.management import definitions_import as management_definitions_import
 from holtmq.http.management import health as management_health
@@ -34,6 +35,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *management_status.ROWS,
     *management_users.ROWS,
     *management_topology.ROWS,
+    *management_bindings.ROWS,
     *management_messages.ROWS,
     *management_definitions.ROWS,
     *management_definitions_import.ROWS,
