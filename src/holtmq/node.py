@@ -2,6 +2,8 @@
 
 Owns: the order of starting and stopping, and which part calls which: all callbacks are wired here. Must not
 touch: rules and protocols. The work of a turn is in ``turns.py``, regular work in ``upkeep/``.
+
+Over 400 lines: the parts are made and connected in one place.
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 Owns: the channels, connection methods, closing. Must not touch: sockets, clocks, argon2; the server passes
 bytes in, writes the outbox and implements ``Hooks``. The frame loop with the per-message code is in
 ``frame_reader.py``.
+
+Over 400 lines: reading, methods and closing change the same phase and the same channels.
 """
 
 from enum import Enum, auto

@@ -3,6 +3,8 @@
 Owns: the order of commands on a queue (``WaitingLine`` decides which pops are woken). Must not touch: wire
 names, clocks (``now`` is a parameter), the durability of answers: after a command the edge waits for
 ``journal.on_durable`` before it answers.
+
+Over 400 lines: one method for each command, most of them a few lines.
 """
 
 from collections.abc import Sequence

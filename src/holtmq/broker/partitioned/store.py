@@ -2,6 +2,8 @@
 
 Owns: pairing events with journal records (one atomic batch, then apply), folding those records at start-up,
 and the records of a checkpoint. Must not touch: decisions, wire names, clocks.
+
+Over 400 lines: writing a change, applying it and folding it at a start must stay side by side.
 """
 
 from array import array

@@ -3,6 +3,8 @@
 Owns: ready messages, consumers, whose turn it is, how often a message was returned. Must not touch: the
 journal, clocks, wire names. It leaves what must be journalled or dead-lettered in ``settled`` and
 ``outcasts``; the broker empties both within the same turn.
+
+Over 400 lines: the state of a queue is one, and dispatching it is on the path of each message.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """Management API: topic permissions, limits of vhosts and users, parameters, and which have no effect here.
 
-Owns: their resources. Must not touch: how they are stored and enforced; ``administration.py`` does that.
+Owns: their resources. Must not touch: how they are stored and enforced.
 """
 
 from collections.abc import Iterator
