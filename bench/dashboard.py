@@ -139,6 +139,7 @@ class Traffic:
 @click.option("--messages", default=100_000, show_default=True)
 @click.option("--partitions", default=20_000, show_default=True, help="Of the largest partitioned queue.")
 @click.option("--only", default="", help="Requests whose name contains this.")
+@click.option("--pause", default=3.0, show_default=True, help="Seconds before each request.")
 @click.option(
     "--traffic/--no-traffic", default=False, help="Publish all the while; its CPU is in the figures."
 )

@@ -430,6 +430,34 @@ def test_a_change_of_rights_holds_for_the_next_request_with_the_same_head(
         assert status() == b"401"
 
 
+def test_two_senders_on_one_connection_keep_their_own_rights(mine: tuple[Api, Api, TestBroker]) -> None:
+    _, _, broker = mine
+    body = b'{"items":[{"queue":"other","payload":1}]}'
+
+    def request(user: bytes) -> bytes:
+        login = base64.b64encode(user + b":" + user)
+        head = b"POST /api/v1/push HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Basic %b\r\n"
+        return head % login + b"content-length: %d\r\n\r\n%b" % (len(body), body)
+
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=60) as wire:
+
+        def status(user: bytes) -> bytes:
+            wire.sendall(request(user))
+            answer = b""
+            while not answer.endswith((b"]", b"}")):
+                answer += wire.recv(65536)
+            return answer[9:12]
+
+        assert [status(user) for user in (b"guest", b"guest", b"me", b"guest", b"me", b"guest")] == [
+            b"201",
+            b"201",
+            b"403",
+            b"201",
+            b"403",
+            b"201",
+        ]
+
+
 @pytest.mark.parametrize(
     ("anonymous", "here", "elsewhere"),
     [("", 204, 401), ("guest", 204, 401), ("none", 401, 401), ("reader", 204, 204), ("missing", 401, 401)],

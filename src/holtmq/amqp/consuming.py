@@ -219,6 +219,7 @@ class Consuming:
         counts = channel.counts
         redelivered = queue.is_redelivered(message)
         counts.redelivered += redelivered
+        queue.figures.redelivered += redelivered
         header = message.header
         if redelivered and queue.counts_deliveries:
             header = with_delivery_count(header, queue.returned.get(message.seq, 1))
@@ -226,10 +227,12 @@ class Consuming:
         if no_ack:
             ledger.last += 1
             counts.get_auto_ack += 1
+            queue.figures.got_no_ack += 1
             queue.settle(message)
         else:
             ledger.grant(queue, message, self.gets)
             counts.get_manual_ack += 1
+            queue.figures.got += 1
             if queue not in self.get_timeouts:
                 self.get_timeouts[queue] = AckTimeout(channel, self.gets, queue)
             self.get_timeouts[queue].delivered()

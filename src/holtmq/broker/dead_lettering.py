@@ -139,7 +139,9 @@ class DeadLettering:
         if not queues and not delays:
             return
         placed = flow.publishing.place_unconfirmed(vhost, queues.values(), moved, queue)
-        self.count += 1 if placed or delays else 0
+        if placed or delays:
+            self.count += 1
+            queue.figures.dead_lettered(flow.now_ms)
         for waits_at, delay_ms in delays.items():
             flow.delays.add(moved, vhost.name, waits_at, flow.now_ms + delay_ms)
 

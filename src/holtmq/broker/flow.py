@@ -169,8 +169,13 @@ class Flow:
     def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
         """Return messages to their old places in the queue; ``failed``: their consumer was lost."""
         by_queue: dict[int, list[Lease]] = {}
-        for lease in leases:
-            by_queue.setdefault(id(lease.queue), []).append(lease)
+        last: WorkQueue | None = None
+        part: list[Lease] = []
+        for lease in leases:  # there may be 100,000, most of one queue
+            if lease.queue is not last:
+                last = lease.queue
+                part = by_queue.setdefault(id(last), [])
+            part.append(lease)
         for part in by_queue.values():
             queue = part[0].queue
             if queue.deleted:

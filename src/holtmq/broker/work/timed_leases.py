@@ -45,6 +45,7 @@ class WorkMessage:
     seq: int
     created_ms: int
     attempt: int
+    header: bytes  # the content header of AMQP
 
 
 class WorkPush(NamedTuple):
@@ -298,6 +299,7 @@ class TimedLeases:
             message.seq,
             message.arrived_ms,
             queue.returned.get(message.seq, 0) + 1,
+            message.header,
         )
 
     def _route(self, queue: WorkQueue) -> Route:

@@ -100,7 +100,23 @@ class HttpConnection(asyncio.Protocol):
         request.size = len(data) - body_at
         request.complete = True
         self._active = request
+        identity, engine = head.admitted, self.engine
+        if (
+            identity is not None
+            and request.size <= head.admitted_bytes
+            and engine.authenticator.still_holds(identity)
+            and not engine.is_congested
+            and engine.refusal is None
+        ):
+            # Site, sender and right depend on the head alone, and were checked for it.
+            request.identity = identity
+            request.is_admitted = True
+            self._run(request)
+            return
         self._admit(request)
+        if request.is_admitted and getattr(request, "identity", None) is self._sender.remembered:
+            head.admitted = self._sender.remembered
+            head.admitted_bytes = max(request.size, head.admitted_bytes)
 
     def eof_received(self) -> None:
         """The client has closed its side."""

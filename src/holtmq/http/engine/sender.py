@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 class Sender:
     """The sender of one connection's requests; remembered as long as the credentials are the same."""
 
-    __slots__ = ("_credentials", "_engine", "_host", "_identity")
+    __slots__ = ("_credentials", "_engine", "_host", "remembered")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._credentials: bytes | None = None
-        self._identity: Identity | None = None  # of the last request with these credentials
+        self.remembered: Identity | None = None  # of the last request with these credentials
         self._host: bytes | None = None  # the last Host that passed the check, of an anonymous request
 
     def look_closer(self, request: HttpRequest) -> None:
@@ -44,7 +44,7 @@ class Sender:
 
     def at_once(self, request: HttpRequest, peer: Peer) -> Identity | None:
         """The identity, from memory; None when only ``identify`` can tell. Raises as the authenticator."""
-        headers, identity = request.headers, self._identity
+        headers, identity = request.headers, self.remembered
         if (
             identity is None
             or request.is_unusual
@@ -66,7 +66,7 @@ class Sender:
     def _remember(self, request: HttpRequest, identity: Identity) -> None:
         """Keep the identity for the next request, if it depends on the Authorization header alone."""
         headers = request.headers
-        self._identity = identity if TELLING.isdisjoint(headers) else None
+        self.remembered = identity if TELLING.isdisjoint(headers) else None
         self._credentials = headers.get(b"authorization")
 
     def let_in(self, request: HttpRequest, identity: Identity) -> None:
