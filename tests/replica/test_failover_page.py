@@ -41,6 +41,9 @@ def shell(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLT_")}
     environment |= {"PATH": ":".join(folders), "PGHOST": "127.0.0.1", "PGPORT": str(cluster.port)}
     environment |= {"USER": "newcomer", "PGUSER": "newcomer"}
+    environment["HOLT_JOURNAL_TAKEOVER_AFTER"] = (
+        "60"  # only the kill ends the owner, no matter how slow it is
+    )
     started: list[subprocess.Popen[str]] = []
 
     def start(command: str) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from replica_support import Member, log_of, new_log, until
+from replica_support import SILENCE, Member, log_of, new_log, until
 
 from holtmq.journal import JournalError
 from holtmq.journal.replica.errors import StartAgain
@@ -23,7 +23,7 @@ from postgres import Cluster
 def test_a_node_that_only_stands_by_takes_the_log_when_it_is_named(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two", standby=True), tmp_path / "b").follow()
     members += [owner, standby]
@@ -39,7 +39,7 @@ def test_a_node_that_only_stands_by_takes_the_log_when_it_is_named(
 def test_an_owner_that_restarts_does_not_take_back_what_it_has_handed_over(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     owner.write(b"one")
     with log_of(postgres.url, log.name) as store:
@@ -59,7 +59,7 @@ def test_an_owner_that_restarts_does_not_take_back_what_it_has_handed_over(
 def test_a_hanging_transaction_of_the_owner_is_ended_and_its_timeout_does_not_start_again(
     postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = new_log(postgres.url)
+    log = new_log(postgres.url, takeover_after=SILENCE)
     owner = Member(log, tmp_path / "a").own()
     members.append(owner)
     owner.write(b"one")
@@ -87,7 +87,7 @@ def _with_pid(real: object, pid: int) -> object:
 def test_a_standby_under_steady_load_is_a_standby_and_seconds_behind_do_not_add_up(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     members.append(owner)
     owner.write(b"first")
@@ -112,7 +112,7 @@ def test_a_standby_under_steady_load_is_a_standby_and_seconds_behind_do_not_add_
 def test_a_standby_asks_again_when_the_owner_reclaims_more_meanwhile(
     postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two"), tmp_path / "b").follow()
     members += [owner, standby]

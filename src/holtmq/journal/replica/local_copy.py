@@ -7,6 +7,7 @@ Must not touch: ownership, and what records mean.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from uuid import UUID, uuid4
@@ -31,6 +32,8 @@ from .mark import NAME, Mark, read_mark, write_mark
 from .store import Kind, LogState, LogStore, Part
 
 log = logging.getLogger(__name__)
+
+NOTE_SECONDS = 1.0  # between marks while a folder is restored
 
 
 class LocalCopy:
@@ -111,8 +114,14 @@ class LocalCopy:
         self._parts = {part.base: part for part in segments}
         self.headers = {}
         self.written = 0
+        noted_at = time.monotonic()
         for part in segments:
             self._leave()
+            if time.monotonic() - noted_at >= NOTE_SECONDS:
+                # A lost connection must not cost what was fetched so far.
+                self._disk.sync_dir()
+                self._note(max(trusted, part.base), state.epoch)
+                noted_at = time.monotonic()
             self._bring(part, trusted)
         checkpoint = self._bring_checkpoint(checkpoints, segments)
         self._disk.sync_dir()
