@@ -15,7 +15,7 @@ import msgspec
 from bench.http import http_target
 from rich.console import Console
 
-from holtmq.load.http_lanes import Lane, LaneEngine
+from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_stage import HttpTarget
 from holtmq.load.http_wire import HttpAnswer, HttpWire
 from holtmq.load.http_workloads import PAYLOAD
@@ -23,7 +23,7 @@ from holtmq.load.link import LoadError
 from holtmq.load.measuring import Percentiles, percentiles
 from holtmq.load.processes import usage
 
-_LANES = 4
+_CONNECTIONS = 4
 _BATCH = 500
 _POPS = 4_000
 
@@ -84,8 +84,9 @@ class _Filler:
 
 def fill(target: HttpTarget, queue: str, partitions: int, messages: int) -> float:
     """Messages a second."""
-    fillers = [_Filler(target, queue, range(lane, messages, _LANES), partitions) for lane in range(_LANES)]
-    engine = LaneEngine([Lane(HttpWire(target.address), filler) for filler in fillers])
+    parts = [range(number, messages, _CONNECTIONS) for number in range(_CONNECTIONS)]
+    fillers = [_Filler(target, queue, part, partitions) for part in parts]
+    engine = LoadEngine([LoadConnection(HttpWire(target.address), filler) for filler in fillers])
     began = perf_counter()
     try:
         engine.run(lambda: not any(filler.left for filler in fillers))

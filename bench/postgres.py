@@ -2,7 +2,7 @@
 
 Owns: a private cluster (unix socket, fsync on) and the statements: what Queen does in its procedures, with
 less around it (partitions are known numbers, no namespaces, no traces). Must not touch: a PostgreSQL that
-already runs here. Driven by the same lanes as every other broker.
+already runs here. Driven by the same connections as every other broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from time import perf_counter
 from bench import debian
 from psycopg import pq
 
-from holtmq.load.http_lanes import Lane, LaneEngine
+from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_workers import Flow, Popper, Pusher
 from holtmq.load.http_workloads import PAYLOAD, HttpMode, HttpWorkload
 from holtmq.load.link import LoadError
@@ -141,11 +141,11 @@ class PgDialect:
         self._ids = (b"{%s}" % b",".join(marks)).split(b"\0")
         self._again: dict[tuple[int, int], float] = {}
 
-    def push(self, lane: int) -> Query:
+    def push(self, number: int) -> Query:
         workload = self._workload
-        mine = range(lane % workload.partitions, workload.partitions, workload.pushers)
-        turn = self._turns[lane]
-        self._turns[lane] = (turn + 1) % len(mine)
+        mine = range(number % workload.partitions, workload.partitions, workload.pushers)
+        turn = self._turns[number]
+        self._turns[number] = (turn + 1) % len(mine)
         ids = (b"%012d" % next(self._serials)).join(self._ids)
         return b"push", [b"%d" % mine[turn], ids, self._payloads]
 
@@ -153,17 +153,17 @@ class PgDialect:
         if answer.ntuples != self._workload.push_batch:
             raise LoadError(f"PostgreSQL stored {answer.ntuples} of {self._workload.push_batch}")
 
-    def pop(self, lane: int, group: int) -> Query | None:
-        again = self._again.get((lane, group))
+    def pop(self, number: int, group: int) -> Query | None:
+        again = self._again.get((number, group))
         if again is not None:
             if perf_counter() < again:
                 return None
-            del self._again[lane, group]
+            del self._again[number, group]
         return b"pop", [b"%d" % group, b"%d" % self._workload.pop_batch]
 
-    def popped(self, answer: Rows, lane: int, group: int) -> Rows | None:
+    def popped(self, answer: Rows, number: int, group: int) -> Rows | None:
         if not answer.ntuples:
-            self._again[lane, group] = perf_counter() + _EMPTY_SECONDS
+            self._again[number, group] = perf_counter() + _EMPTY_SECONDS
             return None
         return answer
 
@@ -207,7 +207,7 @@ class PgStage:
     def fill(self, messages: int) -> None:
         filler = replace(self._workload, pushers=8, push_batch=1000)
         flow, dialect = Flow(filler), PgDialect(filler)
-        engine = LaneEngine([self._pusher(dialect, flow, lane) for lane in range(filler.pushers)])
+        engine = LoadEngine([self._pusher(dialect, flow, number) for number in range(filler.pushers)])
         try:
             engine.run(lambda: flow.offered >= messages)
             flow.closed = True
@@ -217,17 +217,19 @@ class PgStage:
         self._run("VACUUM ANALYZE messages")
         self.flow.offered = self.flow.pushed = flow.pushed
 
-    def _pusher(self, dialect: PgDialect, flow: Flow, lane: int) -> Lane[Query, Rows]:
-        return Lane(PgWire(self._conninfo), Pusher[Query, Rows, Rows](dialect, flow, lane))
+    def _pusher(self, dialect: PgDialect, flow: Flow, number: int) -> LoadConnection[Query, Rows]:
+        return LoadConnection(PgWire(self._conninfo), Pusher[Query, Rows, Rows](dialect, flow, number))
 
-    def pushers(self) -> list[Lane[Query, Rows]]:
-        return [self._pusher(self._dialect, self.flow, lane) for lane in range(self._workload.pushers)]
+    def pushers(self) -> list[LoadConnection[Query, Rows]]:
+        return [self._pusher(self._dialect, self.flow, number) for number in range(self._workload.pushers)]
 
-    def poppers(self) -> list[Lane[Query, Rows]]:
+    def poppers(self) -> list[LoadConnection[Query, Rows]]:
         return [
-            Lane(PgWire(self._conninfo), Popper[Query, Rows, Rows](self._dialect, self.flow, lane, group))
+            LoadConnection(
+                PgWire(self._conninfo), Popper[Query, Rows, Rows](self._dialect, self.flow, number, group)
+            )
             for group in range(self._workload.lines)
-            for lane in range(self._workload.poppers)
+            for number in range(self._workload.poppers)
         ]
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from itertools import count
 from bench import debian
 from bench.rabbitmq import free_port
 
-from holtmq.load.http_lanes import Lane, LaneEngine
+from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_workers import Flow, Popper, Pusher
 from holtmq.load.http_workloads import PAYLOAD, HttpWorkload
 from holtmq.load.link import LoadError
@@ -101,7 +101,7 @@ class RedisDialect:
             for place in range(workload.push_batch)
         ).split(b"%012d" % 0)
 
-    def push(self, lane: int) -> Command:
+    def push(self, number: int) -> Command:
         serial = b"%012d" % next(self._serials)
         return serial.join(self._batch), 2 * self._workload.push_batch
 
@@ -109,12 +109,12 @@ class RedisDialect:
         if answer.count(b"$") != self._workload.push_batch:
             raise LoadError(f"Redis: {answer[:200]!r}")
 
-    def pop(self, lane: int, group: int) -> Command:
-        read = (b"XREADGROUP", b"GROUP", b"g%d" % group, b"c%d" % lane)
+    def pop(self, number: int, group: int) -> Command:
+        read = (b"XREADGROUP", b"GROUP", b"g%d" % group, b"c%d" % number)
         most = (b"COUNT", b"%d" % self._workload.pop_batch, b"BLOCK", b"1000")
         return command(*read, *most, b"STREAMS", _KEY, b">"), _ENTRIES
 
-    def popped(self, answer: bytes, lane: int, group: int) -> list[bytes] | None:
+    def popped(self, answer: bytes, number: int, group: int) -> list[bytes] | None:
         return _ENTRY.findall(answer) or None
 
     def size(self, held: list[bytes]) -> int:
@@ -144,7 +144,7 @@ class RedisStage:
     def fill(self, messages: int) -> None:
         filler = replace(self._workload, pushers=8, push_batch=500)
         flow, dialect = Flow(filler), RedisDialect(filler)
-        engine = LaneEngine([self._pusher(dialect, flow, lane) for lane in range(filler.pushers)])
+        engine = LoadEngine([self._pusher(dialect, flow, number) for number in range(filler.pushers)])
         try:
             engine.run(lambda: flow.offered >= messages)
             flow.closed = True
@@ -153,20 +153,21 @@ class RedisStage:
             engine.close()
         self.flow.offered = self.flow.pushed = flow.pushed
 
-    def _pusher(self, dialect: RedisDialect, flow: Flow, lane: int) -> Lane[Command, bytes]:
-        return Lane(RedisWire(self._port), Pusher[Command, bytes, list[bytes]](dialect, flow, lane))
+    def _pusher(self, dialect: RedisDialect, flow: Flow, number: int) -> LoadConnection[Command, bytes]:
+        worker = Pusher[Command, bytes, list[bytes]](dialect, flow, number)
+        return LoadConnection(RedisWire(self._port), worker)
 
-    def pushers(self) -> list[Lane[Command, bytes]]:
-        return [self._pusher(self._dialect, self.flow, lane) for lane in range(self._workload.pushers)]
+    def pushers(self) -> list[LoadConnection[Command, bytes]]:
+        return [self._pusher(self._dialect, self.flow, number) for number in range(self._workload.pushers)]
 
-    def poppers(self) -> list[Lane[Command, bytes]]:
+    def poppers(self) -> list[LoadConnection[Command, bytes]]:
         return [
-            Lane(
+            LoadConnection(
                 RedisWire(self._port),
-                Popper[Command, bytes, list[bytes]](self._dialect, self.flow, lane, group),
+                Popper[Command, bytes, list[bytes]](self._dialect, self.flow, number, group),
             )
             for group in range(self._workload.lines)
-            for lane in range(self._workload.poppers)
+            for number in range(self._workload.poppers)
         ]
 
     def close(self) -> None:

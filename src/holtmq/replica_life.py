@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from holtmq.broker.errors import Conflict, NotFound
 from holtmq.broker.records.recovery import Fold
 from holtmq.config import Config
 from holtmq.journal import Journal, JournalError, JournalOptions
@@ -32,6 +33,7 @@ _NO_STANDBYS: Final = (
     "survives the loss of PostgreSQL's disk is decided by PostgreSQL's own settings"
 )
 _AGAIN_SECONDS: Final = 0.5
+_ALIVE_SECONDS: Final = 10.0  # since a node was seen: then it is asked to take over
 _EXTRA: Final = "pip install 'holtmq[postgres]'"
 
 
@@ -118,6 +120,18 @@ class ReplicaLife:
         """The node that was asked to take over the log, if it is not this one; else empty."""
         successor = self.view.successor
         return successor if successor != self.name else ""
+
+    def hand_over(self, name: str) -> None:
+        """Ask for another node as the owner of the log. Raises NotFound, Conflict."""
+        peers = {peer.name: peer for peer in self.view.peers}
+        peer = peers.get(name)
+        if peer is None:
+            raise NotFound(f"no other node is named '{name}'; there are: {', '.join(peers) or 'none'}")
+        if peer.seen_seconds_ago > _ALIVE_SECONDS:
+            raise Conflict(f"{name} was last seen {peer.seen_seconds_ago:.0f} s ago: it cannot take over")
+        if self.is_asked_for or self.view.hand_over_to:
+            raise Conflict(f"{self.is_asked_for or self.view.hand_over_to} is about to take over")
+        self.view.hand_over_to = name
 
     def trouble(self) -> str:
         """Why nothing can be confirmed now; empty when it can."""

@@ -1,20 +1,23 @@
-"""Warnings for the operator when a node starts: insecure settings, and patterns that match nothing.
+"""Checks when a node starts: insecure settings, patterns that match nothing, extras not installed.
 
-Owns: the warnings, and the data folder's mode. Must not touch: what the node does about them (it starts).
+Owns: the warnings, and the data folder's mode. Must not touch: what the node does about warnings (it starts).
 """
 
 import logging
 import stat
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.users import DEFAULT_USER
 from holtmq.broker.broker import Broker
 from holtmq.config import Config
-from holtmq.http.engine.doorkeeper import NOBODY
+from holtmq.http.engine.authentication import NO_USER
 from holtmq.journal.disk import OsDisk
 from holtmq.name_patterns import is_usable
+
+if TYPE_CHECKING:
+    from holtmq.tracing.start import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ def _warn_of_doors(config: Config, broker: Broker) -> None:
             extra={"hosts": ",".join(sorted(hosts))},
         )
     anonymous = config.http.anonymous
-    if anonymous not in ("", NOBODY, DEFAULT_USER):
+    if anonymous not in ("", NO_USER, DEFAULT_USER):
         log.warning("requests without credentials are let in", extra={"user": anonymous})
     size = len(config.auth.jwt_secret.encode())
     if config.auth.jwt_enabled and 0 < size < _LEAST_SECRET:
@@ -75,3 +78,19 @@ def make_private(folder: Path) -> None:
             )
         else:
             log.info("data folder closed to others", extra={"folder": str(folder), "was": f"{mode:04o}"})
+
+
+class CannotStart(Exception):
+    """A setting asks for something that this installation does not have; the text says what."""
+
+
+def start_tracing() -> "Tracing":
+    """OpenTelemetry, which is optional."""
+    try:
+        from holtmq.tracing.start import CannotTrace, Tracing
+    except ModuleNotFoundError as error:
+        raise CannotStart(f"tracing.enabled: {error}; pip install 'holtmq[otel]'") from None
+    try:
+        return Tracing()
+    except CannotTrace as error:
+        raise CannotStart(f"tracing.enabled: {error}") from None

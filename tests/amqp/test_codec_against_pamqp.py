@@ -23,7 +23,13 @@ from hypothesis import strategies as st
 from holtmq.amqp.codec import decode_method, encode_method
 from holtmq.amqp.frames import FRAME_HEADER, FRAME_METHOD, FrameReader, encode_frame
 from holtmq.amqp.methods import METHODS, Method
-from holtmq.wire.properties import Properties, decode_properties, encode_header, encode_properties, facts
+from holtmq.wire.properties import (
+    Properties,
+    decode_properties,
+    encode_header,
+    encode_properties,
+    read_content_header,
+)
 from holtmq.wire.tables import FieldTable, FieldValue
 
 RESERVED = {"ticket", "capabilities", "insist", "known_hosts", "out_of_band", "channel_id", "cluster_id"}
@@ -156,4 +162,4 @@ def test_we_read_the_properties_pamqp_writes(properties: Properties, size: int) 
 
     assert struct.unpack_from(">Q", payload, 4) == (size,)
     assert decode_properties(payload, 12) == properties
-    assert facts(payload).priority == properties.priority
+    assert read_content_header(payload).priority == properties.priority

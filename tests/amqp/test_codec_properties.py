@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import (
-    Facts,
+    ContentHeader,
     Properties,
     body_size,
     decode_properties,
     encode_header,
     encode_properties,
-    facts,
     raw_headers,
+    read_content_header,
     with_headers,
     with_reply_to,
 )
@@ -97,7 +97,7 @@ def test_properties_cut_anywhere_or_followed_by_more_are_refused(properties: Pro
         with pytest.raises(CodecError):
             decode_properties(broken)
         with pytest.raises(CodecError):
-            facts(encode_header(0, broken))
+            read_content_header(encode_header(0, broken))
 
 
 @given(st.binary(max_size=100))
@@ -105,8 +105,8 @@ def test_random_bytes_are_properties_or_a_codec_error(data: bytes) -> None:
     for read in (
         lambda: decode_properties(data),
         lambda: decode_properties(data, 12),
-        lambda: facts(data),
-        lambda: facts(encode_header(1, data)),
+        lambda: read_content_header(data),
+        lambda: read_content_header(encode_header(1, data)),
         lambda: raw_headers(data),
         lambda: with_headers(data, {"k": 1}, True),
         lambda: with_reply_to(data, "r"),
@@ -131,9 +131,9 @@ def test_a_property_that_does_not_fit_is_refused(properties: Properties) -> None
 
 
 def test_facts_are_what_the_broker_needs() -> None:
-    read = facts(encode_header(1234, FULL_BYTES))
+    read = read_content_header(encode_header(1234, FULL_BYTES))
 
-    assert read == Facts(
+    assert read == ContentHeader(
         body_size=1234,
         delivery_mode=2,
         priority=7,
@@ -147,14 +147,14 @@ def test_facts_are_what_the_broker_needs() -> None:
 
 
 def test_facts_of_a_bare_message_are_empty() -> None:
-    read = facts(encode_header(0, b"\0\0"))
+    read = read_content_header(encode_header(0, b"\0\0"))
 
-    assert read == Facts(0, 0, None, None, None, None, None)
+    assert read == ContentHeader(0, 0, None, None, None, None, None)
 
 
 @given(PROPERTIES)
 def test_facts_agree_with_the_whole_properties(properties: Properties) -> None:
-    read = facts(encode_header(2**64 - 1, encode_properties(properties)))
+    read = read_content_header(encode_header(2**64 - 1, encode_properties(properties)))
 
     assert read.body_size == 2**64 - 1
     assert read.delivery_mode == (properties.delivery_mode or 0)
@@ -169,7 +169,7 @@ def test_facts_agree_with_the_whole_properties(properties: Properties) -> None:
 def test_facts_do_not_look_into_the_headers() -> None:
     broken_inside = b"\x20\x00\x00\x00\x00\x03\x01k?"
 
-    assert facts(encode_header(0, broken_inside)).headers_at == (2, 9)
+    assert read_content_header(encode_header(0, broken_inside)).headers_at == (2, 9)
     with pytest.raises(CodecError, match="unknown type"):
         raw_headers(broken_inside)
 
@@ -185,7 +185,7 @@ def test_facts_do_not_look_into_the_headers() -> None:
 )
 def test_a_content_header_that_is_not_one_is_refused(payload: bytes, reason: str) -> None:
     with pytest.raises(CodecError, match=reason):
-        facts(payload)
+        read_content_header(payload)
 
 
 def test_a_body_size_has_eight_bytes() -> None:

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holtmq.broker.errors import BrokerError
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import Properties, encode_header, encode_properties
 from holtmq.wire.property_walker import PERSISTENT, SPECIAL, PropertyWalkers, make_walker
@@ -46,19 +46,19 @@ def walk(property_bytes: bytes, before: bytes, after: bytes) -> int:
 def agree(property_bytes: bytes, before: bytes, after: bytes) -> None:
     seen = walk(property_bytes, before, after)
     try:
-        traits = Traits(encode_header(0, property_bytes))
+        properties = PublishProperties(encode_header(0, property_bytes))
     except (CodecError, BrokerError):
         assert seen == SPECIAL
         return
     if seen == SPECIAL:
         flags = int.from_bytes(property_bytes[:2], "big")
-        special = not traits.plain or flags & (1 << 8) or b"CC" in property_bytes
+        special = not properties.plain or flags & (1 << 8) or b"CC" in property_bytes
         assert special or b"\x15amq.rabbitmq.reply-to" in property_bytes
         return
-    assert traits.plain
-    assert traits.ttl_ms is None
-    assert traits.visible_bytes is None
-    assert seen == traits.priority + (PERSISTENT if traits.persistent else 0)
+    assert properties.plain
+    assert properties.ttl_ms is None
+    assert properties.visible_bytes is None
+    assert seen == properties.priority + (PERSISTENT if properties.persistent else 0)
 
 
 @given(property_sets, st.binary(max_size=5), st.binary(max_size=20))

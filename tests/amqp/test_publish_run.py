@@ -80,7 +80,7 @@ def test_a_fault_in_the_frame_that_was_cut_ends_the_connection_once(monkeypatch:
 
 
 def test_a_body_frame_in_pieces_with_a_wrong_end_is_a_frame_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.amqp.reading._PIECE", 1)
+    monkeypatch.setattr("holtmq.amqp.frame_reader._PIECE", 1)
     client = Client(new_broker())
     client.call(QueueDeclare("q"))
 
@@ -94,7 +94,7 @@ def test_a_body_frame_in_pieces_with_a_wrong_end_is_a_frame_error(monkeypatch: p
 def test_the_rest_of_a_body_frame_is_skipped_when_its_channel_was_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holtmq.amqp.reading._PIECE", 1)
+    monkeypatch.setattr("holtmq.amqp.frame_reader._PIECE", 1)
     client = Client(new_broker())
     client.call(QueueDeclare("q"))
     client.call(ChannelOpen(), channel=2)
@@ -143,7 +143,7 @@ def test_what_one_connection_may_another_may_not() -> None:
     first.call(QueueDeclare("q"), ExchangeDeclare("t", "topic"), QueueBind("q", "t", "#"))
     for _ in range(100):
         first.feed(publish(b"a", "k", exchange="t") * 10)
-    broker.set_permissions("guest", "/", Permissions(".*", "^$", ".*"))
+    broker.access.set_permissions("guest", "/", Permissions(".*", "^$", ".*"))
     second = Client(broker)
 
     first.feed(publish(b"a", "k", exchange="t"))
@@ -158,7 +158,7 @@ def test_what_one_connection_may_another_may_not() -> None:
 
 def test_a_connection_whose_publish_was_refused_does_not_count_as_a_publisher() -> None:
     broker = new_broker()
-    broker.set_permissions("guest", "/", Permissions(".*", r"^amq\.default$", ".*"))
+    broker.access.set_permissions("guest", "/", Permissions(".*", r"^amq\.default$", ".*"))
     client = Client(broker)
 
     client.feed(publish(b"a", "k", exchange="amq.topic"))
@@ -189,8 +189,8 @@ def test_connections_share_what_is_known_and_keep_little_themselves() -> None:
     for peer in peers:
         peer.feed(publish(b"a", "q") * 100)
 
-    assert {id(peer.connection._reading._caches) for peer in [first, *peers]} == {
-        id(first.connection._reading._caches)
+    assert {id(peer.connection._frame_reader._caches) for peer in [first, *peers]} == {
+        id(first.connection._frame_reader._caches)
     }
     assert isinstance(peers[0], Peer)
     assert len(first.queue()) == 1500

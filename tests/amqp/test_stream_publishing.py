@@ -76,7 +76,7 @@ class Client(Peer):
         for name in ("s", "t"):
             self.broker.declare_queue(vhost, name, durable=True, arguments=STREAM)
         for exchange, queues in (("streams", ("s", "t")), ("both", ("s", "work"))):
-            self.broker.declare_exchange(vhost, exchange, "fanout", durable=True)
+            self.broker.exchanges.declare(vhost, exchange, "fanout", durable=True)
             for queue in queues:
                 self.broker.bind(vhost, exchange, queue, "")
         self.read(frame(ChannelOpen()))
@@ -213,14 +213,17 @@ def test_so_it_is_between_publishes_that_repeat(client: Client) -> None:
 def test_what_else_begins_a_record_or_ends_the_turn_finds_nothing_gathered(client: Client) -> None:
     broker, flow = client.broker, client.broker.flow
     header = encode_header(1, encode_properties(Properties()))
-    route, traits = broker.resolve(broker.vhost("/"), "", "s", make_address("", "s")), flow.traits.of(header)
+    route, properties = (
+        broker.resolve(broker.vhost("/"), "", "s", make_address("", "s")),
+        flow.publish_properties.of(header),
+    )
 
-    flow.publish_in_read(route, traits, header, b"1")
+    flow.publishing.publish_in_read(route, properties, header, b"1")
     flow.begin()
     assert client.bodies() == [b"1"]
-    flow.publish(route, traits, header, b"2")
+    flow.publishing.publish(route, properties, header, b"2")
     flow.commit()
-    flow.publish_in_read(route, traits, header, b"3")
+    flow.publishing.publish_in_read(route, properties, header, b"3")
     flow.turn()
 
     assert client.bodies() == [b"1", b"2", b"3"]
@@ -278,7 +281,10 @@ def test_a_route_that_outlived_its_stream_does_not_make_the_log_anew(client: Cli
     route = broker.resolve(broker.vhost("/"), "", "s", make_address("", "s"))
     client.read(publish(b"1"), frame(QueueDelete("s")))
 
-    assert flow.publish_in_read(route, flow.traits.of(header), header, b"2") is PublishOutcome.UNROUTED
+    assert (
+        flow.publishing.publish_in_read(route, flow.publish_properties.of(header), header, b"2")
+        is PublishOutcome.UNROUTED
+    )
     flow.turn()
 
     assert "s" not in client.service.store.queues
@@ -314,11 +320,11 @@ def test_a_gathered_message_is_stored_like_one_that_came_alone(
     for body in (b'{"a":1}', b"text", b"\xff"):
         header = encode_header(len(body), encode_properties(properties))
         route = broker.resolve(broker.vhost("/"), "streams", key, make_address("streams", key))
-        broker.flow.publish(route, broker.flow.traits.of(header), header, body)
+        broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, body)
 
         client.read(*[publish(body, key, "streams", properties)] * 3)
 
-    stored = [(body.payload, body.facts, body.trace_id, body.producer) for body in client.stored()]
+    stored = [(body.payload, body.metadata, body.trace_id, body.producer) for body in client.stored()]
     assert len(stored) == 12
     for at in range(0, 12, 4):
         assert stored[at : at + 4] == [stored[at]] * 4
@@ -342,7 +348,7 @@ def test_a_key_that_is_not_utf_8_is_kept_among_others(client: Client, exchange: 
 
     assert client.bodies() == [b"1", b"2", b"3"]
     assert client.partitions() == ["s", "\\xff\\xfe", "ключ"]
-    assert [body.facts and body.facts.routing_key for body in client.stored()] == [
+    assert [body.metadata and body.metadata.routing_key for body in client.stored()] == [
         "s",
         "\udcff\udcfe",
         "ключ",
@@ -373,11 +379,11 @@ def test_a_message_with_further_keys_reaches_its_streams_in_order(client: Client
 def test_what_was_gathered_is_read_back_from_the_journal_as_it_was(client: Client) -> None:
     properties = Properties(delivery_mode=2, priority=3, headers={"x-partition": "p"})
     client.read(*[publish(body, "", "streams", properties) for body in numbers(3)])
-    written = [(body.transaction_id, body.payload, body.facts) for body in client.stored()]
+    written = [(body.transaction_id, body.payload, body.metadata) for body in client.stored()]
 
     client.service.store.cache = type(client.service.store.cache)(0)
 
-    assert [(body.transaction_id, body.payload, body.facts) for body in client.stored()] == written
+    assert [(body.transaction_id, body.payload, body.metadata) for body in client.stored()] == written
 
 
 def test_a_full_stream_refuses_exactly_what_does_not_fit(client: Client) -> None:

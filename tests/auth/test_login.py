@@ -104,7 +104,7 @@ async def test_an_unknown_user_costs_the_same_as_a_wrong_password(
     with pytest.raises(LoginRefused, match="no user 'nobody'"):
         await Authenticator(users).authenticate("nobody", "x", from_loopback=True)
 
-    assert argon.runs == [passwords.NOBODY_HASH]
+    assert argon.runs == [passwords.UNKNOWN_USER_HASH]
 
 
 async def test_a_user_without_a_password_comes_by_certificate_only(

@@ -24,7 +24,9 @@ def test_a_damaged_hash_fits_nothing_and_wants_to_be_replaced(damaged: str) -> N
 
 
 def test_bytes_that_are_not_text_are_a_wrong_password_not_an_error() -> None:
-    assert not passwords.verify_password(passwords.NOBODY_HASH, b"\xff".decode("utf-8", "surrogateescape"))
+    assert not passwords.verify_password(
+        passwords.UNKNOWN_USER_HASH, b"\xff".decode("utf-8", "surrogateescape")
+    )
 
 
 def test_a_hash_of_other_cost_is_accepted_and_wants_to_be_replaced() -> None:
@@ -37,7 +39,7 @@ def test_a_hash_of_other_cost_is_accepted_and_wants_to_be_replaced() -> None:
 
 
 def test_the_hash_for_unknown_users_costs_as_much_as_a_real_one() -> None:
-    assert not passwords.needs_rehash(passwords.NOBODY_HASH)
+    assert not passwords.needs_rehash(passwords.UNKNOWN_USER_HASH)
 
 
 def test_only_exactly_what_was_verified_is_known() -> None:

@@ -78,7 +78,7 @@ def restored(folder: Path) -> State:
 
 def checkpoint(broker: TestBroker) -> None:
     made = broker.call(lambda node: node.journal.stats().checkpoints)
-    broker.call(lambda node: node.checkpoint())
+    broker.call(lambda node: node.checkpoints.make())
     while broker.call(lambda node: node.journal.stats().checkpoints) == made:
         pass
 
@@ -255,6 +255,36 @@ def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+def test_a_downloaded_archive_is_restored_byte_for_byte_and_a_part_of_it_is_not(
+    broker: TestBroker, tmp_path: Path
+) -> None:
+    publish(broker, "orders", b"one", b"two" * 1000)
+    push(broker, "clicks", "a", "b")
+    checkpoint(broker)
+    publish(broker, "orders", b"three")
+    expected = state(broker)
+
+    answer = httpx.get(f"{broker.http_url}/api/v1/operator/backups/archive")
+    publish(broker, "orders", b"too late")
+    archive = tmp_path / "holt-backup.tar"
+    archive.write_bytes(answer.content)
+
+    assert answer.headers["content-type"] == "application/x-tar"
+    assert "holt-backup-" in answer.headers["content-disposition"]
+    assert holt(None, "restore", archive, tmp_path / "again").exit_code == 0
+    assert restored(tmp_path / "again") == expected
+    assert json.loads(done(holt(None, "backup", archive, "--list", "--json")))[0]["files"] >= 2
+    refused = holt(broker, "backup", archive)
+    assert refused.exit_code == 1
+    assert "is an archive: name a folder or a bucket" in refused.output
+    for cut in (len(answer.content) // 2, len(answer.content) - 4000):
+        archive.write_bytes(answer.content[:cut])
+        refused = holt(None, "restore", archive, tmp_path / "part")
+        assert refused.exit_code == 1, cut
+        assert "cut off" in refused.output
+        assert not (tmp_path / "part").exists()
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,14 @@ def holt(*arguments: str, env: dict[str, str] | None = None) -> Result:
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Config]:
     """Stands in for the node: remembers the configuration and ends with status 7."""
     seen: list[Config] = []
-    node = types.ModuleType("holtmq.node")
+    process = types.ModuleType("holtmq.process")
 
     def serve(config: Config) -> int:
         seen.append(config)
         return 7
 
-    node.serve = serve  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "holtmq.node", node)
+    process.serve = serve  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "holtmq.process", process)
     monkeypatch.setattr("holtmq.logs.configure", lambda log: None)
     monkeypatch.chdir(tmp_path)
     return seen

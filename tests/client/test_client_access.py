@@ -11,7 +11,7 @@ from holtmq.auth.users import User
 from holtmq.client import Backoff, Client, Forbidden, Message, TooLarge, Unauthorized
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
-from holtmq.node import GUEST_HASH
+from holtmq.first_start import GUEST_HASH
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -49,8 +49,8 @@ async def test_the_broker_says_who_pushed(guarded: TestBroker) -> None:
 
 async def test_a_user_of_the_broker_logs_in_with_a_password(guarded: TestBroker) -> None:
     def add(node: FaultyNode) -> None:
-        node.broker.put_user(User("carol", GUEST_HASH))
-        node.broker.set_permissions("carol", "/", Permissions("", "^hers$", "^hers$"))
+        node.broker.access.put_user(User("carol", GUEST_HASH))
+        node.broker.access.set_permissions("carol", "/", Permissions("", "^hers$", "^hers$"))
         node.amqp.authenticator.remember("carol", "secret: ü", GUEST_HASH)
 
     guarded.call(add)

@@ -38,7 +38,7 @@ from holtmq.broker.streams.envelopes import to_body
 from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.config import Config
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.queues.push import PushApi
 from holtmq.http.queues.work import WorkApi
 from holtmq.journal import JournalOptions, open_journal
@@ -87,14 +87,14 @@ class Machine:
     def _declare(self) -> None:
         broker = self.broker
         broker.put_vhost("/")
-        broker.put_user(User("guest", "", ()))
-        broker.set_permissions("guest", "/", FULL_ACCESS)
+        broker.access.put_user(User("guest", "", ()))
+        broker.access.set_permissions("guest", "/", FULL_ACCESS)
         vhost = broker.vhost("/")
         for name, arguments in WORK.items():
             broker.declare_queue(vhost, name, durable=True, arguments=arguments)
         broker.declare_queue(vhost, "dying", durable=True, arguments=DYING)
         broker.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
-        broker.declare_exchange(vhost, "both", "fanout", durable=True)
+        broker.exchanges.declare(vhost, "both", "fanout", durable=True)
         for name in ("jobs", "dead", "log"):
             broker.bind(vhost, "both", name, "")
 
@@ -111,7 +111,7 @@ class Machine:
     def publish(self, exchange: str, key: str, body: bytes) -> None:
         broker, header = self.broker, encode_header(len(body), HEADER)
         route = broker.resolve(broker.vhost("/"), exchange, key, make_address(exchange, key))
-        broker.flow.publish(route, broker.flow.traits.of(header), header, body)
+        broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, body)
 
     def client(self) -> SimClient:
         return SimClient(self.broker, Random(1), 1, lambda name: None, unordered="")
@@ -148,7 +148,7 @@ class Machine:
             },
             {
                 name: [
-                    body.payload if body.facts is None else to_body(body.payload)
+                    body.payload if body.metadata is None else to_body(body.payload)
                     for body in store.bodies(sorted(set(queue.live_positions())))
                 ]
                 for name, queue in store.queues.items()
@@ -383,7 +383,7 @@ def push(machine: Machine, asked: Asked) -> None:
         config=Config(),
         check_alarm=lambda: None,
     )
-    PushApi(cast(Context, context), WorkApi(cast(Context, context))).push(cast(Exchange, asked))
+    PushApi(cast(Context, context), WorkApi(cast(Context, context))).push(cast(HttpRequest, asked))
 
 
 def test_a_push_to_both_kinds_of_queue_is_one_record(machine: Machine) -> None:

@@ -32,6 +32,7 @@ from holtmq.testing.broker import BrokerDidNotStart
 READY_SECONDS: Final = 240.0  # a busy machine is no fault
 ANSWER_SECONDS: Final = 30.0
 _WORK: Final = ("plain", "levels", "solid")
+_FANNED: Final = ("left", "right")  # each message is in both, and once in the journal
 ROUNDS: Final = 5
 _EACH: Final = 90
 _SETTINGS: Final = {
@@ -190,12 +191,14 @@ def fill(folder: Path, *, kill: bool, rounds: int = ROUNDS) -> Promise:
 
 def _fill(clients: Clients, folder: Path, rounds: int) -> Promise:
     channel = clients.channel
-    channel.confirm_delivery()
     channel.queue_declare("plain", durable=True)
     channel.queue_declare("levels", durable=True, arguments={"x-max-priority": 3})
     channel.queue_declare("solid", durable=True, arguments={"x-queue-type": "quorum"})
     channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
-    promise: Promise = {name: {} for name in (*_WORK, "events", "log", "staged", "letters")}
+    for place in _FANNED:
+        channel.queue_declare(place, durable=True)
+        channel.queue_bind(place, "amq.fanout")
+    promise: Promise = {name: {} for name in (*_WORK, *_FANNED, "events", "log", "staged", "letters")}
     for turn in range(rounds):
         before = _newest_checkpoint(folder)
         for number in range(_EACH):
@@ -209,6 +212,14 @@ def _fill(clients: Clients, folder: Path, rounds: int) -> Promise:
                     pika.BasicProperties(delivery_mode=2, message_id=name, priority=number % 4),
                 )
                 promise[place][name] = body
+            if number % 3 == 0:
+                body = f"fanned {name}"
+                properties = pika.BasicProperties(delivery_mode=2, message_id=name)
+                channel.basic_publish("amq.fanout", "", body.encode(), properties)
+                for place in _FANNED:
+                    promise[place][name] = body
+            if number % 10 == 9:  # the answer comes when everything before it is durable
+                channel.queue_declare(f"done-{name}", durable=True)
         for place in _WORK:  # every third one leaves
             for _ in range(_EACH // 3):
                 method, properties, _ = channel.basic_get(place)
@@ -279,7 +290,7 @@ def read_back(broker: BrokerProcess | BrokerHere) -> Found:
     found = Found()
     try:
         names = {row["name"] for row in clients.call("GET", "/api/queues/%2F")}
-        for place in _WORK:
+        for place in (*_WORK, *_FANNED):
             found.messages[place] = _get_all(clients, place) if place in names else {}
         for place in ("events", "staged"):
             found.messages[place] = _range(clients, place, found)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holtmq.config import Config, Data, Limits
-from holtmq.config.settings import Amqp, Http, Journal
+from holtmq.config import Amqp, Config, Data, Http, Journal, Limits
 from holtmq.journal import FileJournal, JournalOptions, open_journal
 from holtmq.journal.disk import OsDisk, OsFile
 from holtmq.node import Node
@@ -114,7 +113,7 @@ async def test_the_alarm_comes_while_there_is_room_for_two_more_segments(folder:
     node = Node(config(folder, disk_free_min_bytes=free.f_bavail * free.f_frsize * 2))
     await node.start()
 
-    node.check_alarms()
+    node.alarms.check()
 
     assert node.amqp.alarm == "low on disk"
     await node.stop(0)
@@ -149,7 +148,7 @@ async def _start_and_stop(folder: Path) -> int:
 async def test_the_scrub_finds_rot_and_writes_a_damaged_checkpoint_again(folder: Path) -> None:
     node = Node(config(folder, disk_free_min_bytes=0))
     await node.start()
-    node.checkpoint()
+    node.checkpoints.make()
     await node.settle()
     while node.journal.stats().checkpoints < 1:
         await asyncio.sleep(0)
@@ -158,7 +157,7 @@ async def test_the_scrub_finds_rot_and_writes_a_damaged_checkpoint_again(folder:
     data[100] ^= 1
     mark.write_bytes(data)
 
-    assert await node.scrub_once() == 1
+    assert await node.scrubber.once() == 1
 
     while node.journal.stats().checkpoints < 2:
         await asyncio.sleep(0)

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holtmq.cli.journal import journal as command
+from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing import TestBroker
 from holtmq.verify.door import Ports
 from holtmq.verify.http_door import place_of
@@ -57,7 +58,7 @@ class Node:
 
     def hurt(self, text: bytes) -> None:
         """Behind a checkpoint, so that a start does not read it; one bit."""
-        self.broker.call(lambda node: node.checkpoint())
+        self.broker.call(lambda node: node.checkpoints.make())
         self.broker.stop()
         for file in self.folder.glob("*.seg"):
             data = bytearray(file.read_bytes())
@@ -138,7 +139,7 @@ def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it
 
     node.broker.restart()
     assert node.call("GET", "/health")["status"] == "degraded"
-    node.broker.call(lambda running: running.checkpoint())
+    node.broker.call(lambda running: running.checkpoints.make())
     node.broker.crash_and_restart()
     assert node.call("GET", "/health")["status"] == "degraded"
 
@@ -159,6 +160,42 @@ def test_a_queue_that_is_deleted_takes_its_entries_along(node: Node) -> None:
     channel = node.channel
     channel.queue_delete("work")
     channel.connection.close()
+
+    assert node.call("GET", "/health")["status"] == "healthy"
+
+
+def test_each_queue_that_a_message_was_in_is_listed(node: Node) -> None:
+    channel = node.channel
+    channel.confirm_delivery()
+    for queue in ("one", "two", "three"):
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, "amq.fanout")
+    for body in BODIES:
+        channel.basic_publish("amq.fanout", "", body, pika.BasicProperties(delivery_mode=2))
+    channel.connection.close()
+    node.hurt(BODIES[2])
+
+    for queue in ("one", "two", "three"):
+        assert drained(node.channel, queue) == [*BODIES[:2], *BODIES[3:]]
+
+    node.broker.restart()
+    rows = node.call("GET", "/api/v1/system/damaged")["messages"]
+    assert sorted(row["queue"] for row in rows) == ["one", "three", "two"]
+    assert len({row["position"] for row in rows}) == 1
+    node.repair()
+    assert node.call("GET", "/health")["status"] == "healthy"
+
+
+def test_a_message_that_was_delivered_from_memory_is_no_longer_missed(node: Node) -> None:
+    node.publish("work")
+    stored = node.broker.call(lambda running: [*running.broker.vhosts["/"].queues["work"].store.positions()])
+    position = [position for run in stored for position in run][2]
+    error = RecordUnreadable("found by the scrub", position, "found by the scrub")
+    node.broker.call(lambda running: running.broker.note_rot(error))
+    assert node.call("GET", "/health")["status"] == "degraded"
+    assert drained(node.channel, "work") == BODIES
+
+    node.hurt(BODIES[2])
 
     assert node.call("GET", "/health")["status"] == "healthy"
 

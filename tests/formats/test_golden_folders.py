@@ -10,8 +10,10 @@ import pytest
 from golden_folder import GOLDEN, read
 
 from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.rehearsal import live_positions
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.inspection import check, dump
+from holtmq.journal.viewing import ViewingJournal
 
 _VERSIONS = sorted(path.stem for path in GOLDEN.glob("*.json"))
 
@@ -34,11 +36,15 @@ def test_everything_is_found_again(version: str, tmp_path: Path) -> None:
 
 
 def test_nothing_in_it_counts_as_damage(version: str, tmp_path: Path) -> None:
-    assert check(OsDisk(_copy(version, tmp_path))).problems == []
+    disk = OsDisk(_copy(version, tmp_path))
+
+    assert check(disk, lambda recovery: live_positions(ViewingJournal(disk), recovery)).problems == []
 
 
 def test_it_holds_every_kind_of_record_that_its_version_wrote(version: str, tmp_path: Path) -> None:
-    kinds = {record.kind for record in dump(OsDisk(_copy(version, tmp_path)))}
+    disk = OsDisk(_copy(version, tmp_path))
+
+    kinds = {record.kind for record in dump(disk, check(disk))}
 
     # Damage cannot be written on purpose; its record has a test of its own.
     assert {kind for kind in Kind if kind != Kind.DAMAGED} <= kinds

@@ -89,3 +89,14 @@ def test_bodies_never_attach_to_a_later_push(tmp_path: Path) -> None:
 
     with pytest.raises(BrokerDidNotStart, match="bodies of messages without the record"):
         TestBroker(tmp_path).start()
+
+
+def test_a_repaired_journal_does_not_excuse_it(tmp_path: Path) -> None:
+    write(tmp_path, [(Kind.PAGED, b"to be damaged"), (Kind.PAGED, b"whole")])
+    segment = max(tmp_path.glob("*.seg"))
+    segment.write_bytes(segment.read_bytes().replace(b"to be damaged", b"to be DAMAGED"))
+    assert CliRunner().invoke(command, ["repair", str(tmp_path), "--yes"]).exit_code == 0
+    write(tmp_path, [(47, b"from the future"), (Kind.PAGED, b"whole")])
+
+    with pytest.raises(BrokerDidNotStart, match="unknown kind 47"):
+        TestBroker(tmp_path).start()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from array import array
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holtmq.cli.journal import journal as command
-from holtmq.journal import JournalCorrupt, JournalOptions, open_journal
+from holtmq.journal import JournalCorrupt, JournalOptions, disk, open_journal
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.journal.segment import HEADER_SIZE
 
@@ -121,6 +123,19 @@ def test_a_dump_shows_checkpoints_and_compacted_segments(folder: Path) -> None:
     assert {positions[0], positions[10], positions[59]} <= {line["position"] for line in lines}
 
 
+def test_a_dump_goes_on_behind_what_it_cannot_read(folder: Path) -> None:
+    positions = written(folder, live=10, checkpoints=3)
+    segment = min(folder.glob("*.seg"))
+    hurt(segment, segment.read_bytes().index(b"0010" + BODY) + 20)
+
+    dumped = holt("dump", folder, "--json")
+
+    listed = {json.loads(line)["position"] for line in dumped.stdout.splitlines()}
+    assert dumped.exit_code == 1
+    assert positions[10] not in listed
+    assert {positions[0], positions[20], positions[59]} <= listed
+
+
 def test_damage_in_the_tail_is_found_and_refused_and_costs_that_record_alone(folder: Path) -> None:
     positions = written(folder)
     file, offset = segment_of(folder, positions[23])
@@ -158,25 +173,6 @@ def test_a_damaged_frame_costs_that_record_alone(folder: Path, number: int, byte
     assert holt("repair", folder, "--yes").exit_code == 0
 
     assert numbers(folder) == [other for other in range(60) if other != number]
-
-
-@pytest.mark.parametrize("at", range(0, 140, 7))
-def test_one_bad_byte_in_a_batch_costs_one_record_of_it_at_most(folder: Path, at: int) -> None:
-    journal, recovery = open_journal(folder, OPTIONS)
-    recovery.drain()
-    journal.append(KIND, b"0000 before")
-    inner = journal.append_batch([(KIND, b"%04d inner" % number) for number in range(1, 8)])
-    journal.append(KIND, b"0008 behind")
-    journal.close()
-    file, offset = segment_of(folder, inner[0] - 9)
-    hurt(file, offset + at)
-
-    assert holt("repair", folder, "--yes").exit_code == 0
-
-    left = numbers(folder)
-    assert len(left) >= 8
-    assert left == sorted(left)
-    assert holt("check", folder).exit_code == 0
 
 
 @pytest.mark.parametrize("checkpoints", [1, 3])
@@ -337,6 +333,46 @@ def test_swapped_files_get_their_names_back(folder: Path, suffix: str) -> None:
     recovery.drain()
     assert journal.read(positions[3]) == (KIND, b"0003" + BODY)
     journal.close()
+
+
+def test_a_sector_that_the_disk_cannot_read_is_damage_like_any_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = written(folder, live=7, checkpoints=2)
+    tail, offset = segment_of(folder, positions[50])
+    newest, older = sorted(folder.glob("*.ckpt"), reverse=True)
+    sector = 512
+    monkeypatch.setattr(disk, "_BLOCK", sector)  # the files are small
+    bad = {(tail.name, offset // sector), (newest.name, 0)}
+    really_pread, really_pwritev = os.pread, os.pwritev
+
+    def blocks(fd: int, size: int, offset: int) -> set[tuple[str, int]]:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+        return {(name, block) for block in range(offset // sector, (offset + size - 1) // sector + 1)}
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        if bad & blocks(fd, size, offset):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return really_pread(fd, size, offset)
+
+    def pwritev(fd: int, parts: list[bytes], offset: int) -> int:
+        bad.difference_update(blocks(fd, sum(map(len, parts)), offset))  # the disk takes a spare one
+        return really_pwritev(fd, parts, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    found = holt("check", folder)
+    assert found.exit_code == 1
+    assert f"{newest.name}" in found.output
+    assert f"fell back to {older.name}" in found.output
+    assert "A broker does not start on it" in found.output
+    assert tail.name in found.output
+
+    done = holt("repair", folder, "--yes")
+
+    assert done.exit_code == 0, done.output
+    assert not bad - {(newest.name, 0)}
+    assert holt("check", folder).exit_code == 0
 
 
 def test_ranges_do_not_hand_out_what_a_repair_gave_up_inside_a_batch(folder: Path) -> None:

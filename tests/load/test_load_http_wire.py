@@ -76,8 +76,8 @@ def test_every_message_of_every_push_has_an_id_of_its_own() -> None:
     items = [
         item
         for _ in range(4)
-        for lane in range(2)
-        for item in json.loads(body_of(dialect.push(lane)))["items"]
+        for number in range(2)
+        for item in json.loads(body_of(dialect.push(number)))["items"]
     ]
 
     assert len({item["transactionId"] for item in items}) == len(items) == 24
@@ -85,12 +85,12 @@ def test_every_message_of_every_push_has_an_id_of_its_own() -> None:
     assert all(item["payload"] == json.loads(PAYLOAD) for item in items)
 
 
-def test_lanes_share_no_partition_while_there_are_enough() -> None:
+def test_connections_share_no_partition_while_there_are_enough() -> None:
     workload = HttpWorkload("x", "", push_batch=1, pushers=3, partitions=7)
     dialect = HttpDialect(ADDRESS, workload)
     seen = [
-        {json.loads(body_of(dialect.push(lane)))["items"][0]["partition"] for _ in range(9)}
-        for lane in range(3)
+        {json.loads(body_of(dialect.push(number)))["items"][0]["partition"] for _ in range(9)}
+        for number in range(3)
     ]
 
     assert set.union(*seen) == {f"p{number}" for number in range(7)}

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pika
@@ -17,8 +18,7 @@ from click.testing import CliRunner
 
 from holtmq.broker.records.changes import Kind
 from holtmq.cli.cluster import cluster
-from holtmq.config import Config, Data, Limits
-from holtmq.config.settings import Amqp, Http
+from holtmq.config import Amqp, Config, Data, Http, Limits
 from holtmq.journal import JournalFailed
 from holtmq.node import Node
 from holtmq.verify.door import Gone
@@ -99,6 +99,15 @@ async def get(node: NodeProcess, path: str) -> tuple[int, dict[str, object]]:
     finally:
         client.close()
     return status, json.loads(body)
+
+
+async def post(node: NodeProcess, path: str, body: object) -> tuple[int, dict[str, object]]:
+    client = await HttpClient.connect(node.ports.http)
+    try:
+        status, answer = await client.post(path, body)
+    finally:
+        client.close()
+    return status, json.loads(answer)
 
 
 async def is_standing_by(node: NodeProcess) -> bool:
@@ -205,6 +214,28 @@ async def test_the_verbs_show_promote_and_forget_and_a_switchover_repeats_nothin
     assert "owns the log" in output
     assert await nodes.holt("forget", "one") == (0, "one is forgotten\n")
     assert "one" not in (await nodes.holt("status"))[1]
+
+
+async def test_the_dashboard_shows_standbys_and_hands_the_log_over(nodes: Nodes) -> None:
+    first = await nodes.owner("one")
+    second = await nodes.standby("two")
+    found: dict[str, Any] = {}
+
+    async def standby_is_shown() -> bool:
+        found.update((await get(first, "/api/v1/dashboard/journal"))[1])
+        return [peer["role"] for peer in found["node"]["peers"]] == ["standby"]
+
+    await until(standby_is_shown, "the journal page names the standby")
+    peer = found["node"]["peers"][0]
+    assert (peer["name"], peer["seen_seconds_ago"] < PATIENCE) == ("two", True)
+    status, refused = await post(first, "/api/v1/dashboard/journal/switchover", {"node": "three"})
+    assert status == 404
+    assert "no other node is named 'three'; there are: two" in str(refused)
+
+    assert (await post(first, "/api/v1/dashboard/journal/switchover", {"node": "two"}))[0] == 202
+
+    assert await first.ended(PATIENCE)
+    await until(second.is_ready, "the successor serves")
 
 
 async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(

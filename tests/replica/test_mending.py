@@ -12,8 +12,7 @@ import psycopg
 import pytest
 from replica_support import Member, log_of, new_log
 
-from holtmq.config import Config, Data, Limits, Secret
-from holtmq.config.settings import Amqp, Http, Journal
+from holtmq.config import Amqp, Config, Data, Http, Journal, Limits, Secret
 from holtmq.journal import JournalError
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Framed, JournalFailed, RecordUnreadable
@@ -285,7 +284,7 @@ async def test_the_scrub_of_an_owner_fetches_a_damaged_segment_and_gives_no_mess
             assert (await client.post("/api/v1/push", {"items": [item]}))[0] == 201
         spoil(segment(tmp_path / "a"), 30_000)
 
-        found = [await node.scrub_once(), await node.scrub_once()]
+        found = [await node.scrubber.once(), await node.scrubber.once()]
 
         status, body = await client.get("/api/v1/pop/queue/q?consumerGroup=g&batch=100")
         numbers = [int(message["data"].rstrip(".")) for message in json.loads(body)["messages"]]

@@ -199,6 +199,33 @@ def test_a_message_that_nothing_takes_stays_at_the_source_and_is_reported(
     new.delete_shovel(name)
 
 
+def test_messages_beyond_the_count_survive_when_some_were_refused_first(old: Operator, new: Operator) -> None:
+    """The refused ones come back with later tags than those the shovel leaves alone."""
+    bodies = [str(number) for number in range(60)]
+    old.declare("beyond")
+    old.publish("beyond", bodies)
+    new.put_shovel(
+        "beyond",
+        src_uri=old.amqp_url,
+        src_queue="beyond",
+        dest_uri=LOCAL,
+        dest_exchange="amq.direct",
+        dest_exchange_key="beyond",
+        src_delete_after=40,
+    )
+    eventually(lambda: new.shovel("beyond")["refused"] >= 40)
+
+    channel = new.channel()
+    channel.queue_declare("beyond", durable=True)
+    channel.queue_bind("beyond", "amq.direct", "beyond")
+    channel.connection.close()
+
+    moved = [body.decode() for _, _, body in new.take("beyond", 40)]
+    eventually(lambda: not new.shovel_exists("beyond"))
+    left = [body.decode() for _, _, body in old.take("beyond", 20)]
+    assert sorted(moved + left) == sorted(bodies)
+
+
 def test_an_unreachable_or_refusing_broker_is_shown_with_its_reason(old: Operator, new: Operator) -> None:
     new.put_shovel(
         "wrong",

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.spark.errors import DataLoss, InvalidOption
+from holtmq.spark.offset_bounds import EARLIEST, LATEST, Bound
 from holtmq.spark.offsets import (
     Head,
     Mark,
@@ -15,7 +16,6 @@ from holtmq.spark.offsets import (
     queue_of,
     resolve,
 )
-from holtmq.spark.options import EARLIEST, LATEST, Bound
 
 ORDERS = Head("orders", 7, 10, 100, 90)
 CLICKS = Head("clicks", 8, 0, 5, 5)

@@ -3,17 +3,10 @@
 import pytest
 
 from holtmq.spark.errors import InvalidOption
+from holtmq.spark.offset_bounds import EARLIEST, LATEST, Bound
 from holtmq.spark.offsets import Head, resolve
-from holtmq.spark.options import (
-    EARLIEST,
-    LATEST,
-    Bound,
-    parse_seconds,
-    parse_size,
-    parse_timestamp_us,
-    sink_options,
-    source_options,
-)
+from holtmq.spark.option_values import parse_seconds, parse_size, parse_timestamp_us
+from holtmq.spark.options import sink_options, source_options
 from holtmq.spark.relations import Relation, split_relation
 
 

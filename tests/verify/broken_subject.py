@@ -19,7 +19,7 @@ from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
 from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.journal import live
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Journal, JournalFailed
@@ -94,10 +94,10 @@ def write_group_by_group() -> None:
 def answer_before_durable() -> None:
     """HTTP says "stored" and "acknowledged" when it is decided; AMQP keeps its word."""
 
-    def hasty(exchange: Exchange, journal: Journal, status: int, body: bytes) -> None:
-        exchange.answer(status, body)
+    def hasty(request: HttpRequest, journal: Journal, status: int, body: bytes) -> None:
+        request.answer(status, body)
 
-    Exchange.answer_when_durable = hasty  # type: ignore[method-assign, assignment]
+    HttpRequest.answer_when_durable = hasty  # type: ignore[method-assign, assignment]
 
 
 def forget_cursors() -> None:

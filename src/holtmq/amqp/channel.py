@@ -45,7 +45,7 @@ from holtmq.amqp.transaction import STEP, Settle, Transaction
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.topology.queue_arguments import queue_text
 from holtmq.broker.work.leases import Holder, Lease, Ledger
@@ -89,7 +89,7 @@ class Channel:
         # A message whose frames have not all arrived: (route, mandatory), header, body so far, bytes missing.
         self.partial_route: tuple[Route, bool] | None = None
         self.partial_header: bytes | None = None
-        self.partial_body: list[bytes] = []
+        self.partial_body: list[bytes | memoryview] = []
         self.partial_missing = 0
 
     make_consumer: ClassVar[type[Consumer]] = Consumer  # a traced channel makes others
@@ -99,19 +99,19 @@ class Channel:
         if self._interceptors is not None:
             header = self._interceptors.apply(header, self.connection)
         counts = self.counts
-        traits = self.flow.traits.of(header)
-        if not traits.plain:
-            header, traits = self._check_special(traits, header)
+        properties = self.flow.publish_properties.of(header)
+        if not properties.plain:
+            header, properties = self._check_special(properties, header)
         counts.received += 1
         self.received += 1
         if self.transaction is not None:
-            self.transaction.publish(route, traits, header, body, mandatory)
+            self.transaction.publish(route, properties, header, body, mandatory)
             return
         try:
             if route.streams:
-                outcome = self.flow.publish_in_read(route, traits, header, body)
+                outcome = self.flow.publishing.publish_in_read(route, properties, header, body)
             else:
-                outcome = self.flow.publish(route, traits, header, body)
+                outcome = self.flow.publishing.publish(route, properties, header, body)
         except JournalFailed:
             if self.confirms is None:
                 raise
@@ -175,21 +175,25 @@ class Channel:
 
         self.broker.journal.on_durable(durable)
 
-    def _check_special(self, traits: Traits, header: bytes) -> tuple[bytes, Traits]:
+    def _check_special(self, properties: PublishProperties, header: bytes) -> tuple[bytes, PublishProperties]:
         user = self.connection.user_name
-        if traits.user_id is not None and traits.user_id != user and not self.connection.may_impersonate:
+        if (
+            properties.user_id is not None
+            and properties.user_id != user
+            and not self.connection.may_impersonate
+        ):
             raise ChannelFault(
                 ReplyCode.PRECONDITION_FAILED,
-                f"user_id property set to '{traits.user_id}' but authenticated user was '{user}'",
+                f"user_id property set to '{properties.user_id}' but authenticated user was '{user}'",
             )
-        if traits.direct_reply:
+        if properties.direct_reply:
             reply_queue = self.consuming.reply_queue
             if reply_queue is None:
                 raise ChannelFault(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
             changed = with_reply_to(header[PROPERTIES_AT:], reply_queue.name)
             header = header[:PROPERTIES_AT] + changed
-            traits = self.flow.traits.of(header)
-        return header, traits
+            properties = self.flow.publish_properties.of(header)
+        return header, properties
 
     def _return(self, route: Route, header: bytes, body: bytes) -> None:
         self.counts.returned += 1
@@ -426,7 +430,7 @@ class Channel:
         self.closing = True
         self.broker.limits.channel_closed(self.connection.user_name)
         self.counts.channels_closed += 1
-        self.connection.tally.add(self.received, self.ledger.last, len(self.ledger))
+        self.connection.closed_channel_messages.add(self.received, self.ledger.last, len(self.ledger))
         if self.transaction is not None:
             self.transaction.rollback()
         self.overdue.clear()

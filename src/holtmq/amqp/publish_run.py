@@ -2,7 +2,7 @@
 
 Owns: messages whose frames are complete and in order, whose properties need no special handling
 (``property_walker.py``) and whose key leads directly to queues without limits (``targets.py``). The loop
-stops at any other message; the general path in ``reading.py`` handles or refuses it.
+stops at any other message; the general path in ``frame_reader.py`` handles or refuses it.
 Must not touch: acks, other methods.
 """
 
@@ -49,7 +49,7 @@ class PublishRun:
         "_flow",
         "_intercepts",
         "_limit",
-        "_reach",
+        "_prefix_length",
         "_rules_version",
         "_vhost",
         "_walkers",
@@ -65,7 +65,7 @@ class PublishRun:
         self._exchanges: dict[bytes, ExchangeTargets] = {}  # only those this user may publish to
         self._exchange = b"\x00"  # the last one used: its length and name
         self._rules_version = 0
-        self._reach = 0  # length of the prefixes to look up; 0: no lookup
+        self._prefix_length = 0  # length of the prefixes to look up; 0: no lookup
         self._limit = connection.settings.max_message_bytes
         self._intercepts = not connection.settings.interceptors.are_off  # which change every header
         self.elsewhere = b""  # the publish frame that ended the last run, if its key needs the general path
@@ -82,13 +82,14 @@ class PublishRun:
         walkers = self._walkers
         number = channel.number
         repeated = self._caches.repeated(number)
-        reach, missed = self._reach, 0
+        prefix_length, missed = self._prefix_length, 0
         max_payload = self._connection.max_payload
         limit = min(self._limit, max_payload)
         now_ms = flow.now_ms
         append = flow.journal.append
         gathered, streams = flow.gathered, flow.stream_publishes
         first_seq = counted = seq = flow.seq
+        sample_at = seq + -seq % _SAMPLE
         journalled = False
         dropped = 0
         last_address = b""
@@ -97,13 +98,13 @@ class PublishRun:
         try:
             while end - at > _HEADER_MIN:
                 if (
-                    reach
-                    and (known := repeated.get(data[at : at + reach])) is not None
+                    prefix_length
+                    and (known := repeated.get(data[at : at + prefix_length])) is not None
                     and known.token is token
-                    and (stop := at + reach + known.body_bytes) < end
+                    and (stop := at + prefix_length + known.body_bytes) < end
                     and data[stop] == 0xCE
                 ):
-                    body = data[at + reach : stop]
+                    body = data[at + prefix_length : stop]
                     address, header, properties = known.address, known.header, known.properties
                     found = known.queues
                 else:
@@ -172,12 +173,13 @@ class PublishRun:
                         if kind != 3 or channel_number != number or size != body_bytes:
                             break
                         body = data[body_at:stop]
-                        if reach:
+                        if prefix_length:
                             missed += 1
-                        if seq % _SAMPLE == 0 and body_bytes <= BODY_MAX:
+                        if seq >= sample_at and body_bytes <= BODY_MAX:
+                            sample_at = seq + _SAMPLE
                             like = RepeatedPublish(token, found, address, header, properties, body_bytes)
                             if self._caches.offer(number, data[at:body_at], like):
-                                reach = body_at - at
+                                prefix_length = body_at - at
                                 repeated = self._caches.repeated(number)
                     else:
                         body = b""
@@ -227,7 +229,7 @@ class PublishRun:
         counts.dropped += dropped
         self._exchange = exchange
         # With more misses than hits the lookup is not worth its cost.
-        self._reach = 0 if missed * 2 > taken else reach
+        self._prefix_length = 0 if missed * 2 > taken else prefix_length
         if taken:
             self._connection.note_published()
             if channel.confirms is not None:
@@ -248,10 +250,10 @@ class PublishRun:
         known = vhost.exchanges.get(name)
         if known is None or known.internal:
             return None
-        if self._connection.restricts_topics(known):
+        if self._connection.rights.restricts_topics(known):
             return None  # the general path checks each key
         try:
-            self._connection.check(Action.WRITE, name)
+            self._connection.rights.check(Action.WRITE, name)
         except BrokerError:
             return None
         found = self._exchanges[exchange] = vhost.targets_of(known)

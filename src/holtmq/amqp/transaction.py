@@ -11,7 +11,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
 from holtmq.broker.flow import Flow, PublishOutcome
 from holtmq.broker.publish.prepared import Outdated, PreparedPublishes
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.work.leases import Lease, Ledger
 from holtmq.broker.work.work_queue import WorkQueue
@@ -43,18 +43,20 @@ class Transaction:
         self._flow = flow
         self._ledger = ledger
         self._counts = counts
-        self._publishes: list[tuple[Route, Traits, bytes, bytes, bool]] = []
+        self._publishes: list[tuple[Route, PublishProperties, bytes, bytes, bool]] = []
         self._settlements: list[tuple[Settle, list[Lease]]] = []
         self._bytes = 0  # of the publishes
         self._rewritten = 0  # of messages that may be dead-lettered
         self._is_plain = True  # plain messages on plain routes, and acks of work queues
 
-    def publish(self, route: Route, traits: Traits, header: bytes, body: bytes, mandatory: bool) -> None:
+    def publish(
+        self, route: Route, properties: PublishProperties, header: bytes, body: bytes, mandatory: bool
+    ) -> None:
         """Add a message; it is routed at commit."""
         self._bytes += len(header) + len(body)
         self._check(self._bytes)
-        self._publishes.append((route, traits, header, body, mandatory))
-        if not (route.simple and traits.plain):
+        self._publishes.append((route, properties, header, body, mandatory))
+        if not (route.simple and properties.plain):
             self._is_plain = False
 
     def settle(self, how: Settle, leases: list[Lease]) -> None:
@@ -75,8 +77,8 @@ class Transaction:
         unrouted: list[tuple[Route, bytes, bytes]] = []
         dropped = 0
         try:
-            for route, traits, header, body, mandatory in self._publishes:
-                outcome = flow.publish(route, traits, header, body)
+            for route, properties, header, body, mandatory in self._publishes:
+                outcome = flow.publishing.publish(route, properties, header, body)
                 if outcome is PublishOutcome.UNROUTED:
                     if mandatory:
                         unrouted.append((route, header, body))
@@ -113,8 +115,8 @@ class Transaction:
             for _ in range(_TRIES):
                 prepared, unrouted, dropped = PreparedPublishes(flow), [], 0
                 try:
-                    for route, traits, header, body, mandatory in self._publishes:
-                        if not prepared.add(route, traits, header, body):
+                    for route, properties, header, body, mandatory in self._publishes:
+                        if not prepared.add(route, properties, header, body):
                             if mandatory:
                                 unrouted.append((route, header, body))
                             else:

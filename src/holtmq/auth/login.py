@@ -9,8 +9,8 @@ import ipaddress
 
 from holtmq.auth import passwords
 from holtmq.auth.attempts import AuthAttempts
+from holtmq.auth.login_queue import LoginQueue
 from holtmq.auth.passwords import VerifiedCredentials
-from holtmq.auth.turns import LoginTurns
 from holtmq.auth.users import User, UserStore
 
 
@@ -24,7 +24,7 @@ class Authenticator:
     def __init__(self, users: UserStore, verified: VerifiedCredentials | None = None) -> None:
         self._users = users
         self._verified = verified or VerifiedCredentials()
-        self._turns = LoginTurns()
+        self._queue = LoginQueue()
         self.attempts = AuthAttempts()  # counted by those who know the protocol
 
     def from_memory(self, name: str, password: str, *, from_loopback: bool) -> User | None:
@@ -44,8 +44,8 @@ class Authenticator:
         if (known := self.from_memory(name, password, from_loopback=from_loopback)) is not None:
             return known
         user = self._users.user(name)
-        password_hash = user.password_hash if user and user.password_hash else passwords.NOBODY_HASH
-        async with self._turns.turn(address, name):
+        password_hash = user.password_hash if user and user.password_hash else passwords.UNKNOWN_USER_HASH
+        async with self._queue.turn(address, name):
             matches = await asyncio.to_thread(passwords.verify_password, password_hash, password)
         # The user may have been changed or deleted meanwhile: compare with the current hash.
         user = self._users.user(name)

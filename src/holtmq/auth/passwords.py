@@ -30,7 +30,7 @@ DEFAULT_IMPORTED: Final = "rabbit_password_hashing_sha256"  # for a RabbitMQ has
 _SALT_BYTES: Final = 4
 
 # Checked when the user does not exist, so that an unknown name takes as long as a wrong password.
-NOBODY_HASH: Final = (
+UNKNOWN_USER_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$97MScQCAOmwuyPUseuc6EQ$fkc/H7XOmzDEEQ4YAPsrONMiW6QU02wZg7nqTQkr+Ro"
 )
 

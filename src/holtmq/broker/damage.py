@@ -8,7 +8,7 @@ An entry is removed when its message is readable again, or when a repair has dro
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -42,7 +42,8 @@ class DamageList:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._rows: dict[int, Damaged] = {}
+        # One record may be in several queues: each of them misses it.
+        self._rows: dict[tuple[int, str, str, str], Damaged] = {}
         self.found = 0  # since the start
         self.dropped = 0  # since the start: messages that a repair has dropped
         self.on_found: Callable[[Damaged], None] = lambda _: None
@@ -61,35 +62,44 @@ class DamageList:
         if error.dropped:
             self.dropped += 1
             return
-        if error.position in self._rows:
+        if (error.position, where, vhost, name) in self._rows:
             return
         self.found += 1
         row = Damaged(where, vhost, name, error.position, error.size, error.reason, offset)
         self.on_found(row)
         if len(self._rows) < _AT_ONCE:
-            self._rows[row.position] = row
+            self._rows[_key(row)] = row
             if self._journal.failed is None:
                 self._journal.append(Kind.DAMAGED, _encode([row]))
 
     def forget(self, where: str, vhost: str, name: str) -> None:
         """Remove the entries of a queue that was deleted or purged."""
         gone = where, vhost, name
-        kept = {at: row for at, row in self._rows.items() if (row.where, row.vhost, row.name) != gone}
-        self._rows = kept
+        if self._rows:
+            self._rows = {key: row for key, row in self._rows.items() if key[1:] != gone}
+
+    def forget_some(self, where: str, vhost: str, name: str, positions: Iterable[int]) -> None:
+        """Remove the entries of these messages of a queue."""
+        for position in positions:
+            self._rows.pop((position, where, vhost, name), None)
 
     def look_again(self) -> None:
         """After a start: remove entries that a repair has dropped or that can be read again."""
-        for position in list(self._rows):
+        for key in list(self._rows):
             try:
-                self._journal.read(position)
-                del self._rows[position]
+                self._journal.read(key[0])
+                del self._rows[key]
             except RecordUnreadable as error:
                 if error.dropped:
-                    del self._rows[position]
+                    del self._rows[key]
 
     def fold(self, payload: bytes) -> None:
-        self._rows.update((row.position, row) for row in _rows.decode(payload))
+        self._rows.update((_key(row), row) for row in _rows.decode(payload))
 
     def dump(self) -> tuple[bytes, array[int]]:
         """A record of all entries, and their positions, whose bytes the journal must keep for inspection."""
-        return _encode(self.rows), array("Q", sorted(self._rows))
+        return _encode(self.rows), array("Q", sorted({key[0] for key in self._rows}))
+
+
+def _key(row: Damaged) -> tuple[int, str, str, str]:
+    return row.position, row.where, row.vhost, row.name

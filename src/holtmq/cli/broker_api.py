@@ -23,7 +23,7 @@ _PIECE: Final = 1 << 20
 NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
-class NobodyAnswers(Exception):
+class BrokerUnreachable(Exception):
     """There is no broker at this address."""
 
 
@@ -79,13 +79,13 @@ class BrokerApi:
         self._headers = {"authorization": f"Basic {login}", "content-type": "application/json"}
 
     def connect(self) -> None:
-        """Connect and check the login; NobodyAnswers when there is no broker."""
+        """Connect and check the login; BrokerUnreachable when there is no broker."""
         try:
             self._connection.connect()
         except ssl.SSLError as error:
             raise click.ClickException(f"{self._url} answers, but {_tls_trouble(error)}") from None
         except OSError as error:
-            raise NobodyAnswers(f"no broker answers at {self._url} ({error.strerror or error})") from None
+            raise BrokerUnreachable(f"no broker answers at {self._url} ({error.strerror or error})") from None
         self.get(UserRow, "whoami")
 
     def close(self) -> None:

@@ -14,20 +14,22 @@ import click
 import msgspec
 
 from holtmq.broker.records.changes import Kind
-from holtmq.broker.records.rehearsal import rehearse
-from holtmq.journal import JournalCorrupt, JournalError, JournalLocked
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.broker.records.rehearsal import live_positions, rehearse
+from holtmq.journal import JournalError, JournalLocked
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.inspection import CheckReport, Fold, Listed, Where, check, dump, view
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.journal.names import put_names_right, wrong_names
 from holtmq.journal.records import KIND_NAMES
 from holtmq.journal.recovery import TailWalk, survey
-from holtmq.journal.repair import apply_repair, describe, plan_repair
+from holtmq.journal.repair import RepairPlan, apply_repair, describe, plan_repair
 from holtmq.journal.scrub import Rot, scrub
 from holtmq.journal.segment import base_of
 from holtmq.journal.viewing import ViewingJournal
 
 _DAMAGED = 1
+_ROUNDS = 3  # of a repair; the second gives up messages that showed only when the broker started
 _FOLDER = click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 
 kind_names: dict[int, str] = {**KIND_NAMES, **{int(kind): kind.name for kind in Kind}}
@@ -72,11 +74,17 @@ def damaged_command(folder: Path, as_json: bool) -> None:
         broker, service = rehearse(view_of, view(disk, found, TailWalk(disk, found)))
     except JournalError as exc:
         raise click.ClickException(str(exc)) from None
-    for problem in check(disk).problems:
-        error = RecordUnreadable(problem.text, problem.position, problem.text, problem.size)
-        if problem.where in (Where.RECORD, Where.SEGMENT):
-            service.store.note_rot(error)
-            broker.note_rot(error)
+    report = check(disk, lambda _: snapshot(broker, service.store)[1])
+    lost = [
+        RecordUnreadable(problem.text, problem.position, problem.text, problem.size)
+        for problem in report.problems
+        if problem.where in (Where.RECORD, Where.SEGMENT)
+    ]
+    absent = "the file that should hold it is cut short"
+    lost += [RecordUnreadable(absent, at, absent) for segment in report.segments for at in segment.absent]
+    for error in lost:
+        service.store.note_rot(error)
+        broker.note_rot(error)
     rows = broker.flow.damage.rows
     for row in rows:
         if as_json:
@@ -123,15 +131,18 @@ def scrub_command(folder: Path, rate: float) -> None:
 @click.option("--payload", is_flag=True, help="Show the payload too (hexadecimal).")
 def dump_command(folder: Path, as_json: bool, kinds: tuple[int, ...], first: int, payload: bool) -> None:
     """List the records in FOLDER: file, position, kind, size."""
-    try:
-        for record in dump(OsDisk(folder)):
-            if kinds and record.kind not in kinds:
-                continue
-            if record.position is not None and record.position < first:
-                continue
-            click.echo(_line(record, as_json, payload))
-    except JournalCorrupt as exc:
-        click.echo(f"stopped: {exc}", err=True)
+    disk = OsDisk(folder)
+    report = check(disk)
+    for record in dump(disk, report):
+        if kinds and record.kind not in kinds:
+            continue
+        if record.position is not None and record.position < first:
+            continue
+        click.echo(_line(record, as_json, payload))
+    if report.too_new:
+        raise click.ClickException(report.refusal)
+    if report.problems:
+        click.echo(f"{len(report.problems)} places could not be read: see `holt journal check`.", err=True)
         sys.exit(_DAMAGED)
 
 
@@ -148,6 +159,8 @@ def repair_command(folder: Path, yes: bool) -> None:
         disk.lock()
     except JournalLocked as exc:
         raise click.ClickException(f"{exc}; stop it first") from None
+    except JournalError as exc:
+        raise click.ClickException(str(exc)) from None
     try:
         renames = wrong_names(disk)
         for wrong, right in renames:
@@ -157,38 +170,50 @@ def repair_command(folder: Path, yes: bool) -> None:
         elif renames:
             click.echo("Nothing was changed. Run again with --yes to do this; the rest is looked at then.")
             sys.exit(_DAMAGED)
-        plan = plan_repair(disk, _fold(disk))
-        if plan.report.too_new or (plan.report.refusal and not plan.report.problems):
-            raise click.ClickException(plan.report.refusal)
-        if not plan.needed and not plan.hopeless:
-            if plan.report.torn is not None:
-                click.echo(
-                    f"Nothing to repair. A torn tail of {plan.report.torn.dropped_bytes} bytes that was "
-                    "never durable will be cut at the next start."
-                )
-            else:
-                click.echo("Nothing to repair.")
-            return
-        for line in describe(plan):
-            click.echo(line)
-        if plan.hopeless:
-            raise click.ClickException("restore the files named above from a backup, then check again")
-        if not yes:
-            click.echo("Nothing was changed. Run again with --yes to do this.")
-            sys.exit(_DAMAGED)
-        for name in apply_repair(disk, plan):
-            click.echo(f"Kept: {folder / name}")
-        left = check(disk, _fold(disk))
-        if left.refusal or left.problems:
-            raise click.ClickException(left.refusal or left.problems[0].text)
-        click.echo("Done: a broker starts on it.")
+        repaired = 0
+        while (plan := _announced_plan(disk)).needed:
+            if repaired == _ROUNDS:
+                raise click.ClickException(f"still damaged after {repaired} repairs, see above")
+            if not yes:
+                click.echo("Nothing was changed. Run again with --yes to do this.")
+                if plan.report.refusal:
+                    click.echo("Messages of queues that no file holds show only when that is done.")
+                sys.exit(_DAMAGED)
+            for name in apply_repair(disk, plan):
+                click.echo(f"Kept: {folder / name}")
+            repaired += 1
+        torn = plan.report.torn
+        if repaired or renames:
+            click.echo("Done: a broker starts on it.")
+        elif torn is not None:
+            click.echo(
+                f"Nothing to repair. A torn tail of {torn.dropped_bytes} bytes that was never durable will "
+                "be cut at the next start."
+            )
+        else:
+            click.echo("Nothing to repair.")
+    except OSError as exc:
+        raise click.ClickException(f"{exc}. The repair is not finished: run it again") from None
     finally:
         disk.unlock()
 
 
+def _announced_plan(disk: OsDisk) -> RepairPlan:
+    """Plan a repair and print it. Raises if there is none."""
+    plan = plan_repair(disk, _fold(disk))
+    report = plan.report
+    if report.too_new or (report.refusal and not plan.needed and not plan.hopeless):
+        raise click.ClickException(report.refusal)
+    for line in describe(plan):
+        click.echo(line)
+    if plan.hopeless:
+        raise click.ClickException("restore the files named above from a backup, then check again")
+    return plan
+
+
 def _fold(disk: OsDisk) -> Fold:
     """Replay the records as a broker does, so that the check accepts and refuses what a broker would."""
-    return lambda recovery: rehearse(ViewingJournal(disk), recovery)
+    return lambda recovery: live_positions(ViewingJournal(disk), recovery)
 
 
 def _owner(disk: OsDisk) -> str | None:
@@ -197,6 +222,8 @@ def _owner(disk: OsDisk) -> str | None:
         disk.lock()
     except JournalLocked as exc:
         return str(exc)
+    except JournalError:  # a folder that can only be read, such as a mounted backup
+        return None
     disk.unlock()
     return None
 

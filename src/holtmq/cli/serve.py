@@ -1,7 +1,7 @@
 """``holt serve``: run a broker until it is told to stop.
 
 Owns: reading the configuration and setting up logging. Must not touch: listeners and the broker;
-``holtmq.node`` runs those.
+``holtmq.process`` runs those.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def serve(config_file: Path | None, standby: bool, **options: object) -> None:
     logs.configure(config.log)
     click.echo(welcome(config))
 
-    from holtmq.node import serve as run  # imports the whole broker: not needed for --help or a config error
+    from holtmq.process import serve as run  # imports the whole broker, which --help does not need
 
     raise SystemExit(run(config))
 

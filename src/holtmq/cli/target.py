@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holtmq.cli.broker_api import BrokerApi, NoAnswer, NobodyAnswers
+from holtmq.cli.broker_api import BrokerApi, BrokerUnreachable, NoAnswer
 from holtmq.cli.finding import local_url
 from holtmq.cli.registry import Registry
 
@@ -38,7 +38,7 @@ class Target:
         """The running broker; exits with an error when there is none."""
         try:
             api = self._connect()
-        except NobodyAnswers as silence:
+        except BrokerUnreachable as silence:
             raise NoAnswer(f"{silence}; `holt serve` starts one, --url names another") from None
         return api
 
@@ -48,7 +48,7 @@ class Target:
             return None
         try:
             self._connect()
-        except NobodyAnswers:
+        except BrokerUnreachable:
             return self.folder
         _refuse_if_unused(self.folder, self.url)
         return None
@@ -64,7 +64,7 @@ class Target:
         """The running broker or, when none answers, the folder."""
         try:
             api = self._connect()
-        except NobodyAnswers as silence:
+        except BrokerUnreachable as silence:
             if self.folder is None:
                 raise click.ClickException(
                     f"{silence}; `holt serve` starts one, --url names another, "

@@ -3,30 +3,19 @@
 Owns: the public names. No other part of the program reads settings from the environment.
 """
 
-from holtmq.config.load import ConfigError, Loaded, Problem, load
-from holtmq.config.settings import (
-    Amqp,
-    Auth,
-    Compatibility,
-    Config,
-    Data,
-    Http,
+from holtmq.config.choices import (
     Intercept,
-    Interceptors,
-    Journal,
     JwtAlgorithm,
-    Limits,
-    Log,
     LogFormat,
     LogLevel,
     Profile,
-    Queue,
     SubscriptionDefault,
-    Subscriptions,
     SyncMode,
-    Tls,
     TlsVerify,
 )
+from holtmq.config.listener_settings import Amqp, Compatibility, Http, Interceptors, Tls
+from holtmq.config.load import ConfigError, Loaded, Problem, load
+from holtmq.config.settings import Auth, Config, Data, Journal, Limits, Log, Queue, Subscriptions
 from holtmq.config.values import Secret
 
 __all__ = [

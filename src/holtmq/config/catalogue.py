@@ -10,7 +10,8 @@ from typing import get_type_hints
 
 import msgspec
 
-from holtmq.config.settings import About, Config
+from holtmq.config.about import About
+from holtmq.config.settings import Config
 from holtmq.config.values import SECRET
 
 

@@ -6,7 +6,9 @@ Owns: those rules. Must not touch: files and the environment; a file that is nam
 import re
 from collections.abc import Iterator
 
-from holtmq.config.settings import Auth, Config, JwtAlgorithm, Tls, TlsVerify
+from holtmq.config.choices import JwtAlgorithm, TlsVerify
+from holtmq.config.listener_settings import Tls
+from holtmq.config.settings import Auth, Config
 
 SHORTEST_SECRET = 16  # bytes; RFC 7518 requires 32, and the node warns below that
 

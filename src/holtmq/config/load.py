@@ -16,9 +16,10 @@ from typing import Final
 import msgspec
 
 from holtmq.config.catalogue import Setting, all_settings, by_name, section_names
+from holtmq.config.choices import Profile
 from holtmq.config.cross_checks import contradictions
 from holtmq.config.differences import rabbitmq_settings
-from holtmq.config.settings import Config, Profile
+from holtmq.config.settings import Config
 from holtmq.config.toml_lines import key_lines
 from holtmq.config.values import BadValue
 

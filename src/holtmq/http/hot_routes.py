@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import READ, READ_OR_WRITE, WRITE, Endpoint
-from holtmq.http.engine.exchange import FindRoute, Found, Route
+from holtmq.http.engine.request import FindRoute, Found, HttpRoute
 from holtmq.http.management.api import is_management
 from holtmq.http.queues.ack import LEASE_PREFIX, LEASE_SUFFIX, AckApi, AckIn, BatchIn, ExtendIn
 from holtmq.http.queues.pop import PopApi, is_pop
@@ -109,23 +109,24 @@ class HotApis(NamedTuple):
     push: Make[PushApi] = PushApi
     pop: Make[PopApi] = PopApi
     ack: Make[AckApi] = AckApi
+    work: Callable[[Context], WorkApi] = WorkApi
 
 
 class HotRoutes:
     """The look-up and the handlers behind it."""
 
     def __init__(self, context: Context, apis: HotApis) -> None:
-        work = WorkApi(context)
+        work = apis.work(context)
         self.pops = apis.pop(context, work)
         acks = apis.ack(context, work)
         self._posts: dict[bytes, Found] = {
-            b"/api/v1/push": (Route(apis.push(context, work).push, WRITE), {}),
-            b"/api/v1/ack": (Route(acks.ack, READ), {}),
-            b"/api/v1/ack/batch": (Route(acks.ack_batch, READ), {}),
-            b"/api/v1/transaction": (Route(TransactionApi(context, work).transaction, READ_OR_WRITE), {}),
+            b"/api/v1/push": (HttpRoute(apis.push(context, work).push, WRITE), {}),
+            b"/api/v1/ack": (HttpRoute(acks.ack, READ), {}),
+            b"/api/v1/ack/batch": (HttpRoute(acks.ack_batch, READ), {}),
+            b"/api/v1/transaction": (HttpRoute(TransactionApi(context, work).transaction, READ_OR_WRITE), {}),
         }
-        self._pop: Found = (Route(self.pops.pop, READ), {})
-        self._extend: Found = (Route(acks.extend, READ), {})
+        self._pop: Found = (HttpRoute(self.pops.pop, READ), {})
+        self._extend: Found = (HttpRoute(acks.extend, READ), {})
 
     def find_before(self, application: FindRoute, management: FindRoute) -> FindRoute:
         """A look-up over all routes: hot ones first, then the two tables."""

@@ -41,7 +41,7 @@ class HttpServer:
         find = self._hot.find_before(Application(context, ENDPOINTS).find, ManagementApi(context).find)
         self.engine = Engine(
             find,
-            context.keeper,
+            context.authenticator,
             CrossSite(http.cors_origins, (*http.names, *http.host)),
             max_body=http.max_body_bytes,
             most_connections=max_connections,

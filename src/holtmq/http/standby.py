@@ -14,11 +14,11 @@ import msgspec
 from holtmq.auth.login import Authenticator
 from holtmq.auth.rights import PUBLIC
 from holtmq.auth.users import DEFAULT_VHOST, UserStore
+from holtmq.http.engine.authentication import NO_USER, RequestAuthenticator
 from holtmq.http.engine.cross_site import CrossSite
-from holtmq.http.engine.doorkeeper import NOBODY, Doorkeeper
 from holtmq.http.engine.engine import Engine
-from holtmq.http.engine.exchange import Exchange, Found, Route
 from holtmq.http.engine.protocol import HttpConnection
+from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.sessions import Sessions
 
 _MOST_CONNECTIONS: Final = 1000
@@ -40,10 +40,10 @@ class StandbyServer:
         self._reason = reason
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
-        found: Found = (Route(self._answer, PUBLIC, 0), {})
+        found: Found = (HttpRoute(self._answer, PUBLIC, 0), {})
         self._engine = Engine(
             lambda _method, _path: found,
-            _keeper_of_nobody(),
+            _authenticator_without_users(),
             CrossSite((), ()),
             max_body=0,
             most_connections=_MOST_CONNECTIONS,
@@ -82,29 +82,29 @@ class StandbyServer:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
 
-    def _answer(self, exchange: Exchange) -> None:
+    def _answer(self, request: HttpRequest) -> None:
         body: dict[str, object]
-        if exchange.path == b"/health":
+        if request.path == b"/health":
             status, body = 200, self._health()
-        elif exchange.path == b"/ready":
+        elif request.path == b"/ready":
             status, body = 503, {"ready": False, "reason": self._reason()}
-        elif exchange.path == b"/metrics":  # for scrapers: the node is up, and has no figures
-            exchange.answer_with(200, _METRICS, content_type="text/plain; version=0.0.4; charset=utf-8")
+        elif request.path == b"/metrics":  # for scrapers: the node is up, and has no figures
+            request.answer_with(200, _METRICS, content_type="text/plain; version=0.0.4; charset=utf-8")
             return
         else:
             status, body = 503, {"error": self._reason(), "code": "standby"}
-        exchange.answer_with(status, _encode(body), headers={"retry-after": "1"} if status == 503 else {})
+        request.answer_with(status, _encode(body), headers={"retry-after": "1"} if status == 503 else {})
 
 
-def _keeper_of_nobody() -> Doorkeeper:
-    """A doorkeeper without users: every answer here is public."""
+def _authenticator_without_users() -> RequestAuthenticator:
+    """An authenticator without users: every answer here is public."""
     users = UserStore()
-    return Doorkeeper(
+    return RequestAuthenticator(
         users,
         Authenticator(users),
         None,
         Sessions(users),
         time.time,
         lambda name: (DEFAULT_VHOST, name),
-        NOBODY,
+        NO_USER,
     )

@@ -60,9 +60,10 @@ def position_of(name: str) -> int | None:
     if stem == name or len(stem) != 16:
         return None
     try:
-        return int(stem, 16)
+        position = int(stem, 16)
     except ValueError:
         return None
+    return position if checkpoint_name(position) == name else None
 
 
 def write_checkpoint(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import pwd
 import socket
@@ -20,6 +21,9 @@ from .interface import JournalError, JournalLocked
 
 _IOV_MAX: Final = 1024
 _LOCK_NAME: Final = "lock"
+_BLOCK: Final = 4096
+
+log = logging.getLogger(__name__)
 
 
 class File(Protocol):
@@ -76,10 +80,16 @@ class Disk(Protocol):
 
 
 class OsFile:
-    __slots__ = ("_fd",)
+    """An open file. Blocks that the device cannot read are returned as zeros, and logged.
 
-    def __init__(self, fd: int) -> None:
+    Everything in a journal has a checksum, so a bad sector is treated like any other damage there.
+    """
+
+    __slots__ = ("_fd", "_name")
+
+    def __init__(self, fd: int, name: str = "") -> None:
         self._fd = fd
+        self._name = name
 
     def pwrite(self, parts: Sequence[bytes], offset: int) -> None:
         at = 0
@@ -99,18 +109,24 @@ class OsFile:
                 waiting[0] = memoryview(waiting[0])[written:]
 
     def pread(self, size: int, offset: int) -> bytes:
-        data = os.pread(self._fd, size, offset)
+        try:
+            data = os.pread(self._fd, size, offset)
+        except OSError as exc:
+            if exc.errno != errno.EIO:
+                raise
+            return self._read_around(min(size, self.size() - offset), offset)
         if len(data) == size or not data:
             return data
-        parts = [data]
-        got = len(data)
-        while got < size:
-            data = os.pread(self._fd, size - got, offset + got)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        return data + self.pread(size - len(data), offset + len(data))
+
+    def _read_around(self, size: int, offset: int) -> bytes:
+        """Read what can be read of a stretch with bad blocks: halve it until a single block fails."""
+        if offset // _BLOCK == (offset + size - 1) // _BLOCK:
+            log.error("the disk cannot read", extra={"file": self._name, "offset": offset, "bytes": size})
+            return bytes(size)
+        half = (offset + size // 2 + _BLOCK - 1) // _BLOCK * _BLOCK - offset
+        half = half if half < size else half - _BLOCK
+        return self.pread(half, offset) + self.pread(size - half, offset + half)
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
@@ -185,7 +201,8 @@ class OsDisk:
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
-        return OsFile(os.open(self._folder / name, flags | os.O_CLOEXEC, 0o600))
+        path = self._folder / name
+        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o600), str(path))
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._folder / old, self._folder / new)

@@ -8,6 +8,7 @@ Must not touch: what records mean. The formats are in ``records``, ``segment`` a
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ from .segment import HEADER_SIZE, segment_name
 from .segment_map import SegmentMap
 from .unwritten import Unwritten, tell
 from .writer import Commit, OpenLog
-from .writing import Writing
+from .writer_thread import WriterThread
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class FileJournal:
         self._held = 0  # copies that are being opened
         self._stats = JournalStats()
         self._reader = LogReader(disk, [], options.read_handles, dropped)
-        self._writing = Writing()
+        self._writer_thread = WriterThread()
         self._checkpointer = Checkpointer(disk, notify, self._checkpoint_done, self._reader.dropped)
 
     @property
@@ -108,7 +109,7 @@ class FileJournal:
 
     @property
     def stalled(self) -> str:
-        return "" if self._failed is not None else self._writing.stalled
+        return "" if self._failed is not None else self._writer_thread.stalled
 
     @property
     def last_segment(self) -> int | None:
@@ -210,7 +211,7 @@ class FileJournal:
         self._hand_over()
         if self._failed is None:
             groups = [waiting.group for waiting in self._unwritten.in_flight]
-            if self._writing.commit_here(groups):
+            if self._writer_thread.commit_here(groups):
                 self._collect()
 
     def _add(self, kind: int, payload: bytes) -> None:
@@ -300,7 +301,7 @@ class FileJournal:
             self._callbacks,
             self._checkpoint_position,
         )
-        self._writing.hand_over(group)
+        self._writer_thread.hand_over(group)
         self._callbacks = []
         self._start = self._end
         self._end += SYNC_SIZE
@@ -313,7 +314,7 @@ class FileJournal:
     def _collect(self) -> None:
         """Take the writer's results, in the loop's thread, and run the callbacks."""
         self._run_idle()
-        results = self._writing.results
+        results = self._writer_thread.results
         while results:
             result = results.popleft()
             if isinstance(result, Commit):
@@ -459,6 +460,7 @@ class FileJournal:
         stats = self._stats
         if outcome.published:
             stats.checkpoints += 1
+            stats.checkpointed_at = time.monotonic()
             self._checkpoint_position = outcome.position
         for problem in outcome.problems:
             stats.checkpoint_failures += 1
@@ -486,14 +488,14 @@ class FileJournal:
         log.writer.syncs = self._options.sync
         self._checkpointer.mirror = log.mirror
         self._state = ""
-        self._writing.start(log.writer, self._notify, self._collect)
+        self._writer_thread.start(log.writer, self._notify, self._collect)
 
     def close(self) -> None:
         if self._state == "it is closed":
             return
         if not self._state:
             self.flush()
-            self._writing.finish(failed=self._failed is not None)
+            self._writer_thread.finish(failed=self._failed is not None)
             self._collect()
             self._checkpointer.stop()  # waits for the running step; the second call for the step after it
             self._checkpointer.stop()

@@ -6,7 +6,8 @@ would start is decided by the code that opens a journal (``recovery``). Must not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -14,14 +15,25 @@ from .checkpoint import checkpoint_name, position_of, read_checkpoint, verify_ch
 from .disk import Disk, File
 from .dropped import Dropped, read_dropped
 from .interface import JournalCorrupt, JournalError, JournalTooNew, Recovery, TornTail
+from .live import LivePositions
 from .manifest import read_manifest
 from .mending import Damage, examine
 from .records import SYNC_SIZE, BadRecord, decode_sync, find_syncs, record_at
 from .recovery import Survey, TailWalk, survey, walk_segment
-from .segment import HEADER_SIZE, SegmentHeader, base_of, read_header, read_index, segment_name
+from .segment import (
+    HEADER_SIZE,
+    PositionTable,
+    SegmentHeader,
+    base_of,
+    read_header,
+    read_index,
+    segment_name,
+)
 from .versions import version_name
 
-Fold = Callable[[Recovery], object]  # replays the records as a broker does; JournalError when it refuses them
+# Replays the records as a broker does; JournalError when it refuses them. Returns the positions of the
+# records that the state refers to.
+Fold = Callable[[Recovery], "Sequence[array[int]]"]
 
 
 class Where(Enum):
@@ -30,6 +42,7 @@ class Where(Enum):
     RECORD = "record"  # a stretch of the log that cannot be read
     HEADER = "header"  # of a segment; it can be rebuilt
     SEGMENT = "segment"  # a file that is missing or entirely unreadable
+    ABSENT = "absent"  # messages in queues that no file holds
     CHECKPOINT = "checkpoint"
     MANIFEST = "manifest"
 
@@ -55,6 +68,8 @@ class SegmentReport:
     header: SegmentHeader | None = None  # rebuilt if the one in the file is damaged
     header_damaged: bool = False
     damages: list[Damage] = field(default_factory=list)
+    held: PositionTable | None = None  # compacted only
+    absent: list[int] = field(default_factory=list)  # live positions that should be here
 
 
 @dataclass(slots=True)
@@ -87,9 +102,17 @@ def check(disk: Disk, fold: Fold | None = None) -> CheckReport:
     Problems are listed, not raised. ``fold`` gets the records, as a starting broker does.
     """
     report = CheckReport(disk.folder)
-    _start(disk, report, fold)
+    live = _start(disk, report, fold)
     if report.too_new:
         return report
+    try:
+        _check_files(disk, report, live)
+    except JournalTooNew as exc:  # beside a damaged file, which was found first
+        report.refusal, report.too_new = str(exc), True
+    return report
+
+
+def _check_files(disk: Disk, report: CheckReport, live: Sequence[array[int]]) -> None:
     names = disk.list()
     _check_checkpoints(disk, report, [at for at in map(position_of, names) if at is not None])
     known, problem = read_manifest(disk)
@@ -102,15 +125,20 @@ def check(disk: Disk, fold: Fold | None = None) -> CheckReport:
         report.problems.append(Problem(Where.MANIFEST, "manifest", 0, 0, 0, f"the manifest is {problem}"))
     last = None if known is None else known.last_base
     _check_missing(disk, report, bases, last, dropped)
+    if report.checkpoint is None and any(header and header.compacted for header, _ in headers.values()):
+        text = "segments were compacted, and the checkpoint that they belong to is gone"
+        report.problems.append(Problem(Where.CHECKPOINT, "", 0, 0, 0, text))
     for index, base in enumerate(bases):
         following = bases[index + 1] if index + 1 < len(bases) else None
         report.segments.append(_check_segment(disk, report, base, headers[base], following, dropped))
+    if not report.refusal:
+        _check_live(report, LivePositions(live, 1 << 64), dropped)
     report.problems.sort(key=lambda problem: problem.position)
-    return report
 
 
-def _start(disk: Disk, report: CheckReport, fold: Fold | None) -> None:
-    """Do what ``open_journal`` and its caller would do, without writing."""
+def _start(disk: Disk, report: CheckReport, fold: Fold | None) -> Sequence[array[int]]:
+    """Do what ``open_journal`` and its caller would do, without writing; return the live positions."""
+    live: Sequence[array[int]] = ()
     try:
         found = survey(disk)
         report.warnings = found.warnings
@@ -120,11 +148,12 @@ def _start(disk: Disk, report: CheckReport, fold: Fold | None) -> None:
         if fold is None:
             recovery.drain()
         else:
-            fold(recovery)
+            live = fold(recovery)
         report.torn, report.clean = walk.torn, walk.clean
     except JournalError as exc:
         report.refusal = str(exc)
         report.too_new = isinstance(exc, JournalTooNew)
+    return live
 
 
 def view(disk: Disk, found: Survey, walk: TailWalk) -> Recovery:
@@ -143,7 +172,7 @@ def _check_checkpoints(disk: Disk, report: CheckReport, positions: list[int]) ->
     for position in sorted(positions, reverse=True):
         try:
             verify_checkpoint(disk, position)
-        except JournalError as exc:
+        except JournalCorrupt as exc:
             name = checkpoint_name(position)
             report.problems.append(Problem(Where.CHECKPOINT, name, 0, position, 0, str(exc)))
             continue
@@ -158,13 +187,13 @@ def _check_missing(
     """Report missing segments that the checkpoint or the manifest names; other gaps show as damage."""
     wanted: set[int] = set()
     if report.checkpoint is not None:
-        wanted.update(verify_checkpoint(disk, report.checkpoint).segments)
+        needed = verify_checkpoint(disk, report.checkpoint).segments
+        wanted.update(base for base in needed if base not in dropped)
     if last is not None:
         wanted.add(last)
     for base in sorted(wanted.difference(bases)):
-        if base not in dropped:
-            name = segment_name(base)
-            report.problems.append(Problem(Where.SEGMENT, name, 0, base, 0, "the segment is missing"))
+        name = segment_name(base)
+        report.problems.append(Problem(Where.SEGMENT, name, 0, base, 0, "the segment is missing"))
     if report.checkpoint is None and (not bases or bases[0]) and (bases or wanted):
         text = "the log does not start at 0 and there is no checkpoint"
         report.problems.append(Problem(Where.CHECKPOINT, "", 0, 0, 0, text))
@@ -220,7 +249,9 @@ def _check_segment(
         else:
             _check_plain(file, header, segment, report, following)
         for damage in segment.damages:
-            if damage.position not in dropped:
+            # A repair overwrites what it gives up in a plain segment. If it is still there, a crash
+            # interrupted that repair, and it has to be done again.
+            if not header.compacted or damage.position not in dropped:
                 offset = 0 if header.compacted else damage.position - base + HEADER_SIZE
                 report.problems.append(
                     Problem(Where.RECORD, name, offset, damage.position, damage.size, damage.reason)
@@ -267,6 +298,25 @@ def certain_end(
     return durable
 
 
+def _check_live(report: CheckReport, live: LivePositions, dropped: Dropped) -> None:
+    """Report messages of the queues that no file holds, such as those behind the end of a cut segment.
+
+    Where a segment before the checkpoint ended is written nowhere: the next one may have been deleted.
+    """
+    bases = [segment.base for segment in report.segments]
+    for segment, stop in zip(report.segments, [*bases[1:], 1 << 64], strict=True):
+        if segment.header is None:
+            continue
+        table, end = segment.held, segment.end
+        for position in live.between(segment.base, stop):
+            is_held = position < end if table is None else table.offset_of(position) is not None
+            if not is_held and position not in dropped:
+                segment.absent.append(position)
+        if segment.absent:
+            text = f"the file does not hold {len(segment.absent)} of the messages that queues refer to"
+            report.problems.append(Problem(Where.ABSENT, segment.name, 0, segment.absent[0], 0, text))
+
+
 def _check_compacted(
     disk: Disk,
     file: File,
@@ -284,6 +334,7 @@ def _check_compacted(
             size = header.end - header.base
             report.problems.append(Problem(Where.SEGMENT, segment.name, 0, header.base, size, str(exc)))
         return
+    segment.held = table
     for position, offset in zip(table.positions, table.offsets, strict=True):
         try:
             read_one(file, offset)
@@ -311,9 +362,8 @@ class Listed:
     payload: bytes
 
 
-def dump(disk: Disk) -> Iterator[Listed]:
+def dump(disk: Disk, report: CheckReport) -> Iterator[Listed]:
     """Every readable record: those of the newest whole checkpoint, then those of the segments by position."""
-    report = check(disk)
     if report.checkpoint is not None:
         for kind, payload in read_checkpoint(disk, report.checkpoint):
             yield Listed(checkpoint_name(report.checkpoint), None, kind, payload)
@@ -322,16 +372,18 @@ def dump(disk: Disk) -> Iterator[Listed]:
             continue
         file = disk.open(segment.name)
         try:
-            yield from _listed(disk, file, segment, segment.header)
+            yield from _listed(file, segment, segment.header)
         finally:
             file.close()
 
 
-def _listed(disk: Disk, file: File, segment: SegmentReport, header: SegmentHeader) -> Iterator[Listed]:
+def _listed(file: File, segment: SegmentReport, header: SegmentHeader) -> Iterator[Listed]:
     if header.compacted:
-        table = read_index(file, header, disk.folder)
+        damaged = {damage.position for damage in segment.damages}
+        table = segment.held or PositionTable(array("Q"), array("Q"))
         for position, offset in zip(table.positions, table.offsets, strict=True):
-            yield Listed(segment.name, position, *read_one(file, offset))
+            if position not in damaged:
+                yield Listed(segment.name, position, *read_one(file, offset))
         return
     at = segment.base
     for damage in [*segment.damages, Damage(segment.end, 0, "")]:

@@ -111,6 +111,7 @@ class JournalStats:
     segments: int = 0
     bytes_on_disk: int = 0
     checkpoints: int = 0
+    checkpointed_at: float | None = None  # by the monotonic clock; None: not since opening
     checkpoint_failures: int = 0
     compactions: int = 0
     deleted_segments: int = 0

@@ -6,6 +6,8 @@ same size, so that no position changes. Must not touch: other files; ``repair`` 
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +30,11 @@ from .records import (
 from .segment import HEADER_SIZE, SegmentHeader
 
 _WHOLE: Final = (BATCH, FILLER, LOST)
+# Bytes to checksum in the search for records in one segment. Among random bytes every 64th offset looks like
+# the start of a record of many megabytes: without a limit, 64 MiB of garbage would take hours.
+_SEARCH_BYTES: Final = 8 << 30
+_USED: Final = re.compile(rb"[^\0]")
+_SMALL: Final = 64 << 10  # records up to this size are found however much was searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +72,14 @@ def mend(file: File, header: SegmentHeader, damages: list[Damage]) -> None:
         missing = offset + damage.size - file.size()
         if missing > 0:
             file.pwrite([bytes(missing)], file.size())
+        # The whole stretch is written, not only its frame: a disk replaces a bad sector when it is written.
         body = KIND_BYTES[LOST] + file.pread(length - 1, offset + FRAME_SIZE)
-        file.pwrite([PREFIX.pack(length, crc32(body, length)), KIND_BYTES[LOST]], offset)
+        file.pwrite([PREFIX.pack(length, crc32(body, length)), body], offset)
     for batch in dict.fromkeys(damage.batch for damage in damages if damage.batch is not None):
         offset = batch - header.base + HEADER_SIZE
         length = PREFIX.unpack(file.pread(PREFIX_SIZE, offset))[0]
-        checksum = crc32(file.pread(length, offset + PREFIX_SIZE), length)
-        file.pwrite([PREFIX.pack(length, checksum)], offset)
+        body = KIND_BYTES[BATCH] + file.pread(length - 1, offset + FRAME_SIZE)
+        file.pwrite([PREFIX.pack(length, crc32(body, length)), KIND_BYTES[BATCH]], offset)
 
 
 class _Examination:
@@ -84,6 +92,7 @@ class _Examination:
         self.records = 0
         self.end = 0
         self._syncs = [mark.position - start for mark in find_syncs(data, marker, start)]
+        self._searched = 0
 
     def walk(self) -> None:
         at = 0
@@ -127,7 +136,9 @@ class _Examination:
         """Note the unreadable stretch that starts here; return where the log continues."""
         data = self.data
         claimed = self._claimed_end(at, self.size)
-        if claimed and data[at + PREFIX_SIZE] == BATCH:
+        if claimed and (
+            data[at + PREFIX_SIZE] == BATCH or self._whole(at + FRAME_SIZE, claimed, inside=True)
+        ):
             before = len(self.damages)
             self._inside(at, claimed)
             if len(self.damages) > before:
@@ -136,7 +147,7 @@ class _Examination:
             # Every inner record is whole, only the frame of the batch is damaged: no record is lost.
             self._note(at, at + FRAME_SIZE, "the checksum of a batch does not match")
             return at + FRAME_SIZE
-        stop = claimed or self._next(at, self.size, self._search_stop(at))
+        stop = claimed or self._next(at, self._search_stop(at))
         self._note(
             at, stop, "zeros where a record was" if not any(data[at:stop]) else _reason(data, at, stop)
         )
@@ -144,7 +155,8 @@ class _Examination:
 
     def _search_stop(self, at: int) -> int:
         """The start of the next commit: there, at the latest, a record begins."""
-        return next((sync for sync in self._syncs if sync >= at + FRAME_SIZE), self.size)
+        index = bisect_left(self._syncs, at + FRAME_SIZE)
+        return self._syncs[index] if index < len(self._syncs) else self.size
 
     def _claimed_end(self, at: int, stop: int, *, inside: bool = False) -> int:
         """The end of the record by its own length, if another record begins there; else 0."""
@@ -155,13 +167,26 @@ class _Examination:
             return 0
         return end if end == stop or self._whole(end, stop, inside=inside) else 0
 
-    def _next(self, at: int, stop: int, limit: int, *, inside: bool = False) -> int:
-        """The first offset after ``at`` where a whole record begins, at most ``limit``."""
+    def _next(self, at: int, stop: int, *, inside: bool = False) -> int:
+        """The first offset after ``at`` where a whole record begins that ends by ``stop``; else ``stop``."""
         data = self.data
-        for place in range(at + FRAME_SIZE, min(limit, len(data) - FRAME_SIZE + 1)):
-            if data[place] | data[place + 1] | data[place + 2] and self._whole(place, stop, inside=inside):
-                return place
-        return limit
+        unpack = PREFIX.unpack_from
+        place, last = at + FRAME_SIZE, min(stop, len(data)) - FRAME_SIZE
+        while place <= last:
+            length = unpack(data, place)[0]
+            if not length:
+                used = _USED.search(data, place + 4)
+                if used is None:
+                    break
+                place = used.start() - 3  # the highest byte of the length, at the earliest
+                continue
+            is_searched = length <= _SMALL or self._searched < _SEARCH_BYTES
+            if place + PREFIX_SIZE + length <= stop and is_searched:
+                self._searched += length
+                if self._whole(place, stop, inside=inside):
+                    return place
+            place += 1
+        return stop
 
     def _inside(self, batch: int, end: int) -> None:
         """Note the damaged records of a batch whose end is known."""
@@ -169,16 +194,23 @@ class _Examination:
         while at < end:
             stop = self._whole(at, end, inside=True)
             if stop:
-                self.records += self.data[at + PREFIX_SIZE] >= FIRST_FREE_KIND
+                if self.data[at + PREFIX_SIZE] == LOST:
+                    # An earlier repair wrote it. If a crash came before the checksum of the batch, that has
+                    # to be written still.
+                    self._note(at, stop, "an earlier repair gave it up", batch)
+                else:
+                    self.records += 1
                 at = stop
                 continue
-            stop = self._claimed_end(at, end, inside=True) or self._next(at, end, end, inside=True)
+            stop = self._claimed_end(at, end, inside=True) or self._next(at, end, inside=True)
             self._note(at, stop, _reason(self.data, at, stop), batch)
             at = stop
 
     def _note(self, at: int, stop: int, reason: str, batch: int | None = None) -> None:
+        # A file that was cut short may end within a frame. What was there was at least a frame.
+        size = max(stop - at, FRAME_SIZE)
         self.damages.append(
-            Damage(self.start + at, stop - at, reason, None if batch is None else self.start + batch)
+            Damage(self.start + at, size, reason, None if batch is None else self.start + batch)
         )
 
 

@@ -5,14 +5,22 @@ Owns: comparing a file's name with its header, and renaming. Must not touch: con
 
 from __future__ import annotations
 
+from typing import Final
+
 from .checkpoint import checkpoint_name, position_of, written_as
 from .disk import Disk
 from .interface import JournalError
 from .segment import TEMPORARY, base_of, own_base, segment_name
 
+REMOVED: Final = ".removed"
+_MOVED: Final = ".moved"
+
 
 def wrong_names(disk: Disk) -> list[tuple[str, str]]:
-    """(name, right name) of each file whose header names another file, unless that file is in place."""
+    """(name, right name) of each file whose header names another file, unless that file is in place.
+
+    Also files that an interrupted ``put_names_right`` left under a name of its own.
+    """
     right: set[str] = set()
     found: list[tuple[str, str]] = []
     for name in disk.list():
@@ -28,25 +36,40 @@ def wrong_names(disk: Disk) -> list[tuple[str, str]]:
 def put_names_right(disk: Disk, renames: list[tuple[str, str]]) -> None:
     """Rename in two steps, because two files may be swapped. A file in the way gets the suffix .removed."""
     moving = {wrong for wrong, _ in renames}
+    moved: list[tuple[str, str]] = []
     for wrong, right in renames:
         if right in disk.list() and right not in moving:
-            disk.rename(right, right + ".removed")
-        disk.rename(wrong, wrong + ".moved")
-    for wrong, right in renames:
-        disk.rename(wrong + ".moved", right)
+            disk.rename(right, free_name(disk, right + REMOVED))
+        between = wrong if wrong.endswith(_MOVED) else free_name(disk, wrong + _MOVED)
+        if between != wrong:
+            disk.rename(wrong, between)
+        moved.append((between, right))
+    disk.sync_dir()  # a later step without an earlier one would replace a file
+    for between, right in moved:
+        disk.rename(between, right)
     disk.sync_dir()
+
+
+def free_name(disk: Disk, wanted: str) -> str:
+    """A name that is not in use: an older side file may hold the only copy of something."""
+    names = set(disk.list())
+    if wanted not in names:
+        return wanted
+    stem, suffix = wanted.rsplit(".", 1)
+    return next(name for number in range(2, 10_000) if (name := f"{stem}.{number}.{suffix}") not in names)
 
 
 def _own_name(disk: Disk, name: str) -> str | None:
     if name.endswith(TEMPORARY):
         return None
     file = None
+    plain = ".".join(name.split(".")[:2]) if name.endswith(_MOVED) else name
     try:
-        if base_of(name) is not None:
+        if base_of(plain) is not None:
             file = disk.open(name)
             base = own_base(file)
             return None if base is None else segment_name(base)
-        if position_of(name) is not None:
+        if position_of(plain) is not None:
             file = disk.open(name)
             position = written_as(file)
             return None if position is None else checkpoint_name(position)

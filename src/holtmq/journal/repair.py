@@ -16,10 +16,10 @@ from .dropped import Dropped, read_dropped, write_dropped
 from .inspection import CheckReport, Fold, Problem, SegmentReport, Where, check
 from .manifest import Manifest
 from .mending import Damage, mend
+from .names import REMOVED, free_name
 from .records import MARKER_SIZE
 from .segment import HEADER_SIZE, SegmentHeader, create_segment, segment_name
 
-REMOVED: Final = ".removed"
 _COPY: Final = 1 << 20
 
 
@@ -37,7 +37,7 @@ class RepairPlan:
 
     @property
     def needed(self) -> bool:
-        return bool(self.report.problems) and not self.hopeless
+        return not self.hopeless and bool(self.report.problems or self.mended or self.begins is not None)
 
 
 def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
@@ -59,6 +59,7 @@ def plan_repair(disk: Disk, fold: Fold | None = None) -> RepairPlan:
     plan.dropped += [
         (damage.position, damage.position + damage.size) for segment in usable for damage in segment.damages
     ]
+    plan.dropped += [(at, at + 1) for segment in usable for at in segment.absent]
     if not plan.hopeless:
         _close_gaps(plan, usable)
     marks = [at for at in map(position_of, disk.list()) if at is not None]
@@ -146,7 +147,7 @@ def apply_repair(disk: Disk, plan: RepairPlan) -> list[str]:
     if dropped:
         write_dropped(disk, dropped)
     for name in plan.aside:
-        side = _free_name(disk, name + REMOVED)
+        side = free_name(disk, name + REMOVED)
         disk.rename(name, side)
         disk.sync_dir()
         kept.append(side)
@@ -169,8 +170,13 @@ def apply_repair(disk: Disk, plan: RepairPlan) -> list[str]:
     return kept
 
 
+def _begun_until(plan: RepairPlan, start: int) -> int:
+    """Where the segment that ``begins`` at ``start`` ends."""
+    return next((stop for first, stop in plan.dropped if first == start), start)
+
+
 def _begin_tail(disk: Disk, plan: RepairPlan, start: int) -> None:
-    end = next((stop for first, stop in plan.dropped if first == start), start)
+    end = _begun_until(plan, start)
     header = SegmentHeader(start, 0, disk.random_bytes(MARKER_SIZE))
     file = create_segment(disk, header, end - start)
     try:
@@ -209,7 +215,7 @@ def _mend(disk: Disk, segment: SegmentReport) -> str:
 
 def _copy(disk: Disk, file: File, offset: int, size: int, name: str) -> str:
     """Durably copy a stretch of a file; return the name of the copy."""
-    name = _free_name(disk, name)
+    name = free_name(disk, name)
     copy = disk.open(name, create=True)
     try:
         at = 0
@@ -221,14 +227,6 @@ def _copy(disk: Disk, file: File, offset: int, size: int, name: str) -> str:
         copy.close()
     disk.sync_dir()
     return name
-
-
-def _free_name(disk: Disk, wanted: str) -> str:
-    """A name that is not in use: an older side file may hold the only copy of something."""
-    names = set(disk.list())
-    if wanted not in names:
-        return wanted
-    return next(name for number in range(2, 10_000) if (name := f"{wanted}.{number}") not in names)
 
 
 def describe(plan: RepairPlan) -> list[str]:
@@ -246,9 +244,14 @@ def describe(plan: RepairPlan) -> list[str]:
             lines.append(
                 f"Give up what {problem.name} held, positions {problem.position}{until}: {problem.text}."
             )
+        elif problem.where is Where.ABSENT:
+            lines.append(f"Give up from position {problem.position} on ({problem.name}): {problem.text}.")
         elif problem.where is Where.MANIFEST:
             lines.append(f"Write the manifest again: {problem.text}.")
     if plan.begins is not None:
+        stop = _begun_until(plan, plan.begins)
+        if stop > plan.begins:
+            lines.append(f"Give up positions {plan.begins} to {stop}: no file holds them.")
         lines.append(f"Begin the log anew in {segment_name(plan.begins)}.")
     lines += [f"Cannot repair {problem.name or 'the folder'}: {problem.text}" for problem in plan.hopeless]
     if not plan.hopeless and plan.needed:

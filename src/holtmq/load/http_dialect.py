@@ -40,22 +40,22 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class HttpDialect:
-    """Builds requests and parses responses. All lanes of a round share it: serial numbers are unique."""
+    """Builds requests and parses responses. All connections of a round share it: serials are unique."""
 
     def __init__(self, address: HttpAddress, workload: HttpWorkload, queue: str = QUEUE) -> None:
         self._workload = workload
         self._serials = count(1)
         self._answers = 0
-        partitions, lanes = workload.partitions, workload.pushers
+        partitions, pushers = workload.partitions, workload.pushers
         names = [f"p{number}" for number in range(partitions)]
         self._templates = [
             [
                 _template(address, queue, name, workload)
-                for name in (names[lane::lanes] if lane < partitions else [names[lane % partitions]])
+                for name in (names[number::pushers] if number < partitions else [names[number % partitions]])
             ]
-            for lane in range(lanes)
+            for number in range(pushers)
         ]
-        self._turns = [0] * lanes
+        self._turns = [0] * pushers
         self._pops = [_pop(address, workload, queue, group) for group in range(workload.lines)]
         self._ack_head = address.post_head("/api/v1/ack/batch")
         self._ack_one_head = address.post_head("/api/v1/ack")
@@ -64,10 +64,10 @@ class HttpDialect:
             for name in (group_name(workload, group) for group in range(workload.lines))
         ]
 
-    def push(self, lane: int) -> bytes:
-        templates = self._templates[lane]
-        turn = self._turns[lane]
-        self._turns[lane] = turn + 1 if turn + 1 < len(templates) else 0
+    def push(self, number: int) -> bytes:
+        templates = self._templates[number]
+        turn = self._turns[number]
+        self._turns[number] = turn + 1 if turn + 1 < len(templates) else 0
         return (_SERIAL % next(self._serials)).join(templates[turn])
 
     def pushed(self, answer: HttpAnswer) -> None:
@@ -81,10 +81,10 @@ class HttpDialect:
                     f"{stored} of {self._workload.push_batch} messages stored: {answer.body[:200]!r}"
                 )
 
-    def pop(self, lane: int, group: int) -> bytes:
+    def pop(self, number: int, group: int) -> bytes:
         return self._pops[group]
 
-    def popped(self, answer: HttpAnswer, lane: int, group: int) -> list[HeldMessage] | None:
+    def popped(self, answer: HttpAnswer, number: int, group: int) -> list[HeldMessage] | None:
         if answer.status == 204:
             return None
         if answer.status != 200:

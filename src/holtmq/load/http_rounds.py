@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Final, Protocol
 
-from holtmq.load.http_lanes import AnyLane, LaneEngine
+from holtmq.load.http_connections import AnyLoadConnection, LoadEngine
 from holtmq.load.http_workers import Flow, Pace
 from holtmq.load.http_workloads import HttpMode, HttpWorkload
 from holtmq.load.link import LoadError
@@ -27,9 +27,9 @@ class Stage(Protocol):
     def fill(self, messages: int) -> None:
         """Push a backlog, spread over the partitions, without measuring it."""
 
-    def pushers(self) -> Sequence[AnyLane]: ...
+    def pushers(self) -> Sequence[AnyLoadConnection]: ...
 
-    def poppers(self) -> Sequence[AnyLane]: ...
+    def poppers(self) -> Sequence[AnyLoadConnection]: ...
 
     def close(self) -> None:
         """Close every connection and delete the queue."""
@@ -51,7 +51,7 @@ class Contender(Protocol):
 
 
 class _Meter(Meter):
-    def __init__(self, flow: Flow, engine: LaneEngine, pid: int | None) -> None:
+    def __init__(self, flow: Flow, engine: LoadEngine, pid: int | None) -> None:
         super().__init__(pid)
         self.pushed = flow.pushed
         self.settled = flow.deliveries
@@ -61,15 +61,15 @@ class _Meter(Meter):
 def run_http_round(contender: Contender, workload: HttpWorkload, seconds: float, warm_up: float) -> Round:
     """Run the workload once."""
     stage = contender.stage(workload)
-    lanes: list[AnyLane] = []
+    connections: list[AnyLoadConnection] = []
     try:
         if workload.messages:
             stage.fill(workload.messages)
         if workload.mode is not HttpMode.PUSH:
-            lanes += stage.poppers()
+            connections += stage.poppers()
         if workload.mode in (HttpMode.PUSH, HttpMode.FLOW, HttpMode.WAKE):
-            lanes += stage.pushers()
-        engine = LaneEngine(lanes)
+            connections += stage.pushers()
+        engine = LoadEngine(connections)
         try:
             return _measure(stage.flow, engine, seconds, warm_up, contender.pid)
         finally:
@@ -78,7 +78,7 @@ def run_http_round(contender: Contender, workload: HttpWorkload, seconds: float,
         stage.close()
 
 
-def _measure(flow: Flow, engine: LaneEngine, seconds: float, warm_up: float, pid: int | None) -> Round:
+def _measure(flow: Flow, engine: LoadEngine, seconds: float, warm_up: float, pid: int | None) -> Round:
     match flow.workload.mode:
         case HttpMode.PUSH:
             _run(engine, warm_up)
@@ -113,11 +113,11 @@ def _never() -> bool:
     return False
 
 
-def _run(engine: LaneEngine, seconds: float) -> None:
+def _run(engine: LoadEngine, seconds: float) -> None:
     engine.run(_never, perf_counter() + seconds)
 
 
-def _find_half_load(flow: Flow, engine: LaneEngine, seconds: float) -> None:
+def _find_half_load(flow: Flow, engine: LoadEngine, seconds: float) -> None:
     """Measure the maximum ack rate, then allow half of it."""
     began, before = perf_counter(), len(flow.ack_ns)
     engine.run(lambda: flow.drained, began + seconds)

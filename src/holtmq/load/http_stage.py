@@ -9,18 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from holtmq.load.http_connections import LoadConnection, LoadEngine
 from holtmq.load.http_dialect import QUEUE, HeldMessage, HttpDialect
-from holtmq.load.http_lanes import Lane, LaneEngine
 from holtmq.load.http_wire import HttpAddress, HttpAnswer, HttpWire, product
 from holtmq.load.http_workers import Flow, Popper, Pusher
 from holtmq.load.http_workloads import HttpWorkload
 from holtmq.load.link import LoadError
 from holtmq.load.processes import listener_pid
 
-_FILL_LANES: Final = 8
+_FILL_CONNECTIONS: Final = 8
 _FILL_BATCH: Final = 100
 
-HttpLane = Lane[bytes, HttpAnswer]
+HttpLoadConnection = LoadConnection[bytes, HttpAnswer]
 
 
 class HttpStage:
@@ -39,10 +39,11 @@ class HttpStage:
             raise
 
     def fill(self, messages: int) -> None:
-        filler = replace(self._workload, pushers=_FILL_LANES, push_batch=_FILL_BATCH, own_ids=True)
+        filler = replace(self._workload, pushers=_FILL_CONNECTIONS, push_batch=_FILL_BATCH, own_ids=True)
         flow = Flow(filler)
         dialect = HttpDialect(self._address, filler)
-        engine = LaneEngine([_pusher(self._address, dialect, flow, lane) for lane in range(_FILL_LANES)])
+        numbers = range(_FILL_CONNECTIONS)
+        engine = LoadEngine([_pusher(self._address, dialect, flow, number) for number in numbers])
         try:
             engine.run(lambda: flow.offered >= messages)
             flow.closed = True
@@ -51,19 +52,18 @@ class HttpStage:
             engine.close()
         self.flow.offered = self.flow.pushed = flow.pushed
 
-    def pushers(self) -> list[HttpLane]:
-        return [
-            _pusher(self._address, self._dialect, self.flow, lane) for lane in range(self._workload.pushers)
-        ]
+    def pushers(self) -> list[HttpLoadConnection]:
+        numbers = range(self._workload.pushers)
+        return [_pusher(self._address, self._dialect, self.flow, number) for number in numbers]
 
-    def poppers(self) -> list[HttpLane]:
+    def poppers(self) -> list[HttpLoadConnection]:
         return [
-            Lane(
+            LoadConnection(
                 HttpWire(self._address),
-                Popper[bytes, HttpAnswer, list[HeldMessage]](self._dialect, self.flow, lane, group),
+                Popper[bytes, HttpAnswer, list[HeldMessage]](self._dialect, self.flow, number, group),
             )
             for group in range(self._workload.lines)
-            for lane in range(self._workload.poppers)
+            for number in range(self._workload.poppers)
         ]
 
     def close(self) -> None:
@@ -72,8 +72,9 @@ class HttpStage:
         self._control.close()
 
 
-def _pusher(address: HttpAddress, dialect: HttpDialect, flow: Flow, lane: int) -> HttpLane:
-    return Lane(HttpWire(address), Pusher[bytes, HttpAnswer, list[HeldMessage]](dialect, flow, lane))
+def _pusher(address: HttpAddress, dialect: HttpDialect, flow: Flow, number: int) -> HttpLoadConnection:
+    worker = Pusher[bytes, HttpAnswer, list[HeldMessage]](dialect, flow, number)
+    return LoadConnection(HttpWire(address), worker)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,14 @@ Read = TypeVar("Read", contravariant=True)
 class Dialect(Protocol[Made, Read, Held]):
     """Builds requests and parses responses. Anything unexpected raises ``LoadError``."""
 
-    def push(self, lane: int) -> Made:
-        """The next push of a lane; lanes never share a partition unless there are too few."""
+    def push(self, number: int) -> Made:
+        """The next push of a connection; connections never share a partition unless there are too few."""
 
     def pushed(self, answer: Read) -> None: ...
 
-    def pop(self, lane: int, group: int) -> Made | None: ...
+    def pop(self, number: int, group: int) -> Made | None: ...
 
-    def popped(self, answer: Read, lane: int, group: int) -> Held | None:
+    def popped(self, answer: Read, number: int, group: int) -> Held | None:
         """The popped messages; None if there were none."""
 
     def size(self, held: Held) -> int: ...
@@ -104,12 +104,12 @@ class Flow:
 class Pusher(Generic[Request, Answer, Held]):
     """Pushes continuously."""
 
-    __slots__ = ("_batch", "_dialect", "_flow", "_lane")
+    __slots__ = ("_batch", "_dialect", "_flow", "_number")
 
-    def __init__(self, dialect: Dialect[Request, Answer, Held], flow: Flow, lane: int) -> None:
+    def __init__(self, dialect: Dialect[Request, Answer, Held], flow: Flow, number: int) -> None:
         self._dialect = dialect
         self._flow = flow
-        self._lane = lane
+        self._number = number
         self._batch = flow.workload.push_batch
 
     def next(self) -> Request | None:
@@ -118,7 +118,7 @@ class Pusher(Generic[Request, Answer, Held]):
             return None
         flow.offered += self._batch
         flow.offered_at = perf_counter_ns()
-        return self._dialect.push(self._lane)
+        return self._dialect.push(self._number)
 
     def take(self, answer: Answer, took_ns: int) -> Request | None:
         self._dialect.pushed(answer)
@@ -131,12 +131,12 @@ class Pusher(Generic[Request, Answer, Held]):
 class Popper(Generic[Request, Answer, Held]):
     """Pops, then acks the messages, at once or in parts."""
 
-    __slots__ = ("_acked", "_asked", "_dialect", "_flow", "_group", "_held", "_lane", "_step", "_wakes")
+    __slots__ = ("_acked", "_asked", "_dialect", "_flow", "_group", "_held", "_number", "_step", "_wakes")
 
-    def __init__(self, dialect: Dialect[Request, Answer, Held], flow: Flow, lane: int, group: int) -> None:
+    def __init__(self, dialect: Dialect[Request, Answer, Held], flow: Flow, number: int, group: int) -> None:
         self._dialect = dialect
         self._flow = flow
-        self._lane = lane
+        self._number = number
         self._group = group
         self._step = flow.workload.ack_batch
         self._wakes = flow.workload.mode is HttpMode.WAKE
@@ -147,7 +147,7 @@ class Popper(Generic[Request, Answer, Held]):
     def next(self) -> Request | None:
         held, flow = self._held, self._flow
         if held is None:
-            return self._dialect.pop(self._lane, self._group)
+            return self._dialect.pop(self._number, self._group)
         if flow.ack_pace is not None and not flow.ack_pace.take():
             return None
         left = self._dialect.size(held) - self._acked
@@ -157,7 +157,7 @@ class Popper(Generic[Request, Answer, Held]):
     def take(self, answer: Answer, took_ns: int) -> Request | None:
         held = self._held
         if held is None:
-            self._held = self._dialect.popped(answer, self._lane, self._group)
+            self._held = self._dialect.popped(answer, self._number, self._group)
             self._acked = 0
             if self._wakes and self._held is not None:
                 self._flow.wake_ns.append(perf_counter_ns() - self._flow.offered_at)

@@ -80,14 +80,14 @@ class Link:
         start = self._expect(frames.CONNECTION_START)
         self.product = _product(start)
         login = f"\0{address.user}\0{address.password}".encode()
-        facts: dict[str, FieldValue] = {
+        client_properties: dict[str, FieldValue] = {
             "product": "holt bench",
             "capabilities": {"consumer_cancel_notify": True},
         }
         self._send(
             0,
             frames.CONNECTION_START_OK,
-            frames.table(facts),
+            frames.table(client_properties),
             frames.short("PLAIN"),
             frames.long(login),
             frames.short("en_US"),
@@ -209,8 +209,8 @@ class Link:
 
 
 def _product(start: bytes) -> str:
-    facts, _ = decode_table(start, 6)
-    return " ".join(_text(facts.get(name)) for name in ("product", "version")).strip()
+    client_properties, _ = decode_table(start, 6)
+    return " ".join(_text(client_properties.get(name)) for name in ("product", "version")).strip()
 
 
 def _text(value: FieldValue) -> str:

@@ -26,7 +26,7 @@ from holtmq.broker.broker import Broker
 from holtmq.broker.errors import BrokerError
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import make_address
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import Kind, ParameterPut, encode_change
 from holtmq.broker.topology.shovels import AckMode, ShovelDefinition
@@ -231,15 +231,17 @@ class LocalDestination:
         flow.commit()
 
     def _publish_all(self, collected: list[tuple[Moved, bool, bytes | None]]) -> None:
-        moved = 0
+        moved: list[tuple[bool, bytes | None]] = []
         for message, redelivered, mark in collected:
             self._number += 1
             refusal = self._place(message)
             if refusal:
                 self._verdicts.put_nowait(Verdict(self._number, False, refusal))
             else:
-                moved += 1
-                self._progress.moved(redelivered, mark)
+                moved.append((redelivered, mark))
+        # Only now: an error above undoes the whole batch, and its messages must not be taken for moved.
+        for redelivered, mark in moved:
+            self._progress.moved(redelivered, mark)
         if moved and self._definition.ack_mode is AckMode.ON_CONFIRM:
             stored = self._progress.take(asyncio.get_running_loop().time())
             self._broker.parameters.put(stored)
@@ -251,12 +253,12 @@ class LocalDestination:
         flow = self._broker.flow
         header = encode_header(len(message.body), message.properties)
         try:
-            traits = flow.traits.of(header)
-            if self._definition.keep_address and traits.extra_keys:
+            properties = flow.publish_properties.of(header)
+            if self._definition.keep_address and properties.extra_keys:
                 # CC was honoured when the message was first published: each copy is moved by itself.
-                traits = Traits(header)
-                traits.extra_keys = []
-            outcome = flow.publish(self._route(message), traits, header, message.body)
+                properties = PublishProperties(header)
+                properties.extra_keys = []
+            outcome = flow.publishing.publish(self._route(message), properties, header, message.body)
         except (BrokerError, CodecError) as error:
             return f"{REFUSED}: {error}"
         if outcome is PublishOutcome.UNROUTED:

@@ -127,17 +127,17 @@ class Link:
     async def _log_in(self, address: Address, name: str) -> None:
         self._writer.write(PROTOCOL_HEADER)
         await self._expect(ConnectionStart)
-        facts: FieldTable = {
+        client_properties: FieldTable = {
             "product": "HoltMQ shovel",
             "version": __version__,
             "connection_name": name,
             "capabilities": _CAPABILITIES,
         }
         if address.is_local:
-            login = ConnectionStartOk(facts, "EXTERNAL", b"")
+            login = ConnectionStartOk(client_properties, "EXTERNAL", b"")
         else:
             secret = f"\0{address.user}\0{address.password}".encode()
-            login = ConnectionStartOk(facts, "PLAIN", secret)
+            login = ConnectionStartOk(client_properties, "PLAIN", secret)
         self._send(0, login)
         tune = await self._expect(ConnectionTune)
         frame_max = min(tune.frame_max or _FRAME_MAX, _FRAME_MAX)

@@ -126,6 +126,7 @@ class Transfer:
     pending: dict[int, _Pending] = field(default_factory=dict)  # published, by number
     _number: int = 0
     _source_lost: bool = False
+    _left_alone: bool = False  # delivered beyond ``remaining``, neither published nor acknowledged
     _held: dict[int, asyncio.TimerHandle] = field(default_factory=dict)  # refused, by tag: returned soon
 
     async def prepare(self) -> None:
@@ -191,6 +192,7 @@ class Transfer:
     def _forward(self, message: Content, method: BasicDeliver) -> bool:
         """Publish one message; False if it was not published."""
         if self.remaining == 0:
+            self._left_alone = True
             return False  # it returns to its queue when the connection closes
         confirms = self.definition.ack_mode is AckMode.ON_CONFIRM
         mark = mark_of(message) if confirms else None
@@ -233,8 +235,8 @@ class Transfer:
             self._count(message.redelivered)
             self.doubts.moved(message.mark)
         try:
-            if self._held or len(messages) == 1:
-                # An ack for several would include refused ones with lower tags.
+            if self._held or self._left_alone or len(messages) == 1:
+                # An ack for several would include lower tags: of refused messages, or of unpublished ones.
                 for message in messages:
                     self.source.send(BasicAck(message.tag))
             else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from holtmq.spark.errors import DataLoss, InvalidOption
-from holtmq.spark.options import EARLIEST, LATEST, Bound
+from holtmq.spark.offset_bounds import EARLIEST, LATEST, Bound
 
 GROUP: Final = "#group:"  # in reports, not in checkpoints: the group that mirrors the query
 OffsetJson: TypeAlias = "dict[str, int | list[int]]"

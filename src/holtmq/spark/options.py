@@ -4,38 +4,22 @@ Owns: names, defaults, ranges and which options exclude each other. Must not tou
 results are pickled to executors.
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import Enum
-from typing import Final, NoReturn, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
 
 from holtmq.spark.errors import InvalidOption
+from holtmq.spark.offset_bounds import EARLIEST, LATEST, Bound, read_bound
+from holtmq.spark.option_values import GivenOptions, parse_number
 from holtmq.spark.relations import Relation, split_relation
 
-T = TypeVar("T")
-
-EARLIEST: Final = -2  # as in Kafka's JSON
-LATEST: Final = -1
 DEFAULT_RECORDS_PER_SLICE: Final = 250_000
 DEFAULT_URL: Final = "http://127.0.0.1:6632"
 # A standby that takes over, or a broker that recovers a large journal, needs a minute or two.
 DEFAULT_RETRY_SECONDS: Final = 300.0
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZES: Final = {
-    "": 1,
-    "b": 1,
-    "k": 1 << 10,
-    "kb": 1 << 10,
-    "m": 1 << 20,
-    "mb": 1 << 20,
-    "g": 1 << 30,
-    "gb": 1 << 30,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +54,6 @@ class Selection:
             return "queue " + ", ".join(self.queues)
         named = (("queuePattern", self.pattern), ("namespace", self.namespace), ("task", self.task))
         return " and ".join(f"{name} {value}" for name, value in named if value)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Where reading starts or ends: one time for all, a time or an offset for each queue, or one word."""
-
-    word: int | None = None  # EARLIEST or LATEST
-    offsets: tuple[tuple[str, int], ...] = ()
-    timestamp_us: int | None = None
-    timestamps_us: tuple[tuple[str, int], ...] = ()
 
 
 class PayloadFormat(Enum):
@@ -225,13 +199,13 @@ WORK_OPTIONS: Final = (
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
     """Parse and check the options of a read; ``streaming`` is None while its kind is not known."""
-    options = _Options(given, SOURCE_OPTIONS, _KAFKA_NAMES)
+    options = GivenOptions(given, SOURCE_OPTIONS, _KAFKA_NAMES)
     selection, relation = _selection(options)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             options.absent(name, "a stream has no end; use it with spark.read")
-    starting = _bound(options, "starting", LATEST if streaming else EARLIEST)
-    ending = _bound(options, "ending", LATEST)
+    starting = read_bound(options, "starting", LATEST if streaming else EARLIEST)
+    ending = read_bound(options, "ending", LATEST)
     if streaming is False and starting.word == LATEST:
         options.refuse("startingOffsets", "'latest' leaves a batch query nothing to read")
     if streaming is False and LATEST in dict(starting.offsets).values():
@@ -266,7 +240,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None) -> Sourc
 
 def work_options(given: Mapping[str, str]) -> WorkOptions:
     """Parse and check the options of a stream over a work queue."""
-    options = _Options(given, WORK_OPTIONS)
+    options = GivenOptions(given, WORK_OPTIONS)
     for name in SOURCE_OPTIONS:
         if name not in WORK_OPTIONS:
             options.absent(name, "a work queue has no offsets, groups or history: it delivers what waits")
@@ -291,7 +265,7 @@ def is_work(given: Mapping[str, str]) -> bool:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse and check the options of a write."""
-    options = _Options(given, SINK_OPTIONS)
+    options = GivenOptions(given, SINK_OPTIONS)
     queue = options.text("queue")
     if split_relation(queue)[1] is not Relation.MESSAGES:
         options.refuse("queue", "it can be read, not written")
@@ -308,14 +282,14 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         options.text("partition"),
         options.size("stageBytes") or 1 << 20,
         options.text("writeId"),
-        options.parse("writeBatch", _parse_number) if options.text("writeBatch") else 0,
+        options.parse("writeBatch", parse_number) if options.text("writeBatch") else 0,
         exchange,
         options.text("routingKey"),
         options.flag("mandatory", True),
     )
 
 
-def _selection(options: "_Options") -> tuple[Selection, Relation]:
+def _selection(options: GivenOptions) -> tuple[Selection, Relation]:
     selection = Selection(
         options.names("queue"), options.text("queuePattern"), options.text("namespace"), options.text("task")
     )
@@ -336,7 +310,7 @@ def _selection(options: "_Options") -> tuple[Selection, Relation]:
     return selection, relations.pop()
 
 
-def _payload(options: "_Options") -> PayloadOptions:
+def _payload(options: GivenOptions) -> PayloadOptions:
     word = options.text("payloadFormat").lower() or "json"
     if word not in {one.value for one in PayloadFormat}:
         options.refuse("payloadFormat", "it must be json, avro or protobuf")
@@ -355,7 +329,7 @@ def _payload(options: "_Options") -> PayloadOptions:
     )
 
 
-def _connection(options: "_Options") -> Connection:
+def _connection(options: GivenOptions) -> Connection:
     url = options.text("url") or DEFAULT_URL
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -384,154 +358,3 @@ def _connection(options: "_Options") -> Connection:
         options.text("password"),
         options.text("passwordFile"),
     )
-
-
-def _bound(options: "_Options", side: str, default: int) -> Bound:
-    """As in Kafka's source: one time for all takes precedence over times by queue, and those over offsets."""
-    if options.text(f"{side}Timestamp"):
-        return Bound(timestamp_us=options.parse(f"{side}Timestamp", parse_timestamp_us))
-    name = f"{side}OffsetsByTimestamp"
-    if options.text(name):
-        example = 'use JSON such as {"orders": "2026-05-01T12:00:00Z", "clicks": 1777636800000}'
-        times = options.table(name, example)
-        return Bound(timestamps_us=tuple((queue, _time(options, name, at)) for queue, at in times.items()))
-    name = f"{side}Offsets"
-    text = options.text(name)
-    if not text:
-        return Bound(word=default)
-    word = _word(text)
-    if word is not None:
-        return Bound(word=word)
-    table = options.table(name, 'use earliest, latest, or JSON such as {"orders": 1200, "clicks": -2}')
-    return Bound(offsets=tuple((queue, _offset(options, name, queue, at)) for queue, at in table.items()))
-
-
-def _time(options: "_Options", name: str, value: object) -> int:
-    try:
-        return parse_timestamp_us(str(value))
-    except ValueError as error:
-        options.refuse(name, f"{value!r}: {error}")
-
-
-def _offset(options: "_Options", name: str, queue: str, value: object) -> int:
-    at = _word(value) if isinstance(value, str) else value
-    if isinstance(at, bool) or not isinstance(at, int) or at < EARLIEST:
-        options.refuse(name, f"{queue} needs an offset, -2 (earliest) or -1 (latest), not {value!r}")
-    return at
-
-
-def _word(text: str) -> int | None:
-    return {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
-
-
-def parse_timestamp_us(text: str) -> int:
-    """Microseconds from an ISO-8601 time (UTC unless it has a zone) or from Kafka's epoch milliseconds."""
-    if re.fullmatch(r"\d{1,16}", text):
-        return int(text) * 1000
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError("use an ISO-8601 time such as 2026-05-01T12:00:00Z, or epoch milliseconds") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return max(0, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
-
-
-def parse_seconds(text: str) -> float:
-    """Seconds from ``15m``, ``10s``, ``500ms`` or a bare number of seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", text.strip().lower())
-    if found is None:
-        raise ValueError("use a duration such as 500ms, 10s, 15m or 1h")
-    return float(found[1]) * _UNITS[found[2] or "s"]
-
-
-def parse_size(text: str) -> int:
-    """Bytes from ``64m``, ``1gb`` or a bare number."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in _SIZES:
-        raise ValueError("use a size such as 1048576, 64m or 1g")
-    size = int(found[1]) * _SIZES[found[2]]
-    if size < 1:
-        raise ValueError("it must be at least 1")
-    return size
-
-
-def _parse_number(text: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text.strip()):
-        raise ValueError("it must be a whole number")
-    return int(text)
-
-
-def _parse_count(text: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text.strip()) or int(text) < 1:
-        raise ValueError("it must be a whole number of at least 1")
-    return int(text)
-
-
-class _Options:
-    """The given options by lower-case name, and errors that name the option."""
-
-    def __init__(
-        self, given: Mapping[str, str], known: tuple[str, ...], aliases: Mapping[str, str] | None = None
-    ) -> None:
-        self._given = {name.lower(): str(value).strip() for name, value in given.items()}
-        for alias, name in (aliases or {}).items():
-            if alias.lower() in self._given and name.lower() in self._given:
-                raise InvalidOption(f"{alias} is another name of {name}: give one of them")
-            if alias.lower() in self._given:
-                self._given[name.lower()] = self._given.pop(alias.lower())
-        spelled = {name.lower(): name for name in known}
-        for name in self._given.keys() - spelled.keys():
-            # Spark adds options of its own (path, checkpointLocation), so unknown names are accepted. A near
-            # miss is not: a query with "startingOffset" would silently start somewhere else.
-            near = get_close_matches(name, spelled, n=1, cutoff=0.85)
-            if near:
-                raise InvalidOption(f"there is no option {name!r}; did you mean {spelled[near[0]]}?")
-
-    def text(self, name: str) -> str:
-        return self._given.get(name.lower(), "")
-
-    def names(self, name: str) -> tuple[str, ...]:
-        parts = [part.strip() for part in self.text(name).split(",")]
-        return tuple(dict.fromkeys(part for part in parts if part))
-
-    def table(self, name: str, example: str) -> dict[str, object]:
-        """A non-empty JSON object."""
-        try:
-            found = json.loads(self.text(name))
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or not found:
-            self.refuse(name, example)
-        return found
-
-    def parse(self, name: str, how: Callable[[str], T]) -> T:
-        try:
-            return how(self.text(name))
-        except ValueError as error:
-            self.refuse(name, str(error))
-
-    def count(self, name: str) -> int | None:
-        return self.parse(name, _parse_count) if self.text(name) else None
-
-    def size(self, name: str) -> int | None:
-        return self.parse(name, parse_size) if self.text(name) else None
-
-    def seconds(self, name: str, default: float) -> float:
-        return self.parse(name, parse_seconds) if self.text(name) else default
-
-    def flag(self, name: str, default: bool) -> bool:
-        word = self.text(name).lower()
-        if word not in ("", "true", "false"):
-            self.refuse(name, "it must be true or false")
-        return default if not word else word == "true"
-
-    def absent(self, name: str, why: str) -> None:
-        if self.text(name):
-            self.refuse(name, why)
-
-    def refuse(self, name: str, why: str) -> NoReturn:
-        value = (
-            "" if name in ("token", "password") else f" ({self.text(name)[:80]!r})" if self.text(name) else ""
-        )
-        raise InvalidOption(f"option {name}{value}: {why}")

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from holtmq.spark.ddl import quoted
 from holtmq.spark.errors import InvalidOption
-from holtmq.spark.options import parse_seconds
+from holtmq.spark.option_values import parse_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from holtmq.amqp.server import AmqpProtocol
+from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.config import Config, Limits
 from holtmq.journal import JournalError
 from holtmq.journal.records import SYNC_SIZE
@@ -276,10 +276,10 @@ class TestBroker(Inspection):
                 # The same deadline twice: rounding left it slightly in the future.
                 clock.move_to(ceil(due * 1000 - 0.001) + (1 if due == last else 0))
                 last = due
-                node.tick()
+                node.turns.tick()
                 await node.settle()
             clock.move_to(target_ms)
-            node.tick()
+            node.turns.tick()
             await node.settle()
 
         self._on_loop(drive)

@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from holtmq.amqp.server import AmqpProtocol
+from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.auth.users import DEFAULT_USER
 from holtmq.config import Config
+from holtmq.first_start import GUEST_HASH
 from holtmq.journal.disk import Disk
-from holtmq.node import GUEST_HASH, Node
+from holtmq.node import Node
 from holtmq.testing.clock import ABOVE, VirtualClock
+from holtmq.turns import Turns
 
 _CALM_ROUNDS: Final = 3
 _FUZZ: Final = 0.00001  # seconds: rounding error of adding up readings
@@ -35,10 +37,8 @@ class FaultyNode(Node):
         if guest is not None and guest.password_hash == GUEST_HASH:  # the default password is unchanged
             self.amqp.authenticator.remember(DEFAULT_USER, "guest", guest.password_hash)
 
-    def _at(self, at: float, action: Callable[[], None]) -> None:
-        # A virtual clock reads slightly above its millisecond, and so does everything computed from it:
-        # rounded up unchanged, a lease of a minute would wake its waiters one millisecond late.
-        super()._at(at - ABOVE - _FUZZ if isinstance(self.clock, VirtualClock) else at, action)
+    def _make_turns(self, loop: asyncio.AbstractEventLoop) -> Turns:
+        return FaultyTurns(loop, self.clock, self._begin_turn)
 
     async def take_in(self) -> None:
         """Wait until everything that clients have sent so far is read and processed.
@@ -75,10 +75,9 @@ class FaultyNode(Node):
         for protocol in deaf & self.amqp.connections:
             protocol.transport.resume_reading()
 
-    def _pulse(self) -> None:
+    def _begin_turn(self) -> None:
         if self._delay:
             self._slow_down()
-        super()._pulse()
 
     def _slow_down(self) -> None:
         for protocol in self.amqp.connections:
@@ -87,6 +86,27 @@ class FaultyNode(Node):
                 transport.seconds = self._delay
             elif self._delay:
                 protocol.transport = SlowTransport(transport, self._delay)
+
+
+class FaultyTurns(Turns):
+    """Turns for which a test sets the time, and may delay what they send."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], on_begin: Callable[[], None]
+    ) -> None:
+        super().__init__(loop, clock)
+        self._early = ABOVE + _FUZZ if isinstance(clock, VirtualClock) else 0.0
+        self._on_begin = on_begin
+
+    def at(self, at: float, action: Callable[[], None]) -> None:
+        """Run an action at this time of the clock."""
+        # A virtual clock reads slightly above its millisecond, and so does everything computed from it:
+        # rounded up unchanged, a lease of a minute would wake its waiters one millisecond late.
+        super().at(at - self._early, action)
+
+    def _run(self) -> None:
+        self._on_begin()
+        super()._run()
 
 
 class SlowTransport(asyncio.Transport):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from holtmq.amqp.connection import Connection
-from holtmq.amqp.server import AmqpProtocol
+from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.testing import partitioned_views, views

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.consumer import Consumer
-from holtmq.amqp.server import AmqpProtocol
+from holtmq.amqp.protocol import AmqpProtocol
 from holtmq.broker.broker import Broker
 from holtmq.broker.message import Message
 from holtmq.broker.work.priority_levels import Levels

@@ -13,14 +13,24 @@ from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.requests import Popped, PushItem
+from holtmq.broker.work.timed_leases import WorkMessage
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.hot_routes import HotApis
 from holtmq.http.queues.ack import AckApi, AckIn
 from holtmq.http.queues.pop import Parameters, PopApi
 from holtmq.http.queues.push import PushApi, PushItemIn
 from holtmq.http.queues.work import WorkApi
-from holtmq.tracing.spans import Attributes, Spans, failed, of_properties, of_text, of_trace_id, trace_id_of
+from holtmq.tracing.spans import (
+    Attributes,
+    Spans,
+    failed,
+    of_header,
+    of_properties,
+    of_text,
+    of_trace_id,
+    trace_id_of,
+)
 
 _LINKS_MAX: Final = 128  # what OpenTelemetry's SDK keeps of a span
 _LEASED_MAX: Final = 100_000
@@ -46,8 +56,8 @@ class Leased:
 def of_body(body: Body) -> SpanContext | None:
     """The trace of a stored message: by its ``traceId``, or by its headers if it came over AMQP."""
     found = of_trace_id(body.trace_id)
-    if found is None and body.facts is not None:
-        return of_properties(body.facts.header)
+    if found is None and body.metadata is not None:
+        return of_properties(body.metadata.header)
     return found
 
 
@@ -59,10 +69,10 @@ class TracedPushApi(PushApi):
         self._spans = spans
         self._begun: list[Span] = []  # of the push being read
 
-    def push(self, exchange: Exchange) -> None:
+    def push(self, request: HttpRequest) -> None:
         """Push; the spans end when the messages are durable."""
         try:
-            super().push(exchange)
+            super().push(request)
         except Exception as error:
             self._end(str(error))
             raise
@@ -74,14 +84,14 @@ class TracedPushApi(PushApi):
         spans, self._begun = self._begun, []
         end_all(spans, reason)
 
-    def _read(self, exchange: Exchange, incoming: list[PushItemIn]) -> list[PushItem]:
-        parent = of_text(exchange.header(b"traceparent"))
+    def _read(self, request: HttpRequest, incoming: list[PushItemIn]) -> list[PushItem]:
+        parent = of_text(request.header(b"traceparent"))
         if parent is not None:
             trace_id = trace_id_of(parent)
             for one in incoming:
                 if one.trace_id is None:
                     one.trace_id = trace_id
-        items = super()._read(exchange, incoming)
+        items = super()._read(request, incoming)
         for item in items:
             own = of_trace_id(item.body.trace_id)
             if own is not None:
@@ -114,9 +124,9 @@ class TracedPopApi(PopApi):
         self._spans = spans
         self._leased = leased
 
-    def _deliver(self, exchange: Exchange, asked: Parameters, popped: Popped, *, durable: bool) -> None:
-        super()._deliver(exchange, asked, popped, durable=durable)
-        reader = of_text(exchange.header(b"traceparent"))
+    def _deliver(self, request: HttpRequest, asked: Parameters, popped: Popped, *, durable: bool) -> None:
+        super()._deliver(request, asked, popped, durable=durable)
+        reader = of_text(request.header(b"traceparent"))
         for run in popped.runs:
             for body in run.bodies:
                 parent = of_body(body)
@@ -136,6 +146,31 @@ class TracedPopApi(PopApi):
                     self._leased.add(partition, asked.group, body.transaction_id, parent)
 
 
+class TracedWorkApi(WorkApi):
+    """A span for each traced message of a work queue that a pop delivers."""
+
+    def __init__(self, spans: Spans, leased: Leased, context: Context) -> None:
+        super().__init__(context)
+        self._spans = spans
+        self._leased = leased
+
+    def _deliver(
+        self, request: HttpRequest, asked: Parameters, messages: list[WorkMessage], lease_id: str
+    ) -> None:
+        super()._deliver(request, asked, messages, lease_id)
+        reader = of_text(request.header(b"traceparent"))
+        for message in messages:
+            parent = of_header(message.header)
+            if parent is None:
+                continue
+            attributes: Attributes = {"messaging.message.id": message.transaction_id}
+            links = () if reader is None else (reader,)
+            queue = message.queue
+            self._spans.begin("deliver", queue.name, parent, SpanKind.PRODUCER, attributes, links).end()
+            if not asked.auto_ack:
+                self._leased.add(self.partition_id(queue), asked.group, message.transaction_id, parent)
+
+
 class TracedAckApi(AckApi):
     """A span for each settled message that has a trace."""
 
@@ -144,9 +179,9 @@ class TracedAckApi(AckApi):
         self._spans = spans
         self._leased = leased
 
-    def _settle(self, exchange: Exchange, incoming: list[AckIn], group: str | None) -> None:
-        super()._settle(exchange, incoming, group)
-        worker = of_text(exchange.header(b"traceparent"))
+    def _settle(self, request: HttpRequest, incoming: list[AckIn], group: str | None) -> None:
+        super()._settle(request, incoming, group)
+        worker = of_text(request.header(b"traceparent"))
         for ack in incoming:
             reader = ack.consumer_group or group or QUEUE_MODE
             parent = self._leased.take(ack.partition_id, reader, ack.transaction_id)
@@ -193,6 +228,7 @@ def traced_apis(spans: Spans) -> HotApis:
         lambda context, work: TracedPushApi(spans, context, work),
         lambda context, work: TracedPopApi(spans, leased, context, work),
         lambda context, work: TracedAckApi(spans, leased, context, work),
+        lambda context: TracedWorkApi(spans, leased, context),
     )
 
 

@@ -1,7 +1,7 @@
 """A message's properties: the bytes after the body size in a content header.
 
-Owns: decoding the 14 basic properties (``Properties``), reading only what a broker needs (``Facts``), and
-replacing single ones. "Property bytes" are the flags and the values after them, ``header_payload[12:]``.
+Owns: decoding the 14 basic properties (``Properties``), reading only what a broker needs (``ContentHeader``),
+and replacing single ones. "Property bytes" are the flags and the values after them, ``header_payload[12:]``.
 Must not touch: the meaning of a header or an expiration; bytes the caller did not ask to change.
 """
 
@@ -114,7 +114,7 @@ class Properties:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ContentHeader:
     """What routing and queueing need. All but ``body_size`` depends on the property bytes only."""
 
     body_size: int
@@ -126,7 +126,7 @@ class Facts:
     user_id: str | None
 
 
-def facts(header_payload: bytes) -> Facts:
+def read_content_header(header_payload: bytes) -> ContentHeader:
     """Read a content header. Does not decode the headers table, which may still be malformed.
 
     A caller that caches the result by property bytes must call ``body_size`` for each message.
@@ -136,7 +136,7 @@ def facts(header_payload: bytes) -> Facts:
     spans = _spans(data)
     mode, priority = spans.get(_DELIVERY_MODE), spans.get(_PRIORITY)
     expiration = spans.get(_EXPIRATION)
-    return Facts(
+    return ContentHeader(
         body_size=size,
         delivery_mode=data[mode[0]] if mode else 0,
         priority=data[priority[0]] if priority else None,

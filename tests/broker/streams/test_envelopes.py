@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body, decode_body, encode_body
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body, decode_body, encode_body
 from holtmq.broker.streams.envelopes import Showing, message_of, to_payload
 from holtmq.wire.properties import Properties, encode_properties
 
@@ -13,7 +13,7 @@ HEADERS = st.dictionaries(
     st.sampled_from(["x-stream-offset", "x-partition", "a", "z"]), st.one_of(st.integers(0, 300), st.text())
 )
 FACTS = st.builds(
-    lambda headers, expiration, priority: AmqpFacts(
+    lambda headers, expiration, priority: AmqpMetadata(
         "ex",
         "key",
         encode_properties(Properties(headers=headers, expiration=expiration, delivery_mode=2, app_id="app")),
@@ -35,11 +35,11 @@ def fields(message: Message) -> tuple[object, ...]:
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["p", "q"]), EDGES, PAYLOADS), max_size=12),
 )
 def test_messages_shown_one_after_the_other_are_what_each_would_be_alone(
-    kinds: list[AmqpFacts | None], rows: list[tuple[int, str, int, bytes]]
+    kinds: list[AmqpMetadata | None], rows: list[tuple[int, str, int, bytes]]
 ) -> None:
     showing = Showing("queue")
     for kind, partition, offset, payload in rows:
-        body = Body(f"id-{offset}", payload, facts=kinds[kind % len(kinds)])
+        body = Body(f"id-{offset}", payload, metadata=kinds[kind % len(kinds)])
 
         shown = showing.message(partition, offset, offset + 5, body)
 
@@ -49,20 +49,20 @@ def test_messages_shown_one_after_the_other_are_what_each_would_be_alone(
 def test_a_publisher_s_own_header_of_that_name_does_not_mislead() -> None:
     showing = Showing("queue")
     octet = b"\x20\x00" + b"\x00\x00\x00\x12" + b"\x0fx-stream-offset" + b"b\x07"  # as a byte, and it is 7
-    facts = AmqpFacts("", "key", octet, 0)
+    metadata = AmqpMetadata("", "key", octet, 0)
 
     for offset in (7, 7, 8, 9):
-        body = Body("id", b"1", facts=facts)
+        body = Body("id", b"1", metadata=metadata)
         shown = showing.message("p", offset, 0, body)
 
         assert fields(shown) == fields(message_of("queue", "p", offset, 0, body))
 
 
 def test_what_neighbours_share_in_the_journal_is_shared_in_memory() -> None:
-    facts = AmqpFacts("ex", "key \udcff", encode_properties(Properties(app_id="app")), 3)
-    records = [encode_body(Body(name, b"1", facts=facts)) for name in "ab"]
+    metadata = AmqpMetadata("ex", "key \udcff", encode_properties(Properties(app_id="app")), 3)
+    records = [encode_body(Body(name, b"1", metadata=metadata)) for name in "ab"]
 
     first, second = (decode_body(record, None) for record in records)
 
-    assert first.facts == facts
-    assert first.facts is second.facts
+    assert first.metadata == metadata
+    assert first.metadata is second.metadata

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holtmq.broker.errors import Conflict
+from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.broker.topology.exchanges import (
     Exchange,
-    Kind,
     equivalence_error,
     make_exchange,
     predeclared_exchanges,

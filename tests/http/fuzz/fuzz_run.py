@@ -12,7 +12,7 @@ from http_cases import Case, make_case
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.config import Config, Http, Limits
-from holtmq.node import GUEST_HASH
+from holtmq.first_start import GUEST_HASH
 from holtmq.testing import TestBroker
 from holtmq.testing.faulty_node import FaultyNode
 
@@ -35,14 +35,14 @@ def put_back(node: FaultyNode) -> None:
     if "/" not in broker.vhosts:
         broker.put_vhost("/")
     for name in ("fuzz", "guest"):
-        broker.put_user(User(name, GUEST_HASH, ("administrator",)))
-        broker.set_permissions(name, "/", FULL_ACCESS)
+        broker.access.put_user(User(name, GUEST_HASH, ("administrator",)))
+        broker.access.set_permissions(name, "/", FULL_ACCESS)
     node.amqp.authenticator.remember("fuzz", "fuzz", GUEST_HASH)
     node.partitioned.spool.switch(pushes_spooled=False)
     node.partitioned.spool.switch(pops_paused=False)
     if "work" not in broker.vhosts["/"].queues:
         broker.declare_queue(broker.vhosts["/"], "work", durable=True)
-    node.wake()
+    node.turns.wake()
 
 
 class Client:

@@ -10,7 +10,7 @@ import pytest
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
 from holtmq.auth.login import is_loopback
-from holtmq.http.engine.doorkeeper import read_basic
+from holtmq.http.engine.authentication import read_basic
 from holtmq.testing import TestBroker
 
 Api = Callable[..., httpx.Response]

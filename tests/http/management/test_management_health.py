@@ -42,8 +42,8 @@ def add_user(api: Api, name: str, tags: str) -> tuple[str, str]:
 
 def set_alarm(broker: TestBroker, reason: str) -> None:
     def change(node: Node) -> None:
-        node._alarm = lambda: reason  # type: ignore[method-assign]
-        node.check_alarms()
+        node.alarms.reason = lambda: reason  # type: ignore[method-assign]
+        node.alarms.check()
 
     broker.call(change)
 

@@ -25,7 +25,7 @@ def publish(broker: TestBroker, queue: str, *bodies: bytes) -> None:
 def restart(broker: TestBroker, *, from_checkpoint: bool) -> None:
     if from_checkpoint:
         made = broker.call(lambda node: node.journal.stats().checkpoints)
-        broker.call(lambda node: node.checkpoint())
+        broker.call(lambda node: node.checkpoints.make())
         while broker.call(lambda node: node.journal.stats().checkpoints) == made:
             pass
     broker.crash_and_restart()

@@ -118,8 +118,8 @@ def test_a_push_to_both_kinds_has_the_limits_of_any_push(broker: TestBroker, api
 
 
 def set_alarm(node: Node, reason: str) -> None:
-    node._alarm = lambda: reason  # type: ignore[method-assign]
-    node.check_alarms()
+    node.alarms.reason = lambda: reason  # type: ignore[method-assign]
+    node.alarms.check()
 
 
 def test_under_maintenance_a_push_to_both_kinds_buffers_what_any_push_would(

@@ -201,8 +201,8 @@ def test_a_broker_short_of_room_takes_no_messages_and_still_hands_them_out(
     api.http.put("/api/v1/kv/ns/early", json={"value": 1, "forever": True})
 
     def change(node: Node, reason: str) -> None:
-        node._alarm = lambda: reason  # type: ignore[method-assign]
-        node.check_alarms()
+        node.alarms.reason = lambda: reason  # type: ignore[method-assign]
+        node.alarms.check()
 
     items = [{"queue": "q", "payload": 1}]
     push = {"type": "push", "items": items}

@@ -20,7 +20,7 @@ from holtmq.broker.message import Message
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.records.changes import JobDeleted, JobPut, Kind, encode_change
 from holtmq.broker.streams.stream_queue import stored_name
 from holtmq.broker.work.work_queue import WorkQueue
@@ -180,10 +180,10 @@ class JobBoard:
     ) -> None:
         request, home, before = job.request, self._flow.vhosts[queue.vhost], job.progress
 
-        def destination(message: Message, traits: Traits) -> Destination:
+        def destination(message: Message, properties: PublishProperties) -> Destination:
             if request.to is None:
                 return to_origin(home, message, self._may_write[job.id])
-            return to_target(self._flow, home, request.to, message, traits)
+            return to_target(self._flow, home, request.to, message, properties)
 
         def beside(stopped_at: Message | None, done: int, unrouted: int) -> bytes:
             progress.done += done

@@ -49,7 +49,7 @@ def _again(service: PartitionedService, queue: PartitionedQueue, letter: DeadLet
     old = service.store.body(letter.journal_position)
     # The id derives from the letter: a repeated redrive is a duplicate, not a second message.
     name = f"dlq:{dead_letter_id(queue.number, letter.number)}"
-    return Body(name, old.payload, old.trace_id, old.producer, old.facts)
+    return Body(name, old.payload, old.trace_id, old.producer, old.metadata)
 
 
 def discard_letters(

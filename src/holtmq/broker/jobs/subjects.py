@@ -37,12 +37,12 @@ def letter_subject(
 ) -> Subject:
     """A consumer group's dead letter."""
     body = service.store.letter_body(queue, letter)
-    facts = body.facts
+    metadata = body.metadata
     return Subject(
         body.payload,
-        b"" if facts is None else bytes(PROPERTIES_AT) + facts.header,
-        "" if facts is None else facts.exchange,
-        "" if facts is None else facts.routing_key,
+        b"" if metadata is None else bytes(PROPERTIES_AT) + metadata.header,
+        "" if metadata is None else metadata.exchange,
+        "" if metadata is None else metadata.routing_key,
         (now_ms - letter.failed_us // 1000) / 1000,
         letter.retry_count,
     )

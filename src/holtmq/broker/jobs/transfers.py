@@ -14,7 +14,7 @@ from holtmq.broker.errors import AccessRefused, BrokerError, Conflict, LimitReac
 from holtmq.broker.flow import Flow
 from holtmq.broker.jobs.job import Target
 from holtmq.broker.message import Message, make_address
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import encode_settled
 from holtmq.broker.topology.vhost import VHost
@@ -42,7 +42,9 @@ class Destination:
 NOWHERE: Final = Destination("", (), (), b"")
 
 
-def to_target(flow: Flow, home: VHost, target: Target, message: Message, traits: Traits) -> Destination:
+def to_target(
+    flow: Flow, home: VHost, target: Target, message: Message, properties: PublishProperties
+) -> Destination:
     """The queues that a target means for a message; ``home`` is the source's vhost."""
     vhost = home if target.vhost is None else flow.vhosts.get(target.vhost)
     if vhost is None:
@@ -50,12 +52,14 @@ def to_target(flow: Flow, home: VHost, target: Target, message: Message, traits:
     if target.queue is not None:
         return Destination(vhost.name, (vhost.queue(target.queue),), (), message.address)
     exchange = vhost.exchange(target.exchange or "")
-    keys = [message.routing_key, *traits.extra_keys] if target.routing_key is None else [target.routing_key]
-    properties = traits.hash_properties() if exchange.needs_properties else None
+    keys = (
+        [message.routing_key, *properties.extra_keys] if target.routing_key is None else [target.routing_key]
+    )
+    hashed = properties.hash_properties() if exchange.needs_properties else None
     queues: dict[str, WorkQueue] = {}
     delays: dict[str, int] = {}
     for key in keys:
-        result = vhost.route(exchange, key, traits.headers, properties)
+        result = vhost.route(exchange, key, properties.headers, hashed)
         queues.update((queue.name, queue) for queue in result.queues)
         delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
     address = make_address(exchange.name, keys[0])
@@ -77,7 +81,7 @@ def transfer(
     flow: Flow,
     source: WorkQueue,
     messages: Sequence[Message],
-    destination: Callable[[Message, Traits], Destination] | None,
+    destination: Callable[[Message, PublishProperties], Destination] | None,
     *,
     keep: bool,
     beside: Beside,
@@ -119,20 +123,20 @@ def transfer(
 def _place(
     flow: Flow,
     messages: Sequence[Message],
-    destination: Callable[[Message, Traits], Destination],
+    destination: Callable[[Message, PublishProperties], Destination],
     beside: Beside,
 ) -> tuple[list[Message], bytes]:
     taken: list[Message] = []
     unrouted = 0
     stopped_at: Message | None = None
     for message in messages:
-        traits = _traits(flow, message)
-        where = destination(message, traits)
+        properties = _properties(flow, message)
+        where = destination(message, properties)
         if not where.queues and not where.delays:
             unrouted += 1
             continue
-        moved = _again(flow, message, where, traits)
-        if not flow.forward(moved, where.queues):
+        moved = _again(flow, message, where, properties)
+        if not flow.publishing.forward(moved, where.queues):
             if not taken:
                 names = ", ".join(queue.name for queue in where.queues)
                 raise LimitReached(f"full, and refuses messages: {names}")
@@ -158,16 +162,16 @@ def _take_out(source: WorkQueue, messages: list[Message]) -> None:
     source.figures.purged += len(messages)
 
 
-def _traits(flow: Flow, message: Message) -> Traits:
+def _properties(flow: Flow, message: Message) -> PublishProperties:
     try:
-        return flow.traits.of(message.header)
+        return flow.publish_properties.of(message.header)
     except (BrokerError, CodecError) as error:  # accepted when it was published, so only a rule has changed
         raise Conflict(f"a message cannot be published again: {error}") from error
 
 
-def _again(flow: Flow, message: Message, where: Destination, traits: Traits) -> Message:
+def _again(flow: Flow, message: Message, where: Destination, properties: PublishProperties) -> Message:
     flow.seq += 1
-    ttl = traits.ttl_ms
+    ttl = properties.ttl_ms
     return replace(
         message,
         seq=flow.seq,

@@ -4,7 +4,7 @@ Owns: one set of counters per queue name. Must not touch: clocks, wire names.
 """
 
 
-class QueueTally:
+class QueueCounts:
     """What happened on one queue since the node started."""
 
     __slots__ = (
@@ -56,16 +56,16 @@ class QueueCounters:
     __slots__ = ("_gone", "_used", "queues")
 
     def __init__(self) -> None:
-        self.queues: dict[str, QueueTally] = {}
+        self.queues: dict[str, QueueCounts] = {}
         self._used: set[str] = set()
-        self._gone = QueueTally()  # sum over deleted queues: a total that falls would look like a restart
+        self._gone = QueueCounts()  # sum over deleted queues: a total that falls would look like a restart
 
-    def of(self, queue: str) -> QueueTally:
+    def of(self, queue: str) -> QueueCounts:
         """The counters of one queue, for the caller to change."""
         self._used.add(queue)
         found = self.queues.get(queue)
         if found is None:
-            found = self.queues[queue] = QueueTally()
+            found = self.queues[queue] = QueueCounts()
         return found
 
     def take_used(self) -> set[str]:
@@ -80,16 +80,16 @@ class QueueCounters:
             _add(self._gone, counters)
             self._gone.lag_max_us = 0
 
-    def total(self) -> QueueTally:
+    def total(self) -> QueueCounts:
         """All queues together."""
-        total = QueueTally()
+        total = QueueCounts()
         for counters in (self._gone, *self.queues.values()):
             _add(total, counters)
         return total
 
 
-def _add(total: QueueTally, counters: QueueTally) -> None:
-    for name in QueueTally.__slots__:
+def _add(total: QueueCounts, counters: QueueCounts) -> None:
+    for name in QueueCounts.__slots__:
         if name != "lag_max_us":
             setattr(total, name, getattr(total, name) + getattr(counters, name))
     total.lag_max_us = max(total.lag_max_us, counters.lag_max_us)

@@ -393,7 +393,7 @@ def _by_queue(items: Sequence[PushItem]) -> Sequence[tuple[str, Sequence[PushIte
     if not items:
         return ()
     first = items[0][0]
-    if all(item[0] == first for item in items):
+    if [item[0] for item in items].count(first) == len(items):
         return ((first, items),)
     found: dict[str, list[PushItem]] = {}
     for item in items:

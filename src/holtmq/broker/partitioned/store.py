@@ -290,8 +290,11 @@ class PartitionedStore:
     def note_rot(self, error: RecordUnreadable) -> None:
         """Remove the messages of an unreadable part of the journal before a consumer asks for them."""
         stretch = range(error.position, error.position + max(error.size, 1))
-        for queue in list(self.by_number.values()):
-            self.set_aside([position for _, position in queue.log.find_positions(stretch)])
+        found: list[int] = []
+        for queue in self.by_number.values():
+            rows = queue.log.find_positions(stretch, stretch.start, stretch.stop - 1)
+            found += [position for _, position in rows]
+        self.set_aside(found)
 
     def set_aside(self, positions: Sequence[int]) -> int:
         """Remove the unreadable ones of these messages from their queues; return how many.
@@ -304,10 +307,12 @@ class PartitionedStore:
                 self.journal.read(position)
             except RecordUnreadable as error:
                 errors[position] = error
-        count = 0
+        if not errors:
+            return 0
+        count, lowest, highest = 0, min(errors), max(errors)
         for queue in list(self.by_number.values()):
             changes: list[Change] = []
-            for offset, position in queue.log.find_positions(errors):
+            for offset, position in queue.log.find_positions(errors, lowest, highest):
                 index = queue.log.partition(offset)
                 place = queue.partitions[index].position_of(offset)
                 changes.append((queue.number, MessageDeleted(index, place)))

@@ -13,8 +13,8 @@ from holtmq.wire.properties import (
     PROPERTIES_AT,
     body_size,
     decode_properties,
-    facts,
     raw_headers,
+    read_content_header,
     with_headers,
 )
 from holtmq.wire.tables import FieldTable
@@ -24,12 +24,12 @@ _PERSISTENT: Final = 2
 _MAX_TTL_MS: Final = 2**32 - 1
 _CACHE_BYTES: Final = 2 << 20
 _CACHED_BYTES_MAX: Final = 2_048  # a header may fill a frame; large ones are not worth the memory
-_ENTRY_BYTES: Final = 800  # approximate size of traits with a decoded table
+_ENTRY_BYTES: Final = 800  # approximate size of an entry with a decoded table
 _SLOTS: Final = 4_096
 _BASIC_HEADER: Final = b"\x00\x3c\x00\x00"  # class 60 and weight 0
 
 
-class Traits:
+class PublishProperties:
     """The properties that the publish rules use, for one sequence of property bytes."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Traits:
     )
 
     def __init__(self, header: bytes) -> None:
-        found = facts(header)
+        found = read_content_header(header)
         self.property_bytes = header[PROPERTIES_AT:]
         self.persistent = found.delivery_mode == _PERSISTENT
         self.priority = found.priority or 0
@@ -87,8 +87,8 @@ class Traits:
         }
 
 
-class TraitsCache:
-    """Traits by property bytes, for publishes that repeat their properties and cannot take the fast path.
+class PublishPropertiesCache:
+    """By property bytes, for publishes that repeat their properties and cannot take the fast path.
 
     Nothing is cached on first use, since most properties contain an id that never repeats.
     """
@@ -96,18 +96,18 @@ class TraitsCache:
     __slots__ = ("_bytes", "_seen", "by_bytes")
 
     def __init__(self) -> None:
-        self.by_bytes: dict[bytes, Traits] = {}
+        self.by_bytes: dict[bytes, PublishProperties] = {}
         self._bytes = 0
         self._seen = [0] * _SLOTS  # the last hash of each slot
 
-    def of(self, header: bytes) -> Traits:
-        """Traits of a content header. Raises CodecError or Conflict if it is invalid."""
+    def of(self, header: bytes) -> PublishProperties:
+        """The properties of a content header. Raises CodecError or Conflict if it is invalid."""
         property_bytes = header[PROPERTIES_AT:]
         found = self.by_bytes.get(property_bytes)
         if found is not None and header.startswith(_BASIC_HEADER):
             return found
         body_size(header)  # raises if it is not a basic content header
-        traits = Traits(header)
+        properties = PublishProperties(header)
         hashed = hash(property_bytes)
         slot = hashed % _SLOTS
         if self._seen[slot] != hashed:
@@ -117,8 +117,8 @@ class TraitsCache:
             if self._bytes > _CACHE_BYTES:
                 self.by_bytes.clear()
                 self._bytes = 0
-            self.by_bytes[property_bytes] = traits
-        return traits
+            self.by_bytes[property_bytes] = properties
+        return properties
 
 
 def _ttl_ms(expiration: bytes) -> int:

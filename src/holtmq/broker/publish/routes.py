@@ -4,7 +4,7 @@ Owns: the resolved route, which publishers may cache until their vhost's version
 messages in queues.
 """
 
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.streams.envelopes import Envelope
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.exchanges import Exchange
@@ -56,4 +56,4 @@ class Route:
         streams = tuple(queue for queue in result.queues if isinstance(queue, StreamQueue))
         gathered = not result.depends_on_message and len(streams) == len(result.queues)
         self.streams = streams if gathered else ()
-        self.envelopes: dict[Traits, Envelope] = {}  # of such messages, by their properties
+        self.envelopes: dict[PublishProperties, Envelope] = {}  # of such messages, by their properties

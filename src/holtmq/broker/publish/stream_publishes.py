@@ -7,14 +7,15 @@ work queues (``publishing.py``), how a push is decided (``PartitionedService``),
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from itertools import chain, repeat
+from typing import Final, TypeVar
 
 from holtmq.broker.message import split_address
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION, room_left
-from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.streams.envelopes import (
     PARTITION_HEADER,
@@ -30,7 +31,13 @@ from holtmq.wire.properties import PROPERTIES_AT
 _BYTES_MAX: Final = 1 << 20  # a read is smaller, but bodies received in several frames may exceed it
 _ENVELOPES_MAX: Final = 8  # per route: publishers either repeat their properties or change them every time
 _ENVELOPE_BYTES_MAX: Final = 2_048
-_item: Final = partial(tuple.__new__, PushItem)  # a third of the time of the class itself
+# A third of the time of the classes themselves:
+_item: Final = partial(tuple.__new__, PushItem)
+_new_metadata: Final = partial(tuple.__new__, AmqpMetadata)
+T = TypeVar("T")
+
+
+Gathered = tuple[tuple[StreamQueue, ...], str, AmqpMetadata, bytes]  # streams, partition, properties, body
 
 
 class StreamPublishes:
@@ -44,11 +51,12 @@ class StreamPublishes:
         "_address",
         "_bytes",
         "_exchange",
-        "_facts",
+        "_gathered",
         "_header",
-        "_items",
+        "_is_limited",
         "_key",
-        "_new_id",
+        "_metadata",
+        "_new_ids",
         "_now",
         "_partition",
         "_queues",
@@ -59,36 +67,36 @@ class StreamPublishes:
 
     def __init__(
         self,
-        items: list[PushItem],
+        gathered: list[Gathered],
         service: PartitionedService,
         now: Callable[[], float],
-        new_id: Callable[[], str],
+        new_ids: Callable[[int], list[str]],
     ) -> None:
-        self._items = items  # shared with the flow, which checks it once per frame
+        self._gathered = gathered  # shared with the flow, which checks it once per frame
         self._service = service
         self._now = now
-        self._new_id = new_id
+        self._new_ids = new_ids
         self._room: dict[int, int] = {}  # by queue id: how many more messages fit
         self._bytes = 0
         # What ``take_plain`` has last resolved:
         self._queues: QueueSet | None = None
         self._streams: tuple[StreamQueue, ...] = ()
+        self._is_limited = True
         self._address = b"\x00\x00"
         self._exchange = self._key = ""
         self._partition = DEFAULT_PARTITION
         self._header = b""
-        self._facts = AmqpFacts("", "", b"")
+        self._metadata = AmqpMetadata("", "", b"")
 
     def take_plain(self, queues: QueueSet, address: bytes, header: bytes, priority: int, body: bytes) -> bool:
         """Accept a message whose properties need no special handling (``property_walker.py``).
 
         If False, the caller must use the general path. Accepts nothing that ``take`` would treat otherwise.
         """
-        if queues is not self._queues:
-            self._queues = queues
-            self._streams = tuple(queue for queue in queues.queues if isinstance(queue, StreamQueue))
-        streams = self._streams
-        if not self._has_room(streams):
+        gathered = self._gathered
+        if queues is not self._queues or not gathered:
+            self._turn_to(queues)
+        if self._is_limited and not self._has_room(self._streams):
             return False
         if address != self._address:
             self._exchange, self._key = split_address(address)
@@ -97,26 +105,44 @@ class StreamPublishes:
         if header != self._header:
             if PARTITION_HEADER in header:
                 return False
-            self._facts = AmqpFacts(self._exchange, self._key, header[PROPERTIES_AT:], priority)
+            self._metadata = _new_metadata((self._exchange, self._key, header[PROPERTIES_AT:], priority))
             self._header = header
-        self._add(streams, self._partition, self._facts, body)
+        if self._is_limited:
+            self._use_room(self._streams)
+        streams = self._streams
+        gathered.append((streams, self._partition, self._metadata, body))
+        self._bytes += len(body) * len(streams)
+        if self._bytes > _BYTES_MAX:
+            self.write()
         return True
 
-    def take(self, route: Route, traits: Traits, body: bytes) -> bool:
+    def _turn_to(self, queues: QueueSet) -> None:
+        if queues is not self._queues:
+            self._queues = queues
+            self._streams = tuple(queue for queue in queues.queues if isinstance(queue, StreamQueue))
+        self._has_room(self._streams)
+        self._is_limited = any(self._room.get(stream.id) != sys.maxsize for stream in self._streams)
+
+    def take(self, route: Route, properties: PublishProperties, body: bytes) -> bool:
         """Accept a message for all streams of its route; if False, the caller must use ``publish``."""
-        envelope = route.envelopes.get(traits)
+        envelope = route.envelopes.get(properties)
         if envelope is None:
-            envelope = self._envelope(route, traits)
+            envelope = self._envelope(route, properties)
             if envelope is None:
                 return False
         if not self._has_room(route.streams):
             return False
-        self._add(route.streams, *envelope, body)
+        self._use_room(route.streams)
+        partition, metadata = envelope
+        self._gathered.append((route.streams, partition, metadata, body))
+        self._bytes += len(body) * len(route.streams)
+        if self._bytes > _BYTES_MAX:
+            self.write()
         return True
 
     def _has_room(self, streams: tuple[StreamQueue, ...]) -> bool:
         room = self._room
-        if not self._items:
+        if not self._gathered:
             room.clear()
             if self._service.journal.failed is not None:
                 raise self._service.journal.failed
@@ -128,34 +154,45 @@ class StreamPublishes:
                 return False
         return True
 
-    def _add(self, streams: tuple[StreamQueue, ...], partition: str, facts: AmqpFacts, body: bytes) -> None:
+    def _use_room(self, streams: tuple[StreamQueue, ...]) -> None:
         room = self._room
-        payload = to_payload(body)
         for stream in streams:
-            room[stream.id] -= 1
-            body_of_it = Body(self._new_id(), payload, None, None, facts)
-            self._items.append(_item((stream.stored_as, partition, body_of_it)))
-        self._bytes += len(payload) * len(streams)
-        if self._bytes > _BYTES_MAX:
-            self.write()
+            if room[stream.id] != sys.maxsize:
+                room[stream.id] -= 1
 
     def write(self) -> None:
         """Push the gathered messages as one journal record."""
-        items = self._items[:]
-        self._items.clear()  # even if the push fails, it is not tried again
+        gathered = self._gathered[:]
+        self._gathered.clear()  # even if the push fails, it is not tried again
         self._bytes = 0
-        if items:
-            self._service.push_with(items, self._now(), ())
+        if gathered:
+            self._service.push_with(self._items(gathered), self._now(), ())
+
+    def _items(self, gathered: list[Gathered]) -> list[PushItem]:
+        """The messages as pushes, one for each stream. Column by column takes half the time."""
+        names = [stream.stored_as for row in gathered for stream in row[0]]  # each row has one at least
+        partitions = [row[1] for row in gathered]
+        metadata = [row[2] for row in gathered]
+        payloads = [to_payload(row[3]) for row in gathered]
+        if len(names) > len(gathered):
+            copies = [len(row[0]) for row in gathered]
+            partitions, metadata, payloads = (
+                _repeated(partitions, copies),
+                _repeated(metadata, copies),
+                _repeated(payloads, copies),
+            )
+        bodies = map(Body, self._new_ids(len(names)), payloads, repeat(None), repeat(None), metadata)
+        return [*map(_item, zip(names, partitions, bodies, strict=True))]
 
     @staticmethod
-    def _envelope(route: Route, traits: Traits) -> Envelope | None:
-        if traits.extra_keys or traits.visible_bytes is not None:
+    def _envelope(route: Route, properties: PublishProperties) -> Envelope | None:
+        if properties.extra_keys or properties.visible_bytes is not None:
             return None  # several keys to route, or a header that must be rewritten
-        envelope = envelope_of(route.exchange.name, route.routing_key, traits)
-        if len(traits.property_bytes) <= _ENVELOPE_BYTES_MAX:
+        envelope = envelope_of(route.exchange.name, route.routing_key, properties)
+        if len(properties.property_bytes) <= _ENVELOPE_BYTES_MAX:
             if len(route.envelopes) >= _ENVELOPES_MAX:
                 route.envelopes.clear()
-            route.envelopes[traits] = envelope
+            route.envelopes[properties] = envelope
         return envelope
 
     def _room_of(self, stream: StreamQueue) -> int:
@@ -166,3 +203,8 @@ class StreamPublishes:
             return room_left(log)
         # The first message creates the log with the default limit.
         return 1 if self._service.store.default_config.max_size else sys.maxsize
+
+
+def _repeated(column: list[T], copies: list[int]) -> list[T]:
+    """Each value as many times as its message has streams."""
+    return list(chain.from_iterable(map(repeat, column, copies)))

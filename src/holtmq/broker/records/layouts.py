@@ -76,7 +76,7 @@ LAYOUTS: Final[dict[Kind, Layout]] = {
     Kind.PARTITIONED_BODY: Layout(
         1,
         f"`{bodies._HEAD.format}`: flags (1 sealed, 2 from AMQP), lengths of transaction id, trace id, "
-        f"producer; the three; if from AMQP `{bodies._FACTS.format}`: lengths of exchange, routing key, "
+        f"producer; the three; if from AMQP `{bodies._METADATA.format}`: lengths of exchange, routing key, "
         "properties, then priority, and the three; then the payload (sealed: nonce of 12 bytes, AES-256-GCM)",
     ),
     Kind.PARTITIONED_QUEUE: Layout(

@@ -225,7 +225,9 @@ class Fold:
                 self._fold_all(records)
                 break
             except _NOT_UNDERSTOOD as error:
-                if not self._mended:
+                # A repair explains references to what is missing, not a record that cannot be decoded.
+                too_new = self._at[1] not in _KINDS or isinstance(error, msgspec.DecodeError)
+                if too_new or not self._mended:
                     raise self._refusal(error, recovery) from error
                 self._broker.flow.damage.dropped += 1
         loose = None if self._partitioned is None else self._partitioned.loose
@@ -397,10 +399,10 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 stored=True,
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
-            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
+            _complete(broker.policy_changes.apply_all(broker.vhosts[vhost_name]))
         case PolicyDeleted(vhost_name, name, operator):
             (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
-            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
+            _complete(broker.policy_changes.apply_all(broker.vhosts[vhost_name]))
         case UserPut(name, password_hash, tags):
             broker.users.put_user(User(name, password_hash, tuple(tags)))
         case UserDeleted(name):

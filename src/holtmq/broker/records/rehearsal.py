@@ -3,8 +3,13 @@
 Owns: the broker, which is discarded afterwards. Must not touch: files; the journal is read-only.
 """
 
+from __future__ import annotations
+
+from array import array
+
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService, Settings
+from holtmq.broker.records.checkpoint import snapshot
 from holtmq.broker.records.recovery import recover
 from holtmq.journal.interface import Journal, Recovery
 
@@ -15,5 +20,11 @@ def rehearse(journal: Journal, recovery: Recovery) -> tuple[Broker, PartitionedS
     service = PartitionedService(journal, Settings())
     broker.attach(service)
     recover(broker, recovery, service.store)
-    broker.flow.damage.look_again()
+    broker.review_damage()
     return broker, service
+
+
+def live_positions(journal: Journal, recovery: Recovery) -> list[array[int]]:
+    """Fold all records; return the positions of those that the state refers to."""
+    broker, service = rehearse(journal, recovery)
+    return snapshot(broker, service.store)[1]

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class CrossKindTransactions:
     """Runs transactions that change both kinds of queue."""
 
-    def __init__(self, broker: "Broker", service: PartitionedService, door: TimedLeases) -> None:
+    def __init__(self, broker: "Broker", service: PartitionedService, leases: TimedLeases) -> None:
         self._broker = broker
         self._service = service
-        self._door = door
+        self._leases = leases
 
     def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
         """Commit everything and fill in the answers of ``part``; or change nothing and raise a refusal."""
@@ -30,7 +30,7 @@ class CrossKindTransactions:
         assert streams is not None, "partitioned queues are attached"
         if self._broker.journal.failed is not None:
             raise self._broker.journal.failed
-        self._door.check(pushes, acks)
+        self._leases.check(pushes, acks)
         check(self._service, part)
         # Nothing is refused from here on, so nothing has to be undone.
         flow.begin()
@@ -47,15 +47,15 @@ class CrossKindTransactions:
     ) -> None:
         for push in pushes:
             if push.delay_ms:
-                self._door.push_later(push)
+                self._leases.push_later(push)
                 continue
-            (taken,) = self._door.push(push.queue, [(push.transaction_id, push.payload)])
+            (taken,) = self._leases.push(push.queue, [(push.transaction_id, push.payload)])
             assert taken, "a queue that had room a moment ago is full"
         settled = {}
         for ack in acks:
             assert ack.queue is not None
             assert ack.status is not None
-            verdict = self._door.settle(ack.queue, ack.transaction_id, ack.lease_id, ack.status)
+            verdict = self._leases.settle(ack.queue, ack.transaction_id, ack.lease_id, ack.status)
             assert verdict.success, verdict
             settled[ack.queue.id] = ack.queue
         streams.join(part)

@@ -12,8 +12,8 @@ import msgspec
 
 from holtmq.broker.message import Message, make_address
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
-from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
-from holtmq.broker.publish.publish_properties import Traits
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
+from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.wire.properties import (
     PROPERTIES_AT,
     Properties,
@@ -72,15 +72,15 @@ class Envelope(NamedTuple):
     """What equal publishes to partitioned queues have in common."""
 
     partition: str
-    facts: AmqpFacts
+    metadata: AmqpMetadata
 
 
-def envelope_of(exchange: str, routing_key: str, traits: Traits) -> Envelope:
+def envelope_of(exchange: str, routing_key: str, properties: PublishProperties) -> Envelope:
     """The envelope of a message whose properties are kept unchanged."""
     # Decode the table only if its bytes may name a partition.
-    wanted = traits.headers.get(_PARTITION) if PARTITION_HEADER in traits.property_bytes else None
-    facts = AmqpFacts(exchange, routing_key, traits.property_bytes, traits.priority)
-    return Envelope(partition_named(wanted, routing_key), facts)
+    wanted = properties.headers.get(_PARTITION) if PARTITION_HEADER in properties.property_bytes else None
+    metadata = AmqpMetadata(exchange, routing_key, properties.property_bytes, properties.priority)
+    return Envelope(partition_named(wanted, routing_key), metadata)
 
 
 def partition_of(message: Message) -> str:
@@ -104,14 +104,16 @@ def readable(name: str) -> str:
 
 def body_of(message: Message, transaction_id: str) -> Body:
     """A published message as a partitioned queue stores it."""
-    facts = AmqpFacts(message.exchange, message.routing_key, message.header[PROPERTIES_AT:], message.priority)
-    return Body(transaction_id, to_payload(message.body), facts=facts)
+    metadata = AmqpMetadata(
+        message.exchange, message.routing_key, message.header[PROPERTIES_AT:], message.priority
+    )
+    return Body(transaction_id, to_payload(message.body), metadata=metadata)
 
 
 def message_of(queue: str, partition: str, offset: int, created_us: int, stored: Body) -> Message:
     """A stored message as an AMQP consumer gets it, with its offset in the header ``x-stream-offset``."""
     extra: FieldTable = {_OFFSET: offset, _PARTITION: partition}
-    if stored.facts is None:
+    if stored.metadata is None:
         body = stored.payload
         address = make_address("", queue)
         properties = encode_properties(
@@ -125,10 +127,10 @@ def message_of(queue: str, partition: str, offset: int, created_us: int, stored:
         priority = 0
     else:
         body = to_body(stored.payload)
-        address = make_address(stored.facts.exchange, stored.facts.routing_key)
-        raw = stored.facts.header
+        address = make_address(stored.metadata.exchange, stored.metadata.routing_key)
+        raw = stored.metadata.header
         properties = with_headers(raw, {**raw_headers(raw), **extra}, drop_expiration=False)
-        priority = stored.facts.priority
+        priority = stored.metadata.priority
     return Message(
         offset, address, encode_header(len(body), properties), body, created_us // 1000, 0, priority, True
     )
@@ -141,28 +143,28 @@ class Showing:
     those takes a tenth of the time.
     """
 
-    __slots__ = ("_address", "_after", "_before", "_facts", "_partition", "_queue")
+    __slots__ = ("_address", "_after", "_before", "_metadata", "_partition", "_queue")
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._facts: AmqpFacts | None = None
+        self._metadata: AmqpMetadata | None = None
         self._partition = ""
         self._before: bytes | None = None  # property bytes up to the offset; None: not known
         self._after = b""
         self._address = b""
 
     def message(self, partition: str, offset: int, created_us: int, stored: Body) -> Message:
-        facts = stored.facts
-        alike = facts is not None and facts is self._facts and partition == self._partition
-        if facts is None or not alike or self._before is None or offset > 0x7FFF_FFFF:
+        metadata = stored.metadata
+        alike = metadata is not None and metadata is self._metadata and partition == self._partition
+        if metadata is None or not alike or self._before is None or offset > 0x7FFF_FFFF:
             message = message_of(self._queue, partition, offset, created_us, stored)
             self._before = self._up_to_offset(message) if alike else None
-            self._facts, self._partition = facts, partition
+            self._metadata, self._partition = metadata, partition
             return message
         body = to_body(stored.payload)
         properties = self._before + _INT.pack(b"I", offset) + self._after
         header = encode_header(len(body), properties)
-        return Message(offset, self._address, header, body, created_us // 1000, 0, facts.priority, True)
+        return Message(offset, self._address, header, body, created_us // 1000, 0, metadata.priority, True)
 
     def _up_to_offset(self, message: Message) -> bytes | None:
         """Remember what the next message will have in common; None if the offset is encoded differently."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from holtmq.broker.errors import Conflict
-from holtmq.broker.partitioned.log.bodies import AmqpFacts, Body
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body
 from holtmq.broker.streams.sql_filter import Lookup, compile_filter
 from holtmq.wire.primitives import CodecError
 from holtmq.wire.properties import Properties, decode_properties
@@ -42,21 +42,21 @@ class StreamFilter:
         self._values = values
         self._match_unfiltered = match_unfiltered
         self._test = test
-        self._last: AmqpFacts | None = None
+        self._last: AmqpMetadata | None = None
         self._answer = False
 
     def accepts(self, stored: Body) -> bool:
         """Whether the reader receives this message."""
-        facts = stored.facts
-        if facts is None:
+        metadata = stored.metadata
+        if metadata is None:
             return self._check(Properties())
-        if facts is not self._last:
+        if metadata is not self._last:
             try:
-                properties = decode_properties(facts.header)
+                properties = decode_properties(metadata.header)
             except CodecError:  # a header table that no rule had to decode
                 properties = Properties()
             self._answer = self._check(properties)
-            self._last = facts
+            self._last = metadata
         return self._answer
 
     def _check(self, properties: Properties) -> bool:

@@ -53,7 +53,7 @@ class Streams:
         self._settled: list[AckRequest] = []  # by consumers, in the open batch
         self._last_of_claim: list[AckRequest] = []  # those of them that end their claim
         self._part: Part | None = None  # of the transaction in the open batch
-        self.stream_publishes = StreamPublishes(broker.flow.gathered, service, self._now, self._new_id)
+        self.stream_publishes = StreamPublishes(broker.flow.gathered, service, self._now, self._new_ids)
         heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
 
         def hear(queue: PartitionedQueue, event: QueueEvent) -> None:
@@ -226,3 +226,8 @@ class Streams:
     def _new_id(self) -> str:
         self._last_id += 1
         return f"{self._id_prefix}-{self._last_id}"
+
+    def _new_ids(self, count: int) -> list[str]:
+        prefix, first = self._id_prefix, self._last_id + 1
+        self._last_id += count
+        return [f"{prefix}-{number}" for number in range(first, first + count)]

@@ -1,62 +1,25 @@
 """Exchanges and bindings: from a routing key and headers to the destinations of one exchange.
 
-Owns: the exchange types, their binding indexes, what makes two bindings or two declarations the same.
+Owns: what makes two bindings or two declarations the same. How a type finds its bindings is in
+``binding_indexes.py``.
 Must not touch: queues (anything with a ``name`` will do), messages, permissions. Routing across several
 exchanges is in ``routing.py``.
 """
 
-import random
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar, Union
+from typing import Final, Generic, Union
 
 from holtmq.broker.errors import Conflict
 from holtmq.broker.figures.rings import Ring
-from holtmq.broker.topology.consistent_hash import HashRing, parse_weight
+from holtmq.broker.topology.binding_indexes import BindingIndex, TopicIndex, make_index
+from holtmq.broker.topology.destinations import Identity, Q, Table
 from holtmq.broker.topology.equivalence import argument_difference, field_difference, shown, type_name
-from holtmq.broker.topology.headers_match import HeadersPattern
+from holtmq.broker.topology.exchange_kinds import PREDECLARED, Kind, delayed_kind
 from holtmq.broker.topology.recent_history import LENGTH_ARGUMENT, RecentHistory
 from holtmq.broker.topology.topic_trie import TopicTrie
 
-Table: TypeAlias = Mapping[str, object]
-
-
-class Named(Protocol):
-    """All that an exchange needs from a queue."""
-
-    @property
-    def name(self) -> str: ...
-
-
-Q = TypeVar("Q", bound=Named)
-
-
-class Kind(Enum):
-    DIRECT = "direct"
-    FANOUT = "fanout"
-    TOPIC = "topic"
-    HEADERS = "headers"
-    CONSISTENT_HASH = "x-consistent-hash"
-    DELAYED = "x-delayed-message"
-    RANDOM = "x-random"
-    MODULUS_HASH = "x-modulus-hash"
-    RECENT_HISTORY = "x-recent-history"
-
-
-# Name, kind, internal. They exist in every vhost, are durable and cannot be deleted.
-PREDECLARED: Final = (
-    ("", Kind.DIRECT, False),
-    ("amq.direct", Kind.DIRECT, False),
-    ("amq.fanout", Kind.FANOUT, False),
-    ("amq.topic", Kind.TOPIC, False),
-    ("amq.headers", Kind.HEADERS, False),
-    ("amq.match", Kind.HEADERS, False),
-    ("amq.rabbitmq.trace", Kind.TOPIC, True),
-)
 _CHOOSING: Final = (Kind.CONSISTENT_HASH, Kind.RANDOM, Kind.MODULUS_HASH)
-HASH_PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 # RabbitMQ compares only the first. The others change how an exchange routes, so a difference is refused too.
 _COMPARED_ARGUMENTS: Final = (
     "alternate-exchange",
@@ -65,8 +28,6 @@ _COMPARED_ARGUMENTS: Final = (
     "hash-property",
     LENGTH_ARGUMENT,
 )
-
-Identity: TypeAlias = tuple[bool, str, str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +53,6 @@ class Binding(Generic[Q]):
             self.routing_key,
             _frozen(self.arguments) if self.arguments else (),
         )
-
-
-class _Index(Protocol[Q]):
-    """How one exchange type finds its bindings."""
-
-    def add(self, binding: Binding[Q]) -> None: ...
-
-    def remove(self, binding: Binding[Q]) -> None: ...
-
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]: ...
 
 
 class Exchange(Generic[Q]):
@@ -139,7 +90,7 @@ class Exchange(Generic[Q]):
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments = arguments
-        self.inner_kind = _delayed_kind(arguments) if kind is Kind.DELAYED else kind
+        self.inner_kind = delayed_kind(arguments) if kind is Kind.DELAYED else kind
         hashed = self.inner_kind is Kind.CONSISTENT_HASH
         # Whether a route depends on more than the routing key; then callers must not cache it by key.
         self.needs_headers = self.inner_kind is Kind.HEADERS or (hashed and "hash-header" in arguments)
@@ -147,7 +98,7 @@ class Exchange(Generic[Q]):
         self.history = RecentHistory(arguments) if self.inner_kind is Kind.RECENT_HISTORY else None
         # For each message, even with equal keys and headers; or each message must be seen, not only its key.
         self.varies = self.inner_kind in (Kind.RANDOM, Kind.RECENT_HISTORY)
-        self._index: _Index[Q] = _make_index(self.inner_kind, arguments)
+        self._index: BindingIndex[Q] = make_index(self.inner_kind, arguments)
         self._bindings: dict[Identity, Binding[Q]] = {}
         self._by_destination: dict[tuple[bool, str], dict[Identity, Binding[Q]]] = {}
         self._detached: dict[int, dict[Identity, Binding[Q]]] = {}  # by the id() of a deleted destination
@@ -303,7 +254,7 @@ class Exchange(Generic[Q]):
     @property
     def topics(self) -> TopicTrie[Binding[Q]] | None:
         """The patterns of a topic exchange."""
-        return self._index.trie if isinstance(self._index, _TopicIndex) else None
+        return self._index.trie if isinstance(self._index, TopicIndex) else None
 
     def _forget(self, identity: Identity, binding: Binding[Q]) -> None:
         self.version += 1
@@ -353,169 +304,6 @@ def equivalence_error(existing: Exchange[Q], requested: Exchange[Q], vhost: str)
         or field_difference("internal", thing, requested.internal, existing.internal)
         or argument_difference(_COMPARED_ARGUMENTS, thing, requested.arguments, existing.arguments)
     )
-
-
-class _DirectIndex(Generic[Q]):
-    def __init__(self) -> None:
-        self._by_key: dict[str, dict[Identity, Binding[Q]]] = {}
-
-    def add(self, binding: Binding[Q]) -> None:
-        self._by_key.setdefault(binding.routing_key, {})[binding.identity] = binding
-
-    def remove(self, binding: Binding[Q]) -> None:
-        same_key = self._by_key[binding.routing_key]
-        del same_key[binding.identity]
-        if not same_key:
-            del self._by_key[binding.routing_key]
-
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        return self._by_key.get(routing_key, {}).values()
-
-
-class _FanoutIndex(Generic[Q]):
-    def __init__(self) -> None:
-        self._all: dict[Identity, Binding[Q]] = {}
-
-    def add(self, binding: Binding[Q]) -> None:
-        self._all[binding.identity] = binding
-
-    def remove(self, binding: Binding[Q]) -> None:
-        del self._all[binding.identity]
-
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        return self._all.values()
-
-
-class _TopicIndex(Generic[Q]):
-    def __init__(self) -> None:
-        self.trie: TopicTrie[Binding[Q]] = TopicTrie()
-
-    def add(self, binding: Binding[Q]) -> None:
-        self.trie.add(binding.routing_key, binding.identity, binding)
-
-    def remove(self, binding: Binding[Q]) -> None:
-        self.trie.remove(binding.routing_key, binding.identity)
-
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        # The trie returns values in trie order; restore the order of binding.
-        return sorted(self.trie.match(routing_key), key=_bound_at)
-
-
-class _HeadersIndex(Generic[Q]):
-    def __init__(self) -> None:
-        self._all: dict[Identity, tuple[HeadersPattern, Binding[Q]]] = {}
-
-    def add(self, binding: Binding[Q]) -> None:
-        self._all[binding.identity] = (HeadersPattern.from_arguments(binding.arguments), binding)
-
-    def remove(self, binding: Binding[Q]) -> None:
-        del self._all[binding.identity]
-
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        return [binding for pattern, binding in self._all.values() if pattern.matches(headers)]
-
-
-class _RandomIndex(Generic[Q]):
-    """Chooses one destination per message at random."""
-
-    def __init__(self) -> None:
-        self._all: dict[Identity, Binding[Q]] = {}
-        self._drawn: list[Binding[Q]] | None = None
-
-    def add(self, binding: Binding[Q]) -> None:
-        self._all[binding.identity] = binding
-        self._drawn = None
-
-    def remove(self, binding: Binding[Q]) -> None:
-        del self._all[binding.identity]
-        self._drawn = None
-
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        if self._drawn is None:
-            self._drawn = sorted(self._all.values(), key=_place)
-        return (self._choice(self._drawn, routing_key),) if self._drawn else ()
-
-    def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
-        return random.choice(bindings)
-
-
-class _ModulusIndex(_RandomIndex[Q]):
-    """Chooses one destination per message by the hash of its key, modulo the number of bindings."""
-
-    def _choice(self, bindings: list[Binding[Q]], routing_key: str) -> Binding[Q]:
-        # Not by hash(): keys must map to the same bindings after a restart.
-        return bindings[zlib.crc32(routing_key.encode("utf-8", "surrogateescape")) % len(bindings)]
-
-
-class _HashIndex(Generic[Q]):
-    """Chooses one destination per message by the hash of its key, of a header or of a property."""
-
-    def __init__(self, arguments: Table) -> None:
-        header, hashed_property = arguments.get("hash-header"), arguments.get("hash-property")
-        if header is not None and hashed_property is not None:
-            raise Conflict("hash-header and hash-property are mutually exclusive")
-        if header is not None and not isinstance(header, str):
-            raise Conflict(f"Invalid hash-header {shown(header)}: expected the name of a header")
-        if hashed_property is not None and hashed_property not in HASH_PROPERTIES:
-            raise Conflict(
-                f"Unsupported property: {shown(hashed_property)}; expected {', '.join(HASH_PROPERTIES)}"
-            )
-        self._header = header
-        self._property = hashed_property if isinstance(hashed_property, str) else None
-        self._ring: HashRing[Binding[Q]] = HashRing()
-
-    def add(self, binding: Binding[Q]) -> None:
-        place = ("exchange " if binding.to_exchange else "queue ") + binding.destination.name
-        self._ring.add(binding.identity, place, parse_weight(binding.routing_key), binding)
-
-    def remove(self, binding: Binding[Q]) -> None:
-        self._ring.remove(binding.identity)
-
-    def match(self, routing_key: str, headers: Table, properties: Table) -> Iterable[Binding[Q]]:
-        hashed = routing_key
-        if self._header is not None:
-            hashed = shown(headers.get(self._header))
-        elif self._property is not None:
-            hashed = shown(properties.get(self._property))
-        owner = self._ring.owner(hashed)
-        return () if owner is None else (owner,)
-
-
-def _make_index(kind: Kind, arguments: Table) -> _Index[Q]:
-    match kind:
-        case Kind.FANOUT | Kind.RECENT_HISTORY:
-            return _FanoutIndex()
-        case Kind.TOPIC:
-            return _TopicIndex()
-        case Kind.HEADERS:
-            return _HeadersIndex()
-        case Kind.CONSISTENT_HASH:
-            return _HashIndex(arguments)
-        case Kind.RANDOM:
-            return _RandomIndex()
-        case Kind.MODULUS_HASH:
-            return _ModulusIndex()
-        case _:
-            return _DirectIndex()
-
-
-def _delayed_kind(arguments: Table) -> Kind:
-    wanted = arguments.get("x-delayed-type")
-    kind = next((kind for kind in Kind if kind.value == wanted and kind is not Kind.DELAYED), None)
-    if kind is None:
-        raise Conflict(
-            "Invalid argument, 'x-delayed-type' must be an existing exchange type, "
-            + (f"not '{shown(wanted)}'" if "x-delayed-type" in arguments else "and it is missing")
-        )
-    return kind
-
-
-def _place(binding: Binding[Q]) -> tuple[bool, str, str]:
-    return binding.identity[:3]
-
-
-def _bound_at(binding: Binding[Q]) -> int:
-    return binding.sequence
 
 
 def _frozen(value: object) -> object:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from holtmq.broker.topology.exchanges import Exchange, Q, Table
+from holtmq.broker.topology.destinations import Q, Table
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.recent_history import RecentHistory
 
 _NO_TABLE: Mapping[str, object] = {}

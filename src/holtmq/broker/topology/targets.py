@@ -12,7 +12,8 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
-from holtmq.broker.topology.exchanges import Binding, Exchange, Kind
+from holtmq.broker.topology.exchange_kinds import Kind
+from holtmq.broker.topology.exchanges import Binding, Exchange
 from holtmq.broker.topology.topic_automaton import TopicAutomaton
 from holtmq.broker.work.work_queue import WorkQueue
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from holtmq.wire.primitives import CodecError
-from holtmq.wire.properties import PROPERTIES_AT, facts, raw_headers, with_headers
+from holtmq.wire.properties import PROPERTIES_AT, raw_headers, read_content_header, with_headers
 from holtmq.wire.tables import FieldTable, FieldValue, Long
 
 _REJECTED: Final = "rejected"
@@ -53,7 +53,7 @@ def dead_letter(
         headers = {}  # not decoded until now; a malformed table must not prevent dead-lettering
     cc = headers.get("CC")
     keys = [routing_key, *(key for key in (cc if isinstance(cc, list) else []) if isinstance(key, str))]
-    expiration = facts(header).expiration
+    expiration = read_content_header(header).expiration
     deaths = _with_death(_history(headers), exchange, keys, queue, reason, now_s, expiration)
     changed: FieldTable = dict(headers)
     if not keep_cc:

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holtmq.cli.backup.archives import ArchiveStore, is_archive
 from holtmq.cli.backup.catalogue import BackupRow, Catalogue
 from holtmq.cli.backup.restoring import restore_into
 from holtmq.cli.backup.saving import save
@@ -29,6 +30,12 @@ def _errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
 
 
+def _catalogue(place: str, *, must_exist: bool) -> Catalogue:
+    return Catalogue(
+        ArchiveStore(Path(place)) if is_archive(place) else open_store(place, must_exist=must_exist)
+    )
+
+
 @click.command()
 @click.argument("place")
 @click.option("--list", "only_list", is_flag=True, help="List the backups there, and make none.")
@@ -42,7 +49,9 @@ def backup(target: Target, place: str, only_list: bool, keep: int | None, as_jso
     and no broker that answers, the folder of a stopped broker is backed up.
     """
     with _errors():
-        catalogue = Catalogue(open_store(place))
+        if is_archive(place) and not only_list:
+            raise BackupError(f"{place} is an archive: name a folder or a bucket to back up to")
+        catalogue = _catalogue(place, must_exist=False)
         if only_list:
             show(catalogue.rows(), BackupRow.__struct_fields__, as_json)
             return
@@ -67,11 +76,14 @@ def backup(target: Target, place: str, only_list: bool, keep: int | None, as_jso
 @click.option("--backup", "name", help="This backup, as listed. Default: the newest.")
 @click.option("--at", "moment", help="The newest backup made at or before this time (2026-01-31T12:00:00Z).")
 def restore(place: str, folder: Path, name: str | None, moment: str | None) -> None:
-    """Restore a backup from PLACE into FOLDER, which must be empty or not exist, and verify every byte."""
+    """Restore a backup from PLACE into FOLDER, which must be empty or not exist, and verify every byte.
+
+    PLACE is a folder, a bucket, or a .tar archive that was downloaded from the dashboard.
+    """
     if name is not None and moment is not None:
         raise click.UsageError("name --backup or --at, not both")
     with _errors():
-        catalogue = Catalogue(open_store(place, must_exist=True))
+        catalogue = _catalogue(place, must_exist=True)
         manifest = catalogue.choose(name, None if moment is None else _moment_ms(moment))
         report = restore_into(catalogue, manifest, folder)
     click.echo(f"Backup {manifest.name} restored to {folder}: {report}.")

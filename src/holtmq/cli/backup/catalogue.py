@@ -1,41 +1,22 @@
 """The backups at one place: which there are, which objects each needs, and which are needed no more.
 
-Owns: the layout (``objects/`` and ``backups/``) and the manifest of a backup, which is written last. Must not
-touch: the journal's formats.
+Owns: choosing, adding and deleting backups. Must not touch: the layout, which is ``journal.backup_format``.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 import msgspec
 
 from holtmq.cli.backup.stores import BackupError, Store
-
-_FORMAT: Final = 1
-_BACKUPS: Final = "backups"
-_OBJECTS: Final = "objects"
-
-
-class SavedFile(msgspec.Struct, frozen=True):
-    """One file of a data folder, and the object that holds its bytes."""
-
-    name: str
-    size: int
-    identity: str
-    sha256: str
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One backup."""
-
-    format: int
-    name: str
-    created: int  # milliseconds
-    position: int
-    last_base: int
-    checkpoint: int
-    epoch: int
-    files: tuple[SavedFile, ...]
+from holtmq.journal.backup_format import (
+    BACKUPS,
+    FORMAT,
+    OBJECTS,
+    BackupManifest,
+    SavedFile,
+    manifest_path,
+    object_path,
+)
 
 
 class BackupRow(msgspec.Struct, frozen=True):
@@ -55,18 +36,18 @@ class Catalogue:
 
     def names(self) -> list[str]:
         """All backups, oldest first."""
-        found = self.store.list(_BACKUPS)
-        return sorted(name.removeprefix(f"{_BACKUPS}/").removesuffix(".json") for name in found)
+        found = self.store.list(BACKUPS)
+        return sorted(name.removeprefix(f"{BACKUPS}/").removesuffix(".json") for name in found)
 
-    def read(self, name: str) -> Manifest:
+    def read(self, name: str) -> BackupManifest:
         """One backup. Raises BackupError when it is missing or not understood."""
-        raw = b"".join(self.store.get(f"{_BACKUPS}/{name}.json"))
+        raw = b"".join(self.store.get(manifest_path(name)))
         try:
-            manifest = msgspec.json.decode(raw, type=Manifest)
+            manifest = msgspec.json.decode(raw, type=BackupManifest)
         except msgspec.MsgspecError as error:
             raise BackupError(f"the manifest of backup {name} is damaged: {error}") from None
-        if manifest.format != _FORMAT:
-            raise BackupError(f"backup {name} has format {manifest.format}; this program reads {_FORMAT}")
+        if manifest.format != FORMAT:
+            raise BackupError(f"backup {name} has format {manifest.format}; this program reads {FORMAT}")
         return manifest
 
     def rows(self) -> list[BackupRow]:
@@ -77,7 +58,7 @@ class Catalogue:
             for one in found
         ]
 
-    def choose(self, name: str | None, at_ms: int | None) -> Manifest:
+    def choose(self, name: str | None, at_ms: int | None) -> BackupManifest:
         """A backup by its name, or the newest one at or before a time."""
         names = self.names()
         if not names:
@@ -99,19 +80,19 @@ class Catalogue:
 
     def has(self, file: SavedFile) -> bool:
         """Whether the object of a file is there, whole."""
-        return self.store.size(_object(file.identity)) == file.size
+        return self.store.size(object_path(file.identity)) == file.size
 
     def put_object(self, identity: str, pieces: Iterable[bytes]) -> None:
         """Store the bytes of a file."""
-        self.store.put(_object(identity), pieces)
+        self.store.put(object_path(identity), pieces)
 
     def get_object(self, identity: str) -> Iterator[bytes]:
         """The bytes of a file."""
-        return self.store.get(_object(identity))
+        return self.store.get(object_path(identity))
 
-    def add(self, manifest: Manifest) -> None:
+    def add(self, manifest: BackupManifest) -> None:
         """The backup is complete: from now on it is listed."""
-        self.store.put(f"{_BACKUPS}/{manifest.name}.json", [msgspec.json.encode(manifest)])
+        self.store.put(manifest_path(manifest.name), [msgspec.json.encode(manifest)])
 
     def prune(self, keep: int) -> int:
         """Delete all but the newest backups, and the objects that only they needed; return how many."""
@@ -119,34 +100,8 @@ class Catalogue:
         gone, kept = names[:-keep], names[-keep:]
         needed = {file.identity for name in kept for file in self.read(name).files}
         for name in gone:
-            self.store.delete(f"{_BACKUPS}/{name}.json")
-        for found in self.store.list(_OBJECTS):
-            if found.removeprefix(f"{_OBJECTS}/") not in needed:
+            self.store.delete(manifest_path(name))
+        for found in self.store.list(OBJECTS):
+            if found.removeprefix(f"{OBJECTS}/") not in needed:
                 self.store.delete(found)
         return len(gone)
-
-
-def new_manifest(
-    name: str,
-    created: int,
-    position: int,
-    last_base: int,
-    checkpoint: int,
-    epoch: int,
-    files: list[SavedFile],
-) -> Manifest:
-    """A manifest in the present format."""
-    return Manifest(
-        format=_FORMAT,
-        name=name,
-        created=created,
-        position=position,
-        last_base=last_base,
-        checkpoint=checkpoint,
-        epoch=epoch,
-        files=tuple(files),
-    )
-
-
-def _object(identity: str) -> str:
-    return f"{_OBJECTS}/{identity}"

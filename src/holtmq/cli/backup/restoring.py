@@ -9,16 +9,17 @@ import os
 import shutil
 from pathlib import Path
 
-from holtmq.broker.records.rehearsal import rehearse
-from holtmq.cli.backup.catalogue import Catalogue, Manifest, SavedFile
-from holtmq.cli.backup.stores import BackupError
+from holtmq.broker.records.rehearsal import live_positions
+from holtmq.cli.backup.catalogue import Catalogue
+from holtmq.cli.backup.stores import BackupError, sync_folder
+from holtmq.journal.backup_format import BackupManifest, SavedFile
 from holtmq.journal.disk import OsDisk
 from holtmq.journal.file_set import write_manifest
 from holtmq.journal.inspection import check
 from holtmq.journal.viewing import ViewingJournal
 
 
-def restore_into(catalogue: Catalogue, manifest: Manifest, folder: Path) -> str:
+def restore_into(catalogue: Catalogue, manifest: BackupManifest, folder: Path) -> str:
     """Restore a backup into a folder that is empty or does not exist; return what was restored, as text."""
     if folder.exists() and not folder.is_dir():
         raise BackupError(f"{folder} is a file: name a folder that does not exist yet, or an empty one")
@@ -34,11 +35,12 @@ def restore_into(catalogue: Catalogue, manifest: Manifest, folder: Path) -> str:
         disk = OsDisk(beside)
         write_manifest(disk, manifest.last_base, manifest.position, manifest.checkpoint, manifest.epoch)
         disk.sync_dir()
-        report = check(disk, lambda recovery: rehearse(ViewingJournal(disk), recovery))
+        report = check(disk, lambda recovery: live_positions(ViewingJournal(disk), recovery))
         if report.refusal or report.problems:
             why = report.refusal or report.problems[0].text
             raise BackupError(f"the backup cannot be used: {why}. What was restored is in {beside}")
         os.replace(beside, folder)
+        sync_folder(folder.parent)
     except OSError as error:
         raise BackupError(f"{error.filename or folder} cannot be written: {error.strerror}") from None
     size = sum(file.size for file in manifest.files)

@@ -4,14 +4,14 @@ Owns: which files are copied, and their checksums. Must not touch: the source's 
 """
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holtmq.cli.backup.catalogue import Catalogue, SavedFile, new_manifest
+from holtmq.cli.backup.catalogue import Catalogue
 from holtmq.cli.backup.sources import FileIn, Source
 from holtmq.cli.backup.stores import BackupError
+from holtmq.journal.backup_format import FORMAT, BackupManifest, SavedFile, backup_name
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -36,14 +36,15 @@ def save(source: Source, catalogue: Catalogue, now: float) -> Made:
         saved.append(found)
     name = _free_name(catalogue, now)
     catalogue.add(
-        new_manifest(
-            name,
-            int(now * 1000),
-            files.position,
-            files.last_base,
-            files.checkpoint,
-            files.epoch,
-            saved,
+        BackupManifest(
+            format=FORMAT,
+            name=name,
+            created=int(now * 1000),
+            position=files.position,
+            last_base=files.last_base,
+            checkpoint=files.checkpoint,
+            epoch=files.epoch,
+            files=tuple(saved),
         )
     )
     return Made(name, len(saved), sum(file.size for file in saved), copied)
@@ -51,7 +52,7 @@ def save(source: Source, catalogue: Catalogue, now: float) -> Made:
 
 def _free_name(catalogue: Catalogue, now: float) -> str:
     """The time of the backup, which also orders them; a second one in the same second gets a number."""
-    base = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    base = backup_name(now)
     taken = set(catalogue.names())
     return next(
         name for name in (base, *(f"{base}.{number:03d}" for number in range(1, 1000))) if name not in taken

@@ -81,7 +81,7 @@ class FolderStore:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as error:
             raise BackupError(f"{path} cannot be written: {error.strerror}") from None
         finally:
@@ -175,7 +175,8 @@ class BucketStore:
         return BackupError(f"{self._place}: {name} cannot be {what}: {_first_line(error)}")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make renames within a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

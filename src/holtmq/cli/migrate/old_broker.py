@@ -18,7 +18,7 @@ import msgspec
 from holtmq.amqp.methods import QueueDeclare, QueueDeclareOk
 from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.shovels import Address, parse_address
-from holtmq.cli.broker_api import BrokerApi, NobodyAnswers
+from holtmq.cli.broker_api import BrokerApi, BrokerUnreachable
 from holtmq.cli.migrate.plan import Definitions, QueueRef
 from holtmq.shovel.link import Link, LinkLost
 
@@ -65,7 +65,7 @@ class OldBroker:
         api = BrokerApi(urlunsplit(parts._replace(netloc=host)), user, password)
         try:
             api.connect()
-        except NobodyAnswers as silence:
+        except BrokerUnreachable as silence:
             raise click.ClickException(str(silence)) from None
         try:
             return api.get(Definitions, "definitions")

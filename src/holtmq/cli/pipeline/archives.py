@@ -121,7 +121,7 @@ def archive(
 
 def _care(file_size: str, compact: bool, keep: str, keep_removed: str) -> "Care":
     from holtmq.spark.lake.writer import Care
-    from holtmq.spark.options import parse_seconds, parse_size
+    from holtmq.spark.option_values import parse_seconds, parse_size
 
     def parsed(option: str, text: str, how: object) -> float:
         try:

@@ -107,7 +107,7 @@ def _setting(
 ) -> "Setting":
     try:
         from holtmq.spark.jobs.running import Setting
-        from holtmq.spark.options import parse_seconds
+        from holtmq.spark.option_values import parse_seconds
     except ImportError as error:
         raise click.ClickException(missing(error)) from None
     if once and every:

@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 MAP: Final = pa.map_(pa.string(), pa.string())
 TIME: Final = pa.timestamp("us", "UTC")
 _HEAD: Final = 7  # flags, lengths of transaction id, trace id and producer
-_FACTS: Final = 9  # lengths of exchange, routing key and properties; priority
+_METADATA: Final = 9  # lengths of exchange, routing key and properties; priority
 _SEALED, _FROM_AMQP = 1, 2
 _QUOTE, _BRACE, _DOLLAR = b'"{$'
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -88,9 +88,11 @@ class MessageColumns:
         self._any_amqp = bool(self._amqp.any())
         self._payload_at = after
         if self._any_amqp:
-            at = np.where(self._amqp, after, start)  # without facts any readable place; it is not used
+            at = np.where(
+                self._amqp, after, start
+            )  # without AMQP metadata any readable place; it is not used
             one = self._amqp.astype(np.int64)
-            self._exchange_at = after + _FACTS * one
+            self._exchange_at = after + _METADATA * one
             self._key_at = self._exchange_at + self._u16(at) * one
             self._header_at = self._key_at + self._u16(at + 2) * one
             sized = self._u16(at + 4) + (self._u16(at + 6) << 16)
@@ -98,7 +100,7 @@ class MessageColumns:
             self._priority_at = np.where(self._amqp, at + 8, start)
 
     def _u16(self, at: Ints) -> Ints:
-        # A last record without facts may end before this position: stay inside the buffer.
+        # A last record without AMQP metadata may end before this position: stay inside the buffer.
         return numbers_at(self._blob, "<u2", np.minimum(at, len(self._raw) - 2))
 
     def _gather(
@@ -177,7 +179,7 @@ class MessageColumns:
     def _one_payload(self, record: bytes) -> bytes:
         body = decode_body(record, self._cipher)
         # A message from an exchange is stored in a JSON form; return its original body.
-        return to_body(body.payload) if body.facts is not None else body.payload
+        return to_body(body.payload) if body.metadata is not None else body.payload
 
     def _exchange(self) -> pa.Array:
         if not self._any_amqp:

@@ -59,8 +59,8 @@ async def publish(call: Call) -> object:
                 )
             ),
         )
-        traits = flow.traits.of(header)
-        outcome = flow.publish(routes[row.key], traits, header, row.payload)
+        properties = flow.publish_properties.of(header)
+        outcome = flow.publishing.publish(routes[row.key], properties, header, row.payload)
         if outcome is PublishOutcome.UNROUTED:
             lost.append(row.key)
         elif outcome is PublishOutcome.REFUSED:

@@ -143,7 +143,7 @@ async def rows(call: Call) -> object:
     streams = call.context.range_streams
     watch = None
     if call.context.watch_range is not None and info.relation is Relation.MESSAGES:
-        watch = call.context.watch_range(info.name, first, stop, call.exchange.header(b"traceparent"))
+        watch = call.context.watch_range(info.name, first, stop, call.request.header(b"traceparent"))
     bodies = speaks.stream(
         call.service.store,
         info,

@@ -17,7 +17,7 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.partitioned.commands.pushing import DEFAULT_PARTITION
 from holtmq.broker.partitioned.commands.staging_records import StagedRow
 from holtmq.broker.partitioned.log import range_reads
-from holtmq.broker.partitioned.log.bodies import ID_MAX, AmqpFacts, Body
+from holtmq.broker.partitioned.log.bodies import ID_MAX, AmqpMetadata, Body
 from holtmq.broker.partitioned.log.dead_letter_store import DeadLetter
 from holtmq.broker.partitioned.log.delivery_log import DeliveryOutcome, DeliveryRun
 from holtmq.broker.partitioned.log.identifiers import dead_letter_id
@@ -315,8 +315,8 @@ def _body(
         priority=None if priority is None else min(max(priority, 0), 255),
     )
     # Stored as if published through the default exchange, so that AMQP consumers get headers and priority.
-    facts = AmqpFacts("", key or "", encode_properties(properties), properties.priority or 0)
-    return Body(name, kept, facts=facts)
+    metadata = AmqpMetadata("", key or "", encode_properties(properties), properties.priority or 0)
+    return Body(name, kept, metadata=metadata)
 
 
 _PUBLISHED: Final = ("payload", "routing_key", "headers", "priority", "transaction_id")

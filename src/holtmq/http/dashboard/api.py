@@ -9,7 +9,7 @@ from typing import Final
 from holtmq.broker.figures.rings import Ring
 from holtmq.http.dashboard.attention import Thresholds
 from holtmq.http.dashboard.client_table import ClientTables
-from holtmq.http.dashboard.facts import Facts
+from holtmq.http.dashboard.queue_table import QueueTables
 from holtmq.http.dashboard.watch import Watch
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint
@@ -21,9 +21,9 @@ class Dashboard:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.facts = Facts(context)
+        self.queue_tables = QueueTables(context)
         self.clients = ClientTables(context)
-        self.watch = Watch(context, self.facts, self.clients)
+        self.watch = Watch(context, self.queue_tables)
 
 
 def dashboard_of(context: Context) -> Dashboard:
@@ -42,7 +42,7 @@ async def overview_of(dashboard: Dashboard) -> dict[str, object]:
     """The node at a glance."""
     context = dashboard.context
     now = context.clock()
-    table = await dashboard.facts.queues()
+    table = await dashboard.queue_tables.queues()
     findings = await dashboard.watch.findings()
     rates = [round(rate, 1) for rate in context.sampler.node.rates(int(now))]
     limits, journal = context.config.limits, context.journal.stats()

@@ -4,12 +4,15 @@ Owns: the wire form, and the reasons as texts. Must not touch: files.
 """
 
 from bisect import bisect_right
+from time import monotonic
 from typing import Final
+
+import msgspec
 
 from holtmq.broker.errors import Conflict
 from holtmq.http.dashboard.api import milliseconds
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint
+from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, Call, Endpoint, Reply
 from holtmq.http.engine.stepwise import Stepwise
 from holtmq.journal.interface import SegmentState
 
@@ -36,6 +39,9 @@ async def show_journal(call: Call) -> object:
         "bytesSinceCheckpoint": journal.bytes_since_checkpoint,
         "checkpointAtBytes": context.config.journal.checkpoint_bytes,
         "checkpoints": stats.checkpoints,
+        "checkpointAgeSeconds": None
+        if stats.checkpointed_at is None
+        else round(monotonic() - stats.checkpointed_at, 1),
         "checkpointFailures": stats.checkpoint_failures,
         "checkpointing": journal.is_checkpointing,
         "compactions": stats.compactions,
@@ -109,6 +115,21 @@ async def make_checkpoint(call: Call) -> object:
     return {"checkpointing": context.journal.is_checkpointing}
 
 
+class SwitchIn(msgspec.Struct, forbid_unknown_fields=True):
+    """Which node is to own the log."""
+
+    node: str
+
+
+async def switch_over(call: Call) -> object:
+    """Hand the log over to a standby: consumers finish, publishes are confirmed, then this node stops."""
+    asked, hand_over = call.json(SwitchIn), call.context.hand_over
+    if hand_over is None:
+        raise Conflict("this node alone has the journal: with journal.replica another node can take over")
+    hand_over(asked.node)
+    return Reply(202, {"node": asked.node})
+
+
 _BASE: Final = "/api/v1/dashboard/journal"
 ENDPOINTS: Final = (
     Endpoint("GET", _BASE, MONITOR, "dashboard", "The journal and its segments", show_journal),
@@ -120,5 +141,15 @@ ENDPOINTS: Final = (
         "Write a checkpoint now",
         make_checkpoint,
         statuses=(200, 409, 503),
+    ),
+    Endpoint(
+        "POST",
+        f"{_BASE}/switchover",
+        ADMINISTER,
+        "dashboard",
+        "Hand the log over to a standby",
+        switch_over,
+        body=SwitchIn,
+        statuses=(202, 400, 404, 409),
     ),
 )

@@ -15,10 +15,10 @@ from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.dashboard.access_rights import SEE_QUEUES, offered, sees
 from holtmq.http.dashboard.api import Dashboard, dashboard_of, series_of
 from holtmq.http.dashboard.attention import holders_of
-from holtmq.http.dashboard.facts import QueueRow
 from holtmq.http.dashboard.histograms import Histogram, spread
 from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.dashboard.queue_settings import settings_of
+from holtmq.http.dashboard.queue_table import QueueRow
 from holtmq.http.engine.endpoints import LOOK, Call, Endpoint
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.stepwise import Stepwise
@@ -30,7 +30,7 @@ _PEEK_MOST: Final = 200
 _PEEK_SKIP_MOST: Final = 10_000
 _PEEK_BYTES: Final = 4 << 20
 _LOOKED_AT_MOST: Final = 5_000  # messages that the histograms of one queue are made from
-_SORTS: Final = frozenset(QueueRow.__struct_fields__)
+_SORTS: Final = frozenset(QueueRow.__struct_fields__) - {"paused_since", "paused_by"}
 _MAY_BE_UNKNOWN: Final = (
     "unacked",
     "oldest",
@@ -39,6 +39,7 @@ _MAY_BE_UNKNOWN: Final = (
     "acked",
     "groups",
     "dead_letters",
+    "died_since",
     "bytes",
 )
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
@@ -58,7 +59,8 @@ async def list_queues(call: Call) -> object:
     visible = {name for name in call.context.broker.vhosts if sees(identity, name)}
     stepwise = Stepwise()
     rows: list[QueueRow] = []
-    for place, row in enumerate((await dashboard.facts.queues()).rows):
+    await dashboard.watch.refreshed_lags()  # the oldest unread message of each stream
+    for place, row in enumerate((await dashboard.queue_tables.queues()).rows):
         if (
             (not text or text in row.name.lower())
             and row.vhost in visible
@@ -114,10 +116,15 @@ async def show_queue(call: Call) -> object:
         stream = context.service.store.queues.get(queue.name)
         if stream is None:
             raise NotFound(f"no partitioned queue '{queue.name}'")
-        row, ring = dashboard.facts.stream_row(stream, now), context.sampler.partitioned.get(queue.name)
+        row, ring = (
+            dashboard.queue_tables.stream_row(stream, now),
+            context.sampler.partitioned.get(queue.name),
+        )
     else:
-        row, ring = dashboard.facts.work_row(queue, now), queue.figures.ring
+        row, ring = dashboard.queue_tables.work_row(queue, now), queue.figures.ring
     consumers = context.clients.consumers_of(queue.vhost, queue.name)
+    kind = queue.options.queue_type
+    policy = context.broker.policies.for_queue(queue.vhost, queue.name, kind)
     return {
         "row": row,
         "series": series_of(ring, now),
@@ -127,6 +134,7 @@ async def show_queue(call: Call) -> object:
         "totals": _totals(queue),
         "consumers": consumers[:_PAGE_MOST],
         "settings": settings_of(context.broker, queue),
+        "policy": None if policy is None else policy.name,
         "can": offered(call.identity, queue.vhost, queue.name),
         "findings": await dashboard.watch.findings_of(row, holders_of(consumers), now),
     }

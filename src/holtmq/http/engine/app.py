@@ -12,7 +12,7 @@ import msgspec
 from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply, Stream
-from holtmq.http.engine.exchange import Exchange, Found, Route
+from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.router import Router
 from holtmq.http.engine.wire import Query
 
@@ -25,14 +25,14 @@ class Application:
 
     def __init__(self, context: Context, endpoints: Sequence[Endpoint]) -> None:
         self._context = context
-        self._router: Router[Route] = Router()
+        self._router: Router[HttpRoute] = Router()
         for endpoint in endpoints:
             if endpoint.handler is None:
                 # A hot route: its requests are served elsewhere. The row is here so that a request with
                 # another method gets a 405.
-                route = Route(_not_found, PUBLIC, 0)
+                route = HttpRoute(_not_found, PUBLIC, 0)
             else:
-                route = Route(self._bound(endpoint), endpoint.right, endpoint.max_body)
+                route = HttpRoute(self._bound(endpoint), endpoint.right, endpoint.max_body)
             self._router.add(endpoint.method, endpoint.path, route)
 
     def find(self, method: bytes, path: bytes) -> Found:
@@ -44,63 +44,63 @@ class Application:
         if found is not None:
             return found
         allowed = self._router.methods(where)
-        return (Route(_wrong_method(word, allowed), PUBLIC, 0), {}) if allowed else _NOT_FOUND
+        return (HttpRoute(_wrong_method(word, allowed), PUBLIC, 0), {}) if allowed else _NOT_FOUND
 
-    def _bound(self, endpoint: Endpoint) -> Callable[[Exchange], None]:
+    def _bound(self, endpoint: Endpoint) -> Callable[[HttpRequest], None]:
         context, handler = self._context, endpoint.handler
         assert handler is not None
         name = f"http {endpoint.method} {endpoint.path}"
 
-        async def run(exchange: Exchange) -> None:
+        async def run(request: HttpRequest) -> None:
             try:
-                body = exchange.unpacked_body
-                exchange.chunks = []
-                identity = None if endpoint.right.is_public else exchange.identity
-                call = Call(context, exchange.names, Query(exchange.query), body, identity, exchange)
-                await _answer(exchange, await handler(call))
+                body = request.unpacked_body
+                request.chunks = []
+                identity = None if endpoint.right.is_public else request.identity
+                call = Call(context, request.names, Query(request.query), body, identity, request)
+                await _answer(request, await handler(call))
             except Exception as error:
-                exchange.fail(error)
+                request.fail(error)
 
-        def handle(exchange: Exchange) -> None:
-            exchange.connection.engine.run(run(exchange), name)
+        def handle(request: HttpRequest) -> None:
+            request.connection.engine.run(run(request), name)
 
         return handle
 
 
-async def _answer(exchange: Exchange, result: object) -> None:
+async def _answer(request: HttpRequest, result: object) -> None:
     if isinstance(result, Stream):
-        await exchange.connection.stream(exchange, result.content_type, result.headers, result.chunks)
+        await request.connection.stream(request, result.content_type, result.headers, result.chunks)
     elif not isinstance(result, Reply):
-        exchange.answer(200, _encode(result))
+        request.answer(200, _encode(result))
     elif result.status == 204:
-        exchange.answer_empty()
+        request.answer_empty()
     elif result.content_type != "application/json":
         assert isinstance(result.body, bytes)
-        exchange.answer_with(result.status, result.body, result.content_type, result.headers)
+        request.answer_with(result.status, result.body, result.content_type, result.headers)
     else:
-        exchange.answer_with(result.status, _encode(result.body), headers=result.headers)
+        request.answer_with(result.status, _encode(result.body), headers=result.headers)
 
 
-def _preflight(exchange: Exchange) -> None:
-    exchange.answer_with(204, b"", "", _PREFLIGHT if exchange.origin is not None else {})
+def _preflight(request: HttpRequest) -> None:
+    request.answer_with(204, b"", "", _PREFLIGHT if request.origin is not None else {})
 
 
-def _not_found(exchange: Exchange) -> None:
-    path = exchange.path.decode("latin-1")
-    exchange.answer(404, _encode({"error": "not found", "code": "no_such_route", "path": path}))
+def _not_found(request: HttpRequest) -> None:
+    path = request.path.decode("latin-1")
+    request.answer(404, _encode({"error": "not found", "code": "no_such_route", "path": path}))
 
 
-def _wrong_method(method: str, allowed: list[str]) -> Callable[[Exchange], None]:
+def _wrong_method(method: str, allowed: list[str]) -> Callable[[HttpRequest], None]:
     names = ", ".join(allowed)
 
-    def handle(exchange: Exchange) -> None:
+    def handle(request: HttpRequest) -> None:
         text = f"{method} is not a method of this path; {names} would be"
-        path = exchange.path.decode("latin-1")
+        path = request.path.decode("latin-1")
         body = {"error": text, "code": "method_not_allowed", "path": path}
-        exchange.answer_with(405, _encode(body), headers={"allow": names})
+        request.answer_with(405, _encode(body), headers={"allow": names})
 
     return handle
 
 
-_PREFLIGHT_FOUND: Final[Found] = (Route(_preflight, PUBLIC, 0), {})
-_NOT_FOUND: Final[Found] = (Route(_not_found, PUBLIC, 0), {})
+_PREFLIGHT_FOUND: Final[Found] = (HttpRoute(_preflight, PUBLIC, 0), {})
+_NOT_FOUND: Final[Found] = (HttpRoute(_not_found, PUBLIC, 0), {})

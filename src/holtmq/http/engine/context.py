@@ -13,14 +13,15 @@ from holtmq.broker.figures.sampling import Sampler
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.config import Config
 from holtmq.durations import Durations
+from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.clients import Clients
-from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.history import History
 from holtmq.http.engine.open_streams import OpenStreams
 from holtmq.http.engine.pipeline_reports import PipelineReports
 from holtmq.http.engine.shovel_listing import Shovels
 from holtmq.journal.interface import Journal
+from holtmq.journal.replica.view import Peer
 
 
 class RangeWatch(Protocol):
@@ -54,6 +55,8 @@ class ReplicaState:
     owner: str
     epoch: int
     trouble: str  # why nothing can be confirmed; empty: it can
+    peers: tuple[Peer, ...] = ()
+    handing_over_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Context:
     clock: Callable[[], float]
     health: Callable[[], tuple[bool, str]]
     wake: Callable[[], None]
-    keeper: Doorkeeper  # identifies the sender of a request
+    authenticator: RequestAuthenticator  # identifies the sender of a request
     started_at: float
     history: History
     clients: Clients  # those connected over AMQP
@@ -78,6 +81,7 @@ class Context:
     loop_delay: Durations  # how late the event loop ran its timers
     checkpoint: Callable[[], None] = lambda: None
     replica: Callable[[], ReplicaState | None] = lambda: None  # None: this node alone has the journal
+    hand_over: Callable[[str], None] | None = None  # to another node; None: this node alone has the journal
     kept: dict[type, object] = field(default_factory=dict)  # what endpoints share between requests
     pipelines: PipelineReports = field(default_factory=PipelineReports)
     range_streams: OpenStreams = field(default_factory=OpenStreams)

@@ -18,7 +18,7 @@ from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.wire import Query
 from holtmq.journal.interface import JournalFailed
 
@@ -53,7 +53,7 @@ class Call:
     query: Query
     body: bytes
     sender: Identity | None  # None: the route is public
-    exchange: Exchange
+    request: HttpRequest
 
     @property
     def identity(self) -> Identity:

@@ -1,4 +1,4 @@
-"""What all HTTP connections of a node share: routes, doorkeeper, memory, time-outs.
+"""What all HTTP connections of a node share: routes, authentication, memory, time-outs.
 
 Owns: the set of connections and of running requests, and closing those that are too slow. Must not touch:
 parsing, what routes do.
@@ -12,11 +12,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from holtmq.http.engine.authentication import RequestAuthenticator
 from holtmq.http.engine.body_room import BodyRoom
 from holtmq.http.engine.cross_site import CrossSite
-from holtmq.http.engine.doorkeeper import Doorkeeper
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.exchange import FindRoute
+from holtmq.http.engine.request import FindRoute
 
 if TYPE_CHECKING:
     from holtmq.http.engine.protocol import HttpConnection
@@ -44,7 +44,7 @@ class Engine:
     def __init__(
         self,
         find_route: FindRoute,
-        keeper: Doorkeeper,
+        authenticator: RequestAuthenticator,
         cross_site: CrossSite,
         *,
         max_body: int,
@@ -53,7 +53,7 @@ class Engine:
         patience: Patience | None = None,
     ) -> None:
         self.find_route = find_route
-        self.keeper = keeper
+        self.authenticator = authenticator
         self.cross_site = cross_site
         self.max_body = max_body
         self.most_connections = most_connections

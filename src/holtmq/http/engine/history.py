@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from holtmq.broker.partitioned.counters import QueueCounters, QueueTally
+from holtmq.broker.partitioned.counters import QueueCounters, QueueCounts
 
 MINUTE_US: Final = 60_000_000
 _KEPT_MINUTES: Final = 24 * 60
 _SPANS: Final = ((120, 1), (720, 5), (2880, 15), (10080, 60))  # (longest span, bucket width), in minutes
-_NAMES: Final = tuple(name for name in QueueTally.__slots__ if name != "lag_max_us")
+_NAMES: Final = tuple(name for name in QueueCounts.__slots__ if name != "lag_max_us")
 
 
 def bucket_minutes(from_us: int, to_us: int) -> int:
@@ -41,19 +41,19 @@ class History:
         self.machine: dict[int, Machine] = {}  # by minute
         self._cpu: tuple[float, float] | None = None
         self._last: dict[str, dict[str, int]] = {}
-        self._minutes: dict[int, dict[str, QueueTally]] = {}
+        self._minutes: dict[int, dict[str, QueueCounts]] = {}
 
     def read(self, now_us: int) -> None:
         """Add what changed since the last reading to the current minute."""
         minute = now_us // MINUTE_US
         for name, counters in self._counters_of_queues.queues.items():
             last = self._last.setdefault(name, dict.fromkeys(_NAMES, 0))
-            row: QueueTally | None = None
+            row: QueueCounts | None = None
             for field in _NAMES:
                 value: int = getattr(counters, field)
                 if value != last[field]:
                     if row is None:
-                        row = self._minutes.setdefault(minute, {}).setdefault(name, QueueTally())
+                        row = self._minutes.setdefault(minute, {}).setdefault(name, QueueCounts())
                     setattr(row, field, getattr(row, field) + max(0, value - last[field]))
                     last[field] = value
             if row is not None:
@@ -91,27 +91,27 @@ class History:
                 total.loop_lag_max = max(total.loop_lag_max, row.loop_lag_max)
         return total
 
-    def buckets(self, from_us: int, to_us: int, width: int) -> Iterator[tuple[int, dict[str, QueueTally]]]:
+    def buckets(self, from_us: int, to_us: int, width: int) -> Iterator[tuple[int, dict[str, QueueCounts]]]:
         """(start of the bucket in µs, queue -> its counts), oldest first, including empty buckets."""
         first = from_us // MINUTE_US // width * width
         last = min(to_us, max(self._minutes, default=0) * MINUTE_US + MINUTE_US) // MINUTE_US
         for start in range(first, max(last, first) + 1, width):
-            rows: dict[str, QueueTally] = {}
+            rows: dict[str, QueueCounts] = {}
             for minute in range(start, start + width):
                 for name, row in self._minutes.get(minute, {}).items():
-                    add(rows.setdefault(name, QueueTally()), row)
+                    add(rows.setdefault(name, QueueCounts()), row)
             yield start * MINUTE_US, rows
 
 
-def add(total: QueueTally, more: QueueTally) -> None:
+def add(total: QueueCounts, more: QueueCounts) -> None:
     for field in _NAMES:
         setattr(total, field, getattr(total, field) + getattr(more, field))
     total.lag_max_us = max(total.lag_max_us, more.lag_max_us)
 
 
-def summed(rows: dict[str, QueueTally], wanted: set[str] | None = None) -> QueueTally:
+def summed(rows: dict[str, QueueCounts], wanted: set[str] | None = None) -> QueueCounts:
     """The sum over several queues; all of them unless ``wanted`` is given."""
-    total = QueueTally()
+    total = QueueCounts()
     for name, row in rows.items():
         if wanted is None or name in wanted:
             add(total, row)

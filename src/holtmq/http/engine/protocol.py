@@ -1,7 +1,11 @@
 """HTTP/1.1 on one socket. A hot request costs no task, no scope and no router lookup.
 
-Owns: each exchange from request line to written answer, pipelining, and the order of admission checks: site,
-sender, right, size, and only then the body. Must not touch: what routes do, credentials.
+Owns: each request from request line to written answer, pipelining, and admission: site, sender, right
+(``sender.py``), size, and only then the body. Must not touch: what routes do, credentials, how heads are
+parsed (``request_parser.py``).
+
+Over 400 lines: reading, admission, answering and time-outs share the state of one socket, and a hot request
+must not pay for passing it between objects.
 """
 
 from __future__ import annotations
@@ -11,32 +15,25 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Final, cast
 
-import httptools
-
-from holtmq.auth.rights import Identity, RightMissing
+from holtmq.auth.rights import RightMissing
 from holtmq.auth.tokens import TokenRefused
-from holtmq.http.engine.cross_site import MARKS
-from holtmq.http.engine.doorkeeper import TELLING, Peer, behind_proxy, peer_of
+from holtmq.http.engine.authentication import Peer, peer_of
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal, error_body
-from holtmq.http.engine.exchange import Exchange, json_head
 from holtmq.http.engine.known_heads import KnownHead, KnownHeads
+from holtmq.http.engine.request import HttpRequest, json_head
+from holtmq.http.engine.request_parser import RequestParser
+from holtmq.http.engine.sender import Sender
 
 log = logging.getLogger(__name__)
 
-# Bound on request line and headers, to within one read. The parser joins them piece by piece: without a bound
-# one unauthenticated client could keep the loop busy for minutes.
-_HEAD_MAX: Final = 65536
 # A body up to this size needs no reservation: the limit on connections bounds how many there are.
 _SMALL: Final = 65536
 _CHUNKED_STEP: Final = 1 << 20
 # How long the rest of a refused body is read and discarded, so that the client can read the answer.
 LINGER_SECONDS: Final = 2.0
-_UNUSUAL: Final = MARKS | TELLING | {b"expect", b"upgrade"}
-_TWICE: Final = b"\0twice"  # key for the _SINGLE header that came twice; cannot be a header's name
-_SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
 
 
 class HttpConnection(asyncio.Protocol):
@@ -48,28 +45,18 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._loop = asyncio.get_running_loop()
-        self._parser: Any = httptools.HttpRequestParser(self)
-        # A client may send more data after a request with "connection: close".
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._is_unusual = False
-        self._requests = 0
+        self._parser = RequestParser(self._begin, self._take_piece, self._complete)
         self._known_heads = KnownHeads()
-        self._head_began = 0.0  # 0: no head is being read
-        self._head_size = 0
-        self._reading: Exchange | None = None  # its body is arriving
-        self._active: Exchange | None = None  # is admitted, run or answered now
-        self._queue: deque[Exchange] = deque()  # pipelined behind the active one
+        self._sender = Sender(engine)
+        self._reading: HttpRequest | None = None  # its body is arriving
+        self._active: HttpRequest | None = None  # is admitted, run or answered now
+        self._queue: deque[HttpRequest] = deque()  # pipelined behind the active one
         self._is_taking = False  # _take_next is running: it loops, as recursion over thousands would overflow
         self._is_paused = False
         self._is_discarding = False  # the last answer is written: ignore all input
         self._is_stopping = False
         self._writable: asyncio.Event | None = None
         self._is_unread = False  # the client does not read its answers: take no more requests until it does
-        self._credentials: bytes | None = None
-        self._identity: Identity | None = None  # of the last request with these credentials
-        self._host: bytes | None = None  # the last Host that passed the check, of an anonymous request
         self._mark_at, self._mark_size = 0.0, 0  # at this time the body had this many bytes
         self._waits_since = 0.0  # since when it waits for memory for a body; 0: it does not wait
         self._moved_at = self._loop.time()  # when the client last sent data, or reading was resumed
@@ -90,37 +77,46 @@ class HttpConnection(asyncio.Protocol):
         """Feed bytes from the client to the parser."""
         if self._is_discarding:
             return
-        self._moved_at = self._loop.time()
-        began, requests = self._head_began, self._requests
-        is_idle = not began and self._active is None and self._reading is None
+        self._moved_at = now = self._loop.time()
+        parser = self._parser
+        requests = parser.requests
+        is_idle = not parser.head_began and self._active is None and self._reading is None
         if is_idle and (again := self._known_heads.find(data)) is not None:
             self._take_again(data, *again)
             return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the client asked for another protocol: answer this request in HTTP/1.1, then close
-        except httptools.HttpParserError as error:
-            self._end(400, f"Invalid HTTP request received: {error}", "bad_request")
+            parser.feed(data, now)
+        except Refusal as error:
+            self._end(error.status, str(error), error.code)
             return
-        if began and began == self._head_began:  # all of the data belongs to the same, still incomplete head
-            self._head_size += len(data)
-            if self._head_size > _HEAD_MAX:
-                self._end(431, "The request line and headers are too long", "head_too_large")
-        elif is_idle and self._requests == requests + 1 and self._reading is None and not self._is_unusual:
-            path, _, query = self._url.partition(b"?")
-            self._known_heads.learn(data, path, query, self._headers)
+        if is_idle and parser.requests == requests + 1 and self._reading is None and not parser.is_unusual:
+            self._known_heads.learn(data, *parser.target(), parser.headers)
 
     def _take_again(self, data: bytes, head: KnownHead, length: bytes, body_at: int) -> None:
         """Take a complete request whose head was parsed before, with another body."""
-        self._requests += 1
         route = self.engine.find_route(b"POST", head.path)
-        exchange = Exchange(self, route, head.path, head.query, head.with_length(length))
-        exchange.chunks.append(data[body_at:])
-        exchange.size = len(data) - body_at
-        exchange.complete = True
-        self._active = exchange
-        self._admit(exchange)
+        request = HttpRequest(self, route, head.path, head.query, head.with_length(length))
+        request.chunks.append(data[body_at:])
+        request.size = len(data) - body_at
+        request.complete = True
+        self._active = request
+        identity, engine = head.admitted, self.engine
+        if (
+            identity is not None
+            and request.size <= head.admitted_bytes
+            and engine.authenticator.still_holds(identity)
+            and not engine.is_congested
+            and engine.refusal is None
+        ):
+            # Site, sender and right depend on the head alone, and were checked for it.
+            request.identity = identity
+            request.is_admitted = True
+            self._run(request)
+            return
+        self._admit(request)
+        if request.is_admitted and getattr(request, "identity", None) is self._sender.remembered:
+            head.admitted = self._sender.remembered
+            head.admitted_bytes = max(request.size, head.admitted_bytes)
 
     def eof_received(self) -> None:
         """The client has closed its side."""
@@ -175,278 +171,203 @@ class HttpConnection(asyncio.Protocol):
             self._moved_at = self._loop.time()
             self.transport.resume_reading()
 
-    def on_message_begin(self) -> None:
-        """A request starts."""
-        self._requests += 1
-        self._head_began, self._head_size = self._moved_at, 0
-        self._url = b""
-        self._headers = {}
-        self._is_unusual = False
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
-        name = name.lower()
-        if name in _UNUSUAL:
-            self._is_unusual = True
-        headers = self._headers
-        if name in headers:
-            if name in _SINGLE:
-                headers[_TWICE] = name
-                self._is_unusual = True
-            value = headers[name] + b", " + value
-        headers[name] = value
-
-    def on_headers_complete(self) -> None:
-        """The head is complete."""
-        self._head_began = 0.0
-        parser = self._parser
-        method = parser.get_method()
-        path, _, query = self._url.partition(b"?")
-        if path[:1] != b"/":
-            path, query = _absolute(self._url)
-        exchange = Exchange(self, self.engine.find_route(method, path), path, query, self._headers)
-        exchange.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        exchange.is_unusual = self._is_unusual
+    def _begin(
+        self, method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], keep_alive: bool
+    ) -> None:
+        """The head of a request is complete."""
+        request = HttpRequest(self, self.engine.find_route(method, path), path, query, headers)
+        request.keep_alive = keep_alive
+        request.is_unusual = self._parser.is_unusual
         if method == b"HEAD":
-            exchange.is_head = True
-        self._reading = exchange
+            request.is_head = True
+        self._reading = request
         self._mark_at, self._mark_size = self._moved_at, 0
         if self._active is None:
-            self._active = exchange
-            self._admit(exchange)
+            self._active = request
+            self._admit(request)
         else:
-            self._queue.append(exchange)
+            self._queue.append(request)
             self._pause()
 
-    def on_body(self, body: bytes) -> None:
+    def _take_piece(self, body: bytes) -> None:
         """A piece of the body."""
-        exchange = self._reading
-        if exchange is None:
+        request = self._reading
+        if request is None:
             return
-        exchange.size += len(body)
-        if exchange.response_complete or exchange.route.max_body == 0:
+        request.size += len(body)
+        if request.response_complete or request.route.max_body == 0:
             return
-        exchange.chunks.append(body)
-        if exchange.is_admitted and exchange.size > exchange.expected:
-            self._grow(exchange)
+        request.chunks.append(body)
+        if request.is_admitted and request.size > request.expected:
+            self._grow(request)
 
-    def on_message_complete(self) -> None:
+    def _complete(self) -> None:
         """The request is complete."""
-        exchange, self._reading = self._reading, None
-        if exchange is not None:
-            exchange.complete = True
-            if exchange.is_admitted and not exchange.is_running and not exchange.response_complete:
-                self._run(exchange)
+        request, self._reading = self._reading, None
+        if request is not None:
+            request.complete = True
+            if request.is_admitted and not request.is_running and not request.response_complete:
+                self._run(request)
 
-    def _admit(self, exchange: Exchange) -> None:
+    def _admit(self, request: HttpRequest) -> None:
         """Check site, sender and right before the body is accepted."""
-        headers = exchange.headers
         try:
-            if exchange.is_unusual:
-                self._look_closer(exchange)
-            if exchange.route.right.is_public:
-                self._take_body(exchange)
-                return
-            identity = self._identity
-            if (
-                identity is None
-                or exchange.is_unusual
-                or headers.get(b"authorization") != self._credentials
-                or not self.engine.keeper.still_holds(identity)
-            ):
-                identity = self.engine.keeper.at_once(headers, behind_proxy(self.peer, headers))
+            if request.is_unusual:
+                self._sender.look_closer(request)
+            if not request.route.right.is_public:
+                identity = self._sender.at_once(request, self.peer)
                 if identity is None:
                     self._pause()
-                    self.engine.run(self._identify(exchange), "http-login")
+                    self.engine.run(self._identify(request), "http-login")
                     return
-                self._remember(exchange, identity)
-            self._let_in(exchange, identity)
+                self._sender.let_in(request, identity)
+            self._take_body(request)
         except Exception as error:
-            self._refuse(exchange, error)
+            self._refuse(request, error)
 
-    def _look_closer(self, exchange: Exchange) -> None:
-        """Check headers that only browsers, proxies and few other clients send."""
-        headers = exchange.headers
-        if _TWICE in headers:
-            raise Refusal(400, f"the header {headers[_TWICE].decode('latin-1')} came twice")
-        if not MARKS.isdisjoint(headers):
-            is_public = exchange.route.right.is_public
-            exchange.origin = self.engine.cross_site.check(headers, is_public=is_public)
-        if b"upgrade" in headers:
-            exchange.keep_alive = False
-        exchange.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
-
-    async def _identify(self, exchange: Exchange) -> None:
+    async def _identify(self, request: HttpRequest) -> None:
         """Authenticate a sender that is not known from memory. Reading is paused meanwhile."""
         try:
-            peer = behind_proxy(self.peer, exchange.headers)
-            identity = await self.engine.keeper.identify(exchange.headers, peer)
-            if not exchange.disconnected:
-                self._remember(exchange, identity)
-                self._let_in(exchange, identity)
+            identity = await self._sender.identify(request, self.peer)
+            if not request.disconnected:
+                self._sender.let_in(request, identity)
+                self._take_body(request)
         except Exception as error:
-            self._refuse(exchange, error)
+            self._refuse(request, error)
 
-    def _remember(self, exchange: Exchange, identity: Identity) -> None:
-        """Keep the identity for the next request, if it depends on the Authorization header alone."""
-        headers = exchange.headers
-        self._identity = identity if TELLING.isdisjoint(headers) else None
-        self._credentials = headers.get(b"authorization")
-
-    def _let_in(self, exchange: Exchange, identity: Identity) -> None:
-        exchange.identity = identity
-        headers = exchange.headers
-        if b"authorization" not in headers:
-            host = headers.get(b"host")
-            if host != self._host and identity.subject is None:  # neither credentials nor a session
-                self.engine.cross_site.check_host(host)
-                self._host = host
-        identity.check(exchange.route.right, exchange.names)
-        if self.engine.is_congested:
-            raise Refusal(503, "too many answers wait for clients to read them")
-        if self.engine.refusal is not None:
-            raise self.engine.refusal
-        self._take_body(exchange)
-
-    def _refuse(self, exchange: Exchange, error: Exception) -> None:
-        if isinstance(error, TokenRefused | RightMissing) and self.engine.keeper.is_open(exchange.path):
-            exchange.identity = self.engine.keeper.everybody()
-            self._take_body(exchange)
+    def _refuse(self, request: HttpRequest, error: Exception) -> None:
+        if isinstance(error, TokenRefused | RightMissing) and self.engine.authenticator.is_open(request.path):
+            request.identity = self.engine.authenticator.everybody()
+            self._take_body(request)
             return
-        if not exchange.complete:
-            length = exchange.headers.get(b"content-length", b"")
-            exchange.keep_alive = exchange.keep_alive and length.isdigit() and int(length) <= _SMALL
-        exchange.fail(error)
+        if not request.complete:
+            length = request.headers.get(b"content-length", b"")
+            request.keep_alive = request.keep_alive and length.isdigit() and int(length) <= _SMALL
+        request.fail(error)
 
-    def _take_body(self, exchange: Exchange) -> None:
-        limit = exchange.route.max_body
+    def _take_body(self, request: HttpRequest) -> None:
+        limit = request.route.max_body
         if limit == 0:  # the body is discarded: the answer does not need it
-            self._start(exchange)
+            self._start(request)
             return
         if limit is None:
             limit = self.engine.max_body
-        length = exchange.headers.get(b"content-length")
-        exchange.expected = min(limit, _SMALL)
+        length = request.headers.get(b"content-length")
+        request.expected = min(limit, _SMALL)
         if length is not None:
-            exchange.expected = size = int(length)
+            request.expected = size = int(length)
             if size > limit:
-                self._refuse_size(exchange, limit)
+                self._refuse_size(request, limit)
                 return
-            if size > _SMALL and not exchange.complete:
-                if not self.engine.room.take(self, size, lambda: self._start(exchange, size)):
+            if size > _SMALL and not request.complete:
+                if not self.engine.room.take(self, size, lambda: self._start(request, size)):
                     self._waits_since = self._moved_at
                     self._pause()
                     return
-                exchange.reserved = size
-        elif exchange.size > limit:
-            self._refuse_size(exchange, limit)
+                request.reserved = size
+        elif request.size > limit:
+            self._refuse_size(request, limit)
             return
-        self._start(exchange)
+        self._start(request)
 
-    def _start(self, exchange: Exchange, reserved: int = 0) -> None:
-        exchange.reserved = reserved or exchange.reserved
-        exchange.is_admitted = True
+    def _start(self, request: HttpRequest, reserved: int = 0) -> None:
+        request.reserved = reserved or request.reserved
+        request.is_admitted = True
         self._waits_since = 0.0
         if not self._queue:
             self._resume()
         self._mark_at = self._moved_at
-        if exchange.complete or exchange.route.max_body == 0:
-            self._run(exchange)
+        if request.complete or request.route.max_body == 0:
+            self._run(request)
             return
-        if exchange.expects_continue:
+        if request.expects_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _grow(self, exchange: Exchange) -> None:
+    def _grow(self, request: HttpRequest) -> None:
         """Reserve more for a chunked body, whose size is not known in advance."""
-        limit = exchange.route.max_body
+        limit = request.route.max_body
         limit = self.engine.max_body if limit is None else limit
-        if exchange.size > limit:
-            self._refuse_size(exchange, limit)
+        if request.size > limit:
+            self._refuse_size(request, limit)
             return
-        more = exchange.size + _CHUNKED_STEP - exchange.reserved
+        more = request.size + _CHUNKED_STEP - request.reserved
         if self.engine.room.try_take(more):
-            exchange.reserved += more
-            exchange.expected = exchange.reserved
+            request.reserved += more
+            request.expected = request.reserved
             return
-        exchange.keep_alive = False
-        exchange.fail(
-            Refusal(503, "too many large requests at a time: send a content-length to wait in line")
-        )
+        request.keep_alive = False
+        request.fail(Refusal(503, "too many large requests at a time: send a content-length to wait in line"))
 
-    def _refuse_size(self, exchange: Exchange, limit: int) -> None:
-        exchange.keep_alive = False  # the rest of the body may still be on its way
-        exchange.fail(Refusal(413, f"The request body is larger than {limit} bytes"))
+    def _refuse_size(self, request: HttpRequest, limit: int) -> None:
+        request.keep_alive = False  # the rest of the body may still be on its way
+        request.fail(Refusal(413, f"The request body is larger than {limit} bytes"))
 
-    def _let_go(self, exchange: Exchange) -> None:
-        exchange.chunks = []
-        if exchange.reserved:
-            size, exchange.reserved = exchange.reserved, 0
+    def _let_go(self, request: HttpRequest) -> None:
+        request.chunks = []
+        if request.reserved:
+            size, request.reserved = request.reserved, 0
             self.engine.room.give(size)
 
-    def _run(self, exchange: Exchange) -> None:
-        exchange.is_running = True
+    def _run(self, request: HttpRequest) -> None:
+        request.is_running = True
         try:
-            exchange.route.handle(exchange)
+            request.route.handle(request)
         except Exception as error:
-            exchange.fail(error)
+            request.fail(error)
 
-    def write_answer(self, exchange: Exchange, data: bytes) -> None:
+    def write_answer(self, request: HttpRequest, data: bytes) -> None:
         """Write a whole answer, head and body."""
-        if exchange.reserved or exchange.chunks:
-            self._let_go(exchange)
+        if request.reserved or request.chunks:
+            self._let_go(request)
         transport = self.transport
-        if exchange.disconnected or transport.is_closing():
-            if exchange.on_dropped is not None:
-                exchange.on_dropped()
+        if request.disconnected or transport.is_closing():
+            if request.on_dropped is not None:
+                request.on_dropped()
             return
-        exchange.on_dropped = None  # it refers to the popped messages, and would keep them in memory
+        request.on_dropped = None  # it refers to the popped messages, and would keep them in memory
         transport.write(data)
-        self._answered(exchange)
+        self._answered(request)
 
     async def stream(
         self,
-        exchange: Exchange,
+        request: HttpRequest,
         content_type: str,
         headers: Mapping[str, str],
         chunks: AsyncGenerator[bytes, None],
     ) -> None:
         """Answer piece by piece, as fast as the client reads."""
-        self._let_go(exchange)
-        exchange.is_streaming = True
+        self._let_go(request)
+        request.is_streaming = True
         transport = self.transport
-        transport.write(exchange.head_of(200, content_type, headers, None))
+        transport.write(request.head_of(200, content_type, headers, None))
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    if exchange.disconnected or transport.is_closing():
+                    if request.disconnected or transport.is_closing():
                         return
-                    if chunk and not exchange.is_head:
+                    if chunk and not request.is_head:
                         transport.writelines((b"%x\r\n" % len(chunk), chunk, b"\r\n"))
                         del chunk  # only the transport keeps it: a slow client holds one copy, not two
                         await self._drain()
         except Exception as error:
             # The head is already sent: an abort is the only way to tell that the answer is incomplete.
             log.error("answer broken off", exc_info=error)
-            exchange.response_complete = True
+            request.response_complete = True
             transport.abort()
             return
-        exchange.response_complete = True
+        request.response_complete = True
         if not transport.is_closing():
-            transport.write(b"" if exchange.is_head else b"0\r\n\r\n")
-            self._answered(exchange)
+            transport.write(b"" if request.is_head else b"0\r\n\r\n")
+            self._answered(request)
 
     async def _drain(self) -> None:
         while self.write_paused and not self.transport.is_closing():
             self._writable = asyncio.Event()
             await self._writable.wait()
 
-    def _answered(self, exchange: Exchange) -> None:
-        if not exchange.keep_alive or self._is_stopping:
-            self._part(exchange)
+    def _answered(self, request: HttpRequest) -> None:
+        if not request.keep_alive or self._is_stopping:
+            self._part(request)
         elif self.write_paused:
             self._is_unread = True
             self._pause()
@@ -465,11 +386,11 @@ class HttpConnection(asyncio.Protocol):
         if self._active is None:
             self._resume()
 
-    def _part(self, exchange: Exchange) -> None:
+    def _part(self, request: HttpRequest) -> None:
         """Close after the last answer."""
         self._active = None
         self._queue.clear()
-        if exchange.complete:
+        if request.complete:
             self._is_discarding = True
             self.transport.close()
             return
@@ -479,7 +400,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _end(self, status: int, text: str, code: str) -> None:
-        """Write an error and close, when there is no exchange to answer."""
+        """Write an error and close, when there is no request to answer."""
         self._is_discarding = True
         if not self.transport.is_closing():
             body = error_body(text, code)
@@ -496,20 +417,20 @@ class HttpConnection(asyncio.Protocol):
 
     def break_off(self, error: Refusal) -> None:
         """Answer the running request with this error, and close."""
-        exchange = self._active
-        if exchange is None or not exchange.is_running or exchange.response_complete:
+        request = self._active
+        if request is None or not request.is_running or request.response_complete:
             return
-        if exchange.route.right.is_public:
+        if request.route.right.is_public:
             return
-        if exchange.is_streaming:
+        if request.is_streaming:
             self.transport.abort()
             return
-        if exchange.on_lost is not None:
-            exchange.on_lost()
-            exchange.on_lost = None
-        give_back, exchange.on_dropped = exchange.on_dropped, None
-        exchange.keep_alive = False
-        exchange.fail(error)
+        if request.on_lost is not None:
+            request.on_lost()
+            request.on_lost = None
+        give_back, request.on_dropped = request.on_dropped, None
+        request.keep_alive = False
+        request.fail(error)
         if give_back is not None:
             give_back()
 
@@ -517,43 +438,34 @@ class HttpConnection(asyncio.Protocol):
         """Close if the client sends its request too slowly: it costs a socket, and perhaps memory."""
         patience = self.engine.patience
         reading = self._reading
-        if self._head_began:
-            if now - self._head_began > patience.head:
+        if self._parser.head_began:
+            if now - self._parser.head_began > patience.head:
                 self.transport.abort()
         elif reading is not None:
             self._check_body(reading, now)
         elif self._active is None and not self._is_paused:
-            most = patience.idle if self._requests else patience.head
+            most = patience.idle if self._parser.requests else patience.head
             if now - self._moved_at > most:
                 self.transport.close()
 
-    def _check_body(self, exchange: Exchange, now: float) -> None:
+    def _check_body(self, request: HttpRequest, now: float) -> None:
         patience = self.engine.patience
         if self._is_paused:
             if self._waits_since and now - self._waits_since > patience.room:
                 self._waits_since = 0.0
                 self.engine.room.withdraw(self)
                 self._refuse(
-                    exchange, Refusal(503, "there is no memory for a body of this size at the moment")
+                    request, Refusal(503, "there is no memory for a body of this size at the moment")
                 )
             return
         if now - self._mark_at <= patience.body:
             return
-        if exchange.size - self._mark_size >= patience.body_bytes:
-            self._mark_at, self._mark_size = now, exchange.size
+        if request.size - self._mark_size >= patience.body_bytes:
+            self._mark_at, self._mark_size = now, request.size
             return
-        log.info("body stalled", extra={"peer": self.peer.address, "bytes": exchange.size})
-        exchange.keep_alive = False
-        if exchange.response_complete or exchange.is_running:
+        log.info("body stalled", extra={"peer": self.peer.address, "bytes": request.size})
+        request.keep_alive = False
+        if request.response_complete or request.is_running:
             self.transport.abort()
         else:
-            exchange.fail(Refusal(408, f"the body did not come within {patience.body:g} seconds"))
-
-
-def _absolute(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a target in absolute form, as sent to proxies; others (``*``) are returned as is."""
-    try:
-        parsed = httptools.parse_url(url)
-    except httptools.HttpParserInvalidURLError:
-        return url, b""
-    return parsed.path or b"/", parsed.query or b""
+            request.fail(Refusal(408, f"the body did not come within {patience.body:g} seconds"))

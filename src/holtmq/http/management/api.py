@@ -11,7 +11,7 @@ from typing import Final
 from holtmq.auth.rights import PUBLIC
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.exchange import Exchange, Found, Route
+from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.router import Router
 from holtmq.http.engine.wire import Query
 from holtmq.http.management import definitions as management_definitions
@@ -57,9 +57,9 @@ class ManagementApi:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._router: Router[Route] = Router()
+        self._router: Router[HttpRoute] = Router()
         for row in ROWS:
-            route = Route(self._bound(row), row.right, error_form=_error_form)
+            route = HttpRoute(self._bound(row), row.right, error_form=_error_form)
             self._router.add(row.method, row.path, route)
 
     def find(self, method: bytes, path: bytes) -> Found:
@@ -73,27 +73,27 @@ class ManagementApi:
             return _NOT_FOUND
         allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
 
-        def refuse(exchange: Exchange) -> None:
+        def refuse(request: HttpRequest) -> None:
             status, body = error_answer(Refusal(405, f"{word} is not possible here"))
-            exchange.answer_with(status, body, headers={"allow": allowed})
+            request.answer_with(status, body, headers={"allow": allowed})
 
-        return Route(refuse, PUBLIC, 0, _error_form), {}
+        return HttpRoute(refuse, PUBLIC, 0, _error_form), {}
 
-    def _bound(self, row: Row) -> Callable[[Exchange], None]:
+    def _bound(self, row: Row) -> Callable[[HttpRequest], None]:
         name = f"http {row.method} {row.path}"
 
-        async def run(exchange: Exchange) -> None:
+        async def run(request: HttpRequest) -> None:
             try:
-                body = exchange.unpacked_body
-                reason = exchange.header(b"x-reason") or ""
-                query = Query(exchange.query)
-                call = ManagementCall(self._context, exchange.identity, exchange.names, query, body, reason)
-                await _answer(exchange, await _run(row, call), row, call)
+                body = request.unpacked_body
+                reason = request.header(b"x-reason") or ""
+                query = Query(request.query)
+                call = ManagementCall(self._context, request.identity, request.names, query, body, reason)
+                await _answer(request, await _run(row, call), row, call)
             except Exception as error:
-                exchange.fail(error)
+                request.fail(error)
 
-        def handle(exchange: Exchange) -> None:
-            exchange.connection.engine.run(run(exchange), name)
+        def handle(request: HttpRequest) -> None:
+            request.connection.engine.run(run(request), name)
 
         return handle
 
@@ -110,12 +110,12 @@ def _error_form(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
     return status, body, _CHALLENGE if status == 401 else {}
 
 
-def _unknown(exchange: Exchange) -> None:
+def _unknown(request: HttpRequest) -> None:
     status, body = error_answer(Refusal(404, "Not Found"))
-    exchange.answer_with(status, body)
+    request.answer_with(status, body)
 
 
-_NOT_FOUND: Final[Found] = (Route(_unknown, PUBLIC, 0, _error_form), {})
+_NOT_FOUND: Final[Found] = (HttpRoute(_unknown, PUBLIC, 0, _error_form), {})
 
 
 async def _run(row: Row, call: ManagementCall) -> object:
@@ -147,13 +147,13 @@ async def _durable(journal: Journal) -> None:
     await done
 
 
-async def _answer(exchange: Exchange, result: object, row: Row, call: ManagementCall) -> None:
+async def _answer(request: HttpRequest, result: object, row: Row, call: ManagementCall) -> None:
     if isinstance(result, Answer):
         headers = {"location": result.location} if result.location else {}
         body = b"" if result.body is None else encode(result.body)
-        exchange.answer_with(result.status, body, "application/json" if body else "", headers)
+        request.answer_with(result.status, body, "application/json" if body else "", headers)
         return
     query = call.query
     page = read_page(query) if row.paged and query.has("page") else None
     view = View(query.text("sort"), query.text("sort_reverse") == "true", query.text("columns"), page)
-    exchange.answer(200, await encoded(result, view))
+    request.answer(200, await encoded(result, view))

@@ -2,8 +2,9 @@
 
 Owns: reading the document, the order in which its parts are created, the report of what has no meaning here.
 Must not touch: how a part is created and checked. An import adds and replaces, it deletes nothing. It first
-runs on an in-memory copy of the objects that it names, so that a refusal changes nothing; then on the broker,
-as one journal record.
+runs on an in-memory copy of the objects that it names, so that a refusal changes nothing. Then one journal
+record takes all of it, and the broker gets everything at once except bindings, of which there may be very
+many: they are added in steps (``PendingBindings``), before the answer.
 """
 
 import logging
@@ -19,10 +20,9 @@ from holtmq.auth.permissions import Permissions
 from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
-from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.topology.vhost import VHost
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.definitions_rehearsal import Names, rehearsal, stamp, traits
 from holtmq.http.management.runtime import (
     VHOST_LIMITS_COMPONENT,
     ParameterIn,
@@ -44,12 +44,12 @@ from holtmq.http.management.wire import (
     checked_table,
     tags_of,
 )
-from holtmq.journal import MemoryJournal
+from holtmq.journal.encoded_batch import EncodedBatch
 
 log = logging.getLogger(__name__)
 
-_OTHERS: Final = object()  # the owner of every exclusive queue in a rehearsal
 _STEP: Final = 500  # parts of a rehearsal before other work: about 10 ms
+_ATTEMPTS: Final = 5
 _CLASSIC: Final = (None, "", "undefined", "classic")
 
 
@@ -63,43 +63,97 @@ class DefinitionsIn(msgspec.Struct, kw_only=True):
     policies: list[PolicyIn] = []
     exchanges: list[ExchangeIn] = []
     queues: list[QueueIn] = []
-    bindings: list[BindingIn] = []
+    bindings: list[msgspec.Raw] = []  # decoded in steps
 
 
 async def load_vhost(call: ManagementCall) -> Answer:
     given, vhost = call.json(DefinitionsIn), call.vhost.name
     if given.users or given.vhosts or given.permissions or given.topic_permissions:
         raise Refusal(400, "users, vhosts and permissions are not part of one vhost's definitions")
-    for parts in (given.parameters, given.policies, given.exchanges, given.queues, given.bindings):
+    for parts in (given.parameters, given.policies, given.exchanges, given.queues):
         for part in parts:
             part.vhost = vhost
-    return await _load(call, given)
+    return await _load(call, given, vhost)
 
 
 async def load(call: ManagementCall) -> Answer:
     return await _load(call, call.json(DefinitionsIn))
 
 
-async def _load(call: ManagementCall, given: DefinitionsIn) -> Answer:
+async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = None) -> Answer:
     users = [await user_from(user.name, user) for user in given.users]
-    call.refuse_if_failed()  # check again: hashing takes time
+    plan = _Plan(given, users, await _bindings(given.bindings, vhost))
+    names = await _names(plan)
     broker = call.broker
-    plan = _Plan(given, users)
-    before, stage = _stamp(broker), _rehearsal(broker, given)
-    for done, _ in enumerate(plan.make(stage), 1):
-        if done % _STEP == 0:
-            await sleep(0)  # others may work meanwhile
-    if call.query.flag("dry_run"):
-        return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
-    call.refuse_if_failed()
-    if _stamp(broker) != before:  # they have changed what the rehearsal relied on: once more, in one go
-        deque(plan.make(_rehearsal(broker, given)), maxlen=0)
-    with broker.one_record():
-        deque(plan.make(broker), maxlen=0)
+    for _ in range(_ATTEMPTS):
+        call.refuse_if_failed()  # check again: hashing takes time
+        before, stage, changes = stamp(broker), *rehearsal(broker, names)
+        await _in_steps(plan.parts(stage))
+        changes.batch = EncodedBatch()
+        await _in_steps(plan.bind(stage))
+        if call.query.flag("dry_run"):
+            return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
+        while broker.exchanges.pending_bindings:  # of another import
+            await sleep(0)
+        call.refuse_if_failed()
+        if stamp(broker) == before or _still_fits(broker, plan, names, stage):
+            break
+    else:
+        raise Refusal(409, "exchanges or queues of these definitions are being replaced: try again")
+    with broker.change_log.one_record(changes.batch):
+        deque(plan.parts(broker), maxlen=0)
+    broker.exchanges.pending_bindings.begin(
+        plan.bind(broker, in_journal=True), names.ends, broker.long_changes
+    )
+    while broker.exchanges.pending_bindings:
+        await sleep(0)
     report = [*without_meaning(broker), *_dropped(given)]
     for row in report:
         log.info("kept without meaning", extra={key: row[key] for key in ("vhost", "what", "key", "reason")})
     return Answer(200, body={"without_meaning": report}) if call.query.flag("report") else CHANGED
+
+
+async def _in_steps(items: Iterable[object]) -> None:
+    for done, _ in enumerate(items, 1):
+        if done % _STEP == 0:
+            await sleep(0)  # others may work meanwhile
+
+
+async def _bindings(given: list[msgspec.Raw], vhost: str | None) -> list[BindingIn]:
+    decoded: list[BindingIn] = []
+
+    def decode() -> Iterator[None]:
+        for number, raw in enumerate(given):
+            try:
+                binding = msgspec.json.decode(raw, type=BindingIn, strict=False)
+            except msgspec.MsgspecError as error:
+                raise Refusal(400, f"bindings[{number}]: {error}") from None
+            if vhost is not None:
+                binding.vhost = vhost
+            decoded.append(binding)
+            yield
+
+    await _in_steps(decode())
+    return decoded
+
+
+async def _names(plan: "_Plan") -> Names:
+    names = Names(
+        {(part.vhost, part.name) for part in plan.given.exchanges},
+        {(part.vhost, part.name) for part in plan.given.queues},
+    )
+    await _in_steps(map(names.add, plan.bindings))
+    return names
+
+
+def _still_fits(broker: Broker, plan: "_Plan", names: Names, rehearsed: Broker) -> bool:
+    """Others have changed something during the rehearsal: whether that made no difference to the bindings.
+
+    Raises what the import would, if it is refused now. Takes no time per binding.
+    """
+    stage, _ = rehearsal(broker, names)
+    deque(plan.parts(stage), maxlen=0)
+    return traits(stage, names) == traits(rehearsed, names)
 
 
 def _dropped(given: DefinitionsIn) -> list[dict[str, object]]:
@@ -122,9 +176,10 @@ class _Plan:
 
     given: DefinitionsIn
     users: list[User]
+    bindings: list[BindingIn]
 
-    def make(self, broker: Broker) -> Iterator[None]:
-        """Create all parts, each after those that it depends on; one of the many is one item."""
+    def parts(self, broker: Broker) -> Iterator[None]:
+        """Create everything but bindings, each after what it depends on; one of the many is one item."""
         self._users(broker)
         for policy in self.given.policies:
             set_policy(broker, policy.vhost, policy.name, policy, operator=False)
@@ -135,26 +190,26 @@ class _Plan:
         _parameters(broker, limits)  # after the queues, which limits of the same document must not refuse
         for parameter in self.given.global_parameters:
             name = checked_name(parameter.name, "parameter")
-            broker.put_global_parameter(name, bytes(parameter.value))
+            broker.parameter_changes.put_global(name, bytes(parameter.value))
 
     def _users(self, broker: Broker) -> None:
         for vhost in self.given.vhosts:
             broker.put_vhost(checked_name(vhost.name, "vhost"), vhost.description, tags_of(vhost.tags))
         for user in self.users:
-            broker.put_user(user)
+            broker.access.put_user(user)
         for given in self.given.users:
             if given.limits or given.name in broker.limits.of_users:
-                broker.set_user_limits(given.name, given.limits)
+                broker.access.set_user_limits(given.name, given.limits)
         for grant in self.given.permissions:
             rights = Permissions(grant.configure, grant.write, grant.read)
-            broker.set_permissions(grant.user, grant.vhost, rights)
+            broker.access.set_permissions(grant.user, grant.vhost, rights)
         for topic in self.given.topic_permissions:
             permission = TopicPermission(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
-            broker.put_topic_permission(permission)
+            broker.access.put_topic_permission(permission)
 
     def _topology(self, broker: Broker) -> Iterator[None]:
         for exchange in self.given.exchanges:
-            broker.declare_exchange(
+            broker.exchanges.declare(
                 broker.vhost(exchange.vhost),
                 checked_name(exchange.name, "exchange"),
                 exchange.type,
@@ -174,7 +229,10 @@ class _Plan:
                 any_name=True,
             )
             yield
-        for binding in self.given.bindings:
+
+    def bind(self, broker: Broker, *, in_journal: bool = False) -> Iterator[None]:
+        """Create the bindings, one per item."""
+        for binding in self.bindings:
             if binding.destination_type not in ("queue", "exchange"):
                 kind = binding.destination_type
                 raise Refusal(400, f"a binding's destination_type is queue or exchange, not '{kind}'")
@@ -185,6 +243,7 @@ class _Plan:
                 checked_key(binding.routing_key),
                 checked_table(binding.arguments, "arguments of a binding"),
                 to_exchange=binding.destination_type == "exchange",
+                in_journal=in_journal,
             )
             yield
 
@@ -193,64 +252,6 @@ def _parameters(broker: Broker, parameters: Iterable[ParameterIn]) -> None:
     for parameter in parameters:
         name = parameter.name
         set_parameter(broker, parameter.vhost, parameter.component, name, parameter.value, imported=True)
-
-
-def _stamp(broker: Broker) -> object:
-    """Changes with everything that can decide whether a part is refused."""
-    vhosts = {vhost.name: (vhost.version, vhost.rules_version) for vhost in broker.vhosts.values()}
-    return vhosts, {user.name for user in broker.users.users()}, dict(broker.limits.of_vhosts)
-
-
-def _rehearsal(broker: Broker, given: DefinitionsIn) -> Broker:
-    """An in-memory broker with copies of the objects that the document names."""
-    stage = Broker(MemoryJournal(), max_priority=broker.max_priority, dialect=broker.dialect)
-    stage.attach(PartitionedService(stage.journal))
-    for user in broker.users.users():
-        stage.put_user(user)
-    exchanges = {(part.vhost, part.name) for part in given.exchanges}
-    exchanges |= {(part.vhost, part.source) for part in given.bindings}
-    ends = {(part.vhost, part.destination) for part in given.bindings}
-    queues = {(part.vhost, part.name) for part in given.queues} | ends
-    for vhost in broker.vhosts.values():
-        stage.put_vhost(vhost.name)
-        _copy_exchanges(stage, vhost, [name for where, name in exchanges | ends if where == vhost.name])
-        _copy_queues(stage, vhost, [name for where, name in queues if where == vhost.name])
-        limits = broker.limits.of_vhosts.get(vhost.name, {})
-        most = limits.get("max-queues", -1)
-        if most >= 0:  # the rehearsal has fewer queues: lower the limit by those it lacks
-            absent = len(vhost.queues) - len(stage.vhost(vhost.name).queues)
-            stage.set_vhost_limits(vhost.name, {"max-queues": max(0, most - absent)})
-    return stage
-
-
-def _copy_exchanges(stage: Broker, vhost: VHost, names: Iterable[str]) -> None:
-    for name in names:
-        exchange = vhost.exchanges.get(name)
-        if exchange is not None and not name.startswith("amq.") and name:
-            stage.vhost(vhost.name).declare_exchange(
-                name,
-                exchange.kind.value,
-                exchange.durable,
-                exchange.auto_delete,
-                exchange.internal,
-                exchange.arguments,
-            )
-
-
-def _copy_queues(stage: Broker, vhost: VHost, names: Iterable[str]) -> None:
-    for name in names:
-        queue = vhost.queues.get(name)
-        if queue is not None:
-            stage.declare_queue(
-                stage.vhost(vhost.name),
-                name,
-                durable=queue.durable,
-                exclusive=queue.owner is not None,
-                auto_delete=queue.auto_delete,
-                arguments=queue.arguments,
-                owner=_OTHERS,
-                any_name=True,
-            )
 
 
 ROWS: Final = (

@@ -125,9 +125,9 @@ async def aliveness(call: ManagementCall) -> object:
     body = b"test_message"
     flow = broker.flow
     header = encode_header(len(body), encode_properties(Properties()))
-    traits = flow.traits.of(header)
+    properties = flow.publish_properties.of(header)
     route = broker.resolve(vhost, "", _ALIVENESS, make_address("", _ALIVENESS))
-    flow.publish(route, traits, header, body)
+    flow.publishing.publish(route, properties, header, body)
     queue = vhost.queue(_ALIVENESS)
     message = broker.get(queue)
     if message is not None:

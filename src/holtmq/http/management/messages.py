@@ -94,16 +94,16 @@ async def publish(call: ManagementCall) -> object:
     body = _body(given, call.context.config.amqp.max_message_bytes)
     header = encode_header(len(body), encode_properties(_properties(given.properties)))
     flow = call.broker.flow
-    traits = flow.traits.of(header)
+    properties = flow.publish_properties.of(header)
     user = call.identity
-    if traits.user_id not in (None, user.name) and IMPERSONATOR not in user.tags:
+    if properties.user_id not in (None, user.name) and IMPERSONATOR not in user.tags:
         raise Refusal(
-            400, f"user_id property set to '{traits.user_id}' but authenticated user was '{user.name}'"
+            400, f"user_id property set to '{properties.user_id}' but authenticated user was '{user.name}'"
         )
-    if traits.direct_reply:
+    if properties.direct_reply:
         raise Refusal(400, "direct reply-to needs a consumer, which a single request does not have")
     route = call.broker.resolve(vhost, exchange, key, make_address(exchange, key))
-    outcome = flow.publish(route, traits, header, body)
+    outcome = flow.publishing.publish(route, properties, header, body)
     if outcome is PublishOutcome.REFUSED:
         raise Refusal(400, "a queue that this message is for is full and refused it")
     return {"routed": outcome is not PublishOutcome.UNROUTED}

@@ -11,7 +11,7 @@ from typing import Final
 from holtmq import __version__
 from holtmq.broker.figures.client_counts import CHURN
 from holtmq.broker.figures.queue_figures import Totals
-from holtmq.broker.topology.exchanges import Kind
+from holtmq.broker.topology.exchange_kinds import Kind
 from holtmq.http.engine.clients import ChannelRow, ConnectionRow
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management import message_stats
@@ -44,7 +44,9 @@ async def overview(call: ManagementCall) -> object:
         "rates_mode": "basic",
         "sample_retention_policies": {"global": [60, 10_800], "basic": [60, 10_800], "detailed": []},
         "exchange_types": _exchange_types(),
-        "message_stats": message_stats.stats(Totals(*sums), sampler.node, asked),
+        "message_stats": message_stats.stats(
+            Totals(*sums), sampler.node, asked, broker.counts.kinds(), sampler.kinds
+        ),
         "queue_totals": {
             "messages": ready + unacked,
             "messages_ready": ready,
@@ -189,7 +191,7 @@ def _check_node(call: ManagementCall) -> None:
 async def auth_attempts(call: ManagementCall) -> object:
     """Logins by protocol."""
     _check_node(call)
-    attempts = call.context.keeper.attempts
+    attempts = call.context.authenticator.attempts
     return [
         {
             "protocol": protocol,
@@ -209,7 +211,7 @@ async def auth_attempts_by_source(call: ManagementCall) -> object:
 
 async def reset_auth_attempts(call: ManagementCall) -> Answer:
     _check_node(call)
-    call.context.keeper.attempts.reset()
+    call.context.authenticator.attempts.reset()
     return CHANGED
 
 

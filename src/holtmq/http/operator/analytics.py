@@ -8,7 +8,7 @@ import socket
 from typing import Final
 
 from holtmq.auth.rights import MONITORING, Right
-from holtmq.broker.partitioned.counters import QueueTally
+from holtmq.broker.partitioned.counters import QueueCounts
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.http.engine.endpoints import ADMIN, MONITOR, Call, Endpoint
 from holtmq.http.engine.history import add, summed
@@ -49,12 +49,12 @@ async def worker_metrics(call: Call) -> object:
     now = call.now
     from_us, to_us, width = span_of(call)
     line: list[dict[str, object]] = []
-    queues: dict[str, QueueTally] = {}
+    queues: dict[str, QueueCounts] = {}
     for start, rows in call.context.history.buckets(from_us, to_us, width):
         row = summed(rows)
         line.append({"timestamp": iso_ms(start), **_counts(row, width * 60)})
         for name, more in rows.items():
-            queues[name] = summed({"so far": queues.get(name, QueueTally()), "this": more})
+            queues[name] = summed({"so far": queues.get(name, QueueCounts()), "this": more})
     total = summed(queues)
     counts = await counts_of(Stepwise(), list(call.service.store.queues.values()), now)
     return {
@@ -82,7 +82,7 @@ async def worker_metrics(call: Call) -> object:
     }
 
 
-def _counts(row: QueueTally, seconds: int) -> dict[str, object]:
+def _counts(row: QueueCounts, seconds: int) -> dict[str, object]:
     return {
         "pushRequests": row.push_requests,
         "pushMessages": row.push_messages,
@@ -101,7 +101,7 @@ def _counts(row: QueueTally, seconds: int) -> dict[str, object]:
     }
 
 
-def _lag(row: QueueTally) -> dict[str, object]:
+def _lag(row: QueueCounts) -> dict[str, object]:
     return {
         "popCount": row.pop_messages,
         "avgLagMs": lag_ms(row),
@@ -172,7 +172,7 @@ async def parked(call: Call) -> object:
 async def retention(call: Call) -> object:
     from_us, to_us, width = span_of(call)
     series: list[dict[str, object]] = []
-    total = QueueTally()
+    total = QueueCounts()
     for start, rows in call.context.history.buckets(from_us, to_us, width):
         row = summed(rows)
         series.append({"bucket": iso_ms(start), **_aged(row)})
@@ -181,7 +181,7 @@ async def retention(call: Call) -> object:
     return {**head, "series": series, "totals": _aged(total)}
 
 
-def _aged(row: QueueTally) -> dict[str, object]:
+def _aged(row: QueueCounts) -> dict[str, object]:
     gone = row.retained + row.retained_completed + row.evicted
     return {
         "retentionMsgs": row.retained,

@@ -5,14 +5,19 @@ contain, where they are stored; ``holt backup`` does that.
 """
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import AsyncGenerator
 from typing import Final
+
+import msgspec
 
 from holtmq.broker.errors import NotFound
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import ADMINISTER, Call, Endpoint, Reply, Stream
 from holtmq.http.engine.errors import Refusal
+from holtmq.http.engine.tar import TAR_END, tar_header, tar_padding
+from holtmq.journal.backup_format import SavedFile, backup_name, manifest_of, manifest_path, object_path
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.file_set import FileSet
 
@@ -21,6 +26,7 @@ _MOST: Final = 4
 _PIECE: Final = 256 << 10
 _CHECKPOINT_POLL: Final = 0.02
 _PATH: Final = "/api/v1/operator/backups"
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class _Open:
@@ -86,11 +92,12 @@ def _backups(context: Context) -> Backups:
     return found
 
 
-async def begin(call: Call) -> Reply:
-    backups, journal = _backups(call.context), call.context.journal
+async def open_files(call: Call) -> FileSet:
+    """The journal's files as of now; the caller closes them."""
+    journal = call.context.journal
     if not isinstance(journal, FileJournal):
         raise Refusal(409, "this broker keeps its journal in memory: there is nothing to back up")
-    if backups.is_full:
+    if _backups(call.context).is_full:
         raise Refusal(409, f"{_MOST} backups are running: wait for one of them")
     call.context.broker.flow.turn()  # what was acknowledged so far is part of it
     await call.durable()
@@ -99,13 +106,17 @@ async def begin(call: Call) -> Reply:
     opening = asyncio.ensure_future(asyncio.to_thread(open_all))
     opening.add_done_callback(lambda _: journal.release_files())
     try:
-        files = await asyncio.shield(opening)
+        return await asyncio.shield(opening)
     except OSError as error:
         raise Refusal(503, f"the journal's files cannot be opened: {error.strerror}") from None
     except asyncio.CancelledError:  # the client is gone
         opening.add_done_callback(_close)
         raise
-    name = backups.add(files)
+
+
+async def begin(call: Call) -> Reply:
+    files = await open_files(call)
+    name = _backups(call.context).add(files)
     return Reply(
         201,
         {
@@ -152,6 +163,47 @@ async def _pieces(
             backup.files.close()
 
 
+async def download(call: Call) -> object:
+    """A whole backup as one archive, which ``holt restore`` reads."""
+    files = await open_files(call)
+    backups, name = _backups(call.context), backup_name(call.now)
+    key = backups.add(files)
+    pieces = _archive(backups, key, backups.find(key), name, int(call.now * 1000))
+    headers = {"content-disposition": f'attachment; filename="holt-backup-{name}.tar"'}
+    return Stream(pieces, "application/x-tar", headers)
+
+
+async def _archive(
+    backups: Backups, key: str, backup: _Open, name: str, created_ms: int
+) -> AsyncGenerator[bytes, None]:
+    saved: list[SavedFile] = []
+    seconds = created_ms // 1000
+    files = backup.files
+    backup.readers += 1  # the files stay open when the client reads slowly
+    try:
+        for file in files.files:
+            yield tar_header(object_path(file.identity), file.size, seconds)
+            digest, offset = hashlib.sha256(), 0
+            while piece := await asyncio.to_thread(_read_and_hash, files, file.name, offset, digest):
+                offset += len(piece)
+                yield piece
+            yield tar_padding(file.size)
+            saved.append(SavedFile(file.name, file.size, file.identity, digest.hexdigest()))
+        manifest = _encode(manifest_of(files, name, created_ms, saved))
+        yield tar_header(manifest_path(name), len(manifest), seconds) + manifest + tar_padding(len(manifest))
+        yield TAR_END
+    finally:
+        backup.readers -= 1
+        backups.end(key)
+        files.close()
+
+
+def _read_and_hash(files: FileSet, name: str, offset: int, digest: "hashlib._Hash") -> bytes:
+    piece = files.read(name, _PIECE, offset)
+    digest.update(piece)
+    return piece
+
+
 async def end(call: Call) -> object:
     backups = _backups(call.context)
     backups.find(call.path["id"])
@@ -160,6 +212,15 @@ async def end(call: Call) -> object:
 
 
 ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        f"{_PATH}/archive",
+        ADMINISTER,
+        "operator",
+        "A whole backup as one tar archive",
+        download,
+        statuses=(200, 409, 503),
+    ),
     Endpoint(
         "POST",
         _PATH,

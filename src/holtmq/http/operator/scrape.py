@@ -101,7 +101,7 @@ class Node(Collector):
         yield _gauge("rabbitmq_queue_messages_ready", "Messages that wait", sampler.ready)
         yield _gauge("rabbitmq_queue_messages_unacked", "Out with consumers", sampler.unacked)
         yield _gauge("rabbitmq_queue_messages", "Both together", sampler.ready + sampler.unacked)
-        dropped = self._context.broker.flow.dead_lettered
+        dropped = self._context.broker.flow.dead_lettering.count
         yield _counter("holtmq_dead_lettered_messages", "Dead-lettered", dropped)
 
     def _objects(self) -> Iterator[Metric]:
@@ -190,7 +190,7 @@ class Node(Collector):
 
 async def metrics(call: Call) -> object:
     """Text for scrapers, which ask for it in Accept; JSON for Queen's clients and all others."""
-    accepted = call.exchange.headers.get(b"accept", b"")
+    accepted = call.request.headers.get(b"accept", b"")
     if not any(kind in accepted for kind in _ASKS_FOR_TEXT):
         return await metrics_as_json(call)
     return Reply(200, _text(Node(call.context)), _TEXT)

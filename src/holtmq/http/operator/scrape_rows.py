@@ -68,13 +68,13 @@ async def row_text(context: Context, now: float) -> list[bytes]:
     """The lines of all families, as pieces of text."""
     families, stepwise = RowFamilies(), Stepwise()
     dashboard = dashboard_of(context)
-    for row in (await dashboard.facts.queues()).rows:
+    for row in (await dashboard.queue_tables.queues()).rows:
         where = place(_QUEUE, (row.vhost, row.name))
         families.ready.add(where, row.ready)
         families.consumers.add(where, row.consumers)
         if row.unacked is not None:
             families.unacked.add(where, row.unacked)
-        if row.oldest is not None or not row.ready:
+        if not row.ready or (row.oldest is not None and row.kind != "stream"):  # a stream's: by group, below
             families.oldest.add(where, row.oldest or 0.0)
         if row.dead_letters is not None:
             families.letters.add(where, row.dead_letters)
@@ -85,7 +85,7 @@ async def row_text(context: Context, now: float) -> list[bytes]:
         families.behind.add(where, one.seconds)
         await stepwise.between()
     now_ms = int(now * 1000)
-    for names, holders in (await dashboard.watch.holders()).items():
+    for names, holders in (await dashboard.watch.holders(now)).items():
         families.held.add(place(_QUEUE, names), max((now_ms - one.since) / 1000 for one in holders))
         await stepwise.between()
     pieces = []

@@ -10,7 +10,7 @@ import msgspec
 
 from holtmq.auth.permissions import Action
 from holtmq.auth.rights import PUBLIC, Right
-from holtmq.http.engine.doorkeeper import behind_proxy
+from holtmq.http.engine.authentication import behind_proxy
 from holtmq.http.engine.endpoints import READ_ONLY, Call, Endpoint, Reply
 from holtmq.http.engine.sessions import COOKIE, IDLE_SECONDS
 
@@ -25,10 +25,10 @@ class LoginIn(msgspec.Struct):
 async def log_in(call: Call) -> object:
     """Check name and password; the answer sets the cookie."""
     asked = call.json(LoginIn)
-    keeper, exchange = call.context.keeper, call.exchange
-    peer = behind_proxy(exchange.connection.peer, exchange.headers)
-    user = await keeper.log_in(asked.user, asked.password, peer)
-    token = keeper.sessions.begin(user, call.now)
+    authenticator, request = call.context.authenticator, call.request
+    peer = behind_proxy(request.connection.peer, request.headers)
+    user = await authenticator.log_in(asked.user, asked.password, peer)
+    token = authenticator.sessions.begin(user, call.now)
     body = {"user": user.name, "tags": list(user.tags)}
     return Reply(200, body, headers={"set-cookie": _cookie(call, token, int(IDLE_SECONDS))})
 
@@ -46,14 +46,14 @@ async def show_session(call: Call) -> object:
 
 async def log_out(call: Call) -> object:
     """End the session and delete the cookie; no error if there is no session."""
-    cookies = call.exchange.headers.get(b"cookie", b"")
-    ended = call.context.keeper.sessions.end(cookies)
+    cookies = call.request.headers.get(b"cookie", b"")
+    ended = call.context.authenticator.sessions.end(cookies)
     return Reply(200, {"ended": ended}, headers={"set-cookie": _cookie(call, "", 0)})
 
 
 def _cookie(call: Call, value: str, seconds: int) -> str:
-    exchange = call.exchange
-    is_secure = exchange.connection.is_tls or exchange.headers.get(b"x-forwarded-proto") == b"https"
+    request = call.request
+    is_secure = request.connection.is_tls or request.headers.get(b"x-forwarded-proto") == b"https"
     secure = "; Secure" if is_secure else ""
     return f"{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Final
 
 from holtmq.broker.partitioned.commands.admin import queue_named
-from holtmq.broker.partitioned.counters import QueueTally
+from holtmq.broker.partitioned.counters import QueueCounts
 from holtmq.broker.partitioned.groups.group import micros
 from holtmq.broker.partitioned.queue import PartitionedQueue
 from holtmq.broker.partitioned.statistics import count_queue
@@ -41,7 +41,7 @@ def time_range(from_us: int, to_us: int) -> dict[str, str]:
     return {"from": iso_ms(from_us), "to": iso_ms(to_us)}
 
 
-def lag_ms(row: QueueTally) -> float:
+def lag_ms(row: QueueCounts) -> float:
     return round(row.lag_sum_us / row.pop_requests / 1000, 3) if row.pop_requests else 0
 
 
@@ -52,7 +52,7 @@ async def status(call: Call) -> object:
     everything = not any(call.query.text(name) for name in ("queue", "namespace", "ns", "task"))
     from_us, to_us, width = span_of(call)
     line: list[dict[str, object]] = []
-    total = QueueTally()
+    total = QueueCounts()
     for start, rows in call.context.history.buckets(from_us, to_us, width):
         row = summed(rows, None if everything else names)
         line.append(_point(call, start, width, row))
@@ -85,7 +85,7 @@ def _ratio(messages: int, requests: int) -> float:
     return round(messages / requests, 2) if requests else 0
 
 
-def _point(call: Call, start: int, width: int, row: QueueTally) -> dict[str, object]:
+def _point(call: Call, start: int, width: int, row: QueueCounts) -> dict[str, object]:
     seconds = width * 60
     machine = call.context.history.machine_between(start, width)
     rss = machine.rss_bytes / machine.samples if machine.samples else 0

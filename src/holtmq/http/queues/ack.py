@@ -18,7 +18,7 @@ from holtmq.broker.partitioned.log.identifiers import partition_of
 from holtmq.broker.partitioned.queue import Extension
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.wire import iso_seconds, quoted, quoted_or_null, segment
 from holtmq.http.queues.rendering import ack_answers, clean_answers
 from holtmq.http.queues.work import WorkApi
@@ -65,8 +65,8 @@ class AckApi:
         self._clock = context.clock
         self._max_batch = context.config.http.max_batch
 
-    def ack(self, exchange: Exchange) -> None:
-        body = exchange.body
+    def ack(self, request: HttpRequest) -> None:
+        body = request.body
         try:
             incoming = _read_ack(body)
         except msgspec.MsgspecError as error:
@@ -75,32 +75,32 @@ class AckApi:
             raise Refusal(400, NEEDS_TRANSACTION)
         if not incoming.partition_id:
             raise Refusal(400, NEEDS_PARTITION)
-        self._settle(exchange, [incoming], None)
+        self._settle(request, [incoming], None)
 
-    def ack_batch(self, exchange: Exchange) -> None:
-        body = exchange.body
+    def ack_batch(self, request: HttpRequest) -> None:
+        body = request.body
         try:
             batch = _read_batch(body)
         except msgspec.MsgspecError as error:
             raise _explain_batch(body, error) from None
         if len(batch.acknowledgments) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} acknowledgments", "batch_too_large")
-        self._settle(exchange, batch.acknowledgments, batch.consumer_group)
+        self._settle(request, batch.acknowledgments, batch.consumer_group)
 
-    def _settle(self, exchange: Exchange, incoming: list[AckIn], group: str | None) -> None:
+    def _settle(self, request: HttpRequest, incoming: list[AckIn], group: str | None) -> None:
         if not incoming:
-            exchange.answer(200, b"[]")
+            request.answer(200, b"[]")
             return
-        if not exchange.identity.reads_everything:
-            self._check_rights(exchange.identity, {ack.partition_id for ack in incoming})
+        if not request.identity.reads_everything:
+            self._check_rights(request.identity, {ack.partition_id for ack in incoming})
         now = self._clock()
-        if self._settle_clean(exchange, incoming, group, now):
+        if self._settle_clean(request, incoming, group, now):
             return
         if any(map(self._work.owns, [ack.partition_id for ack in incoming])):
             answers = self._settle_both(incoming, group, now)
         else:
             answers = self._settle_partitioned(range(len(incoming)), incoming, group, now)
-        exchange.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
+        request.answer_when_durable(self._journal, 200, f"[{','.join(answers)}]".encode())
 
     def _check_rights(self, sender: Identity, partition_ids: Iterable[str]) -> None:
         """Raise 403 unless the sender may read every queue whose messages it settles."""
@@ -142,7 +142,9 @@ class AckApi:
         answers += self._settle_run(places, len(answers), home, together, now)
         return answers
 
-    def _settle_clean(self, exchange: Exchange, incoming: list[AckIn], group: str | None, now: float) -> bool:
+    def _settle_clean(
+        self, request: HttpRequest, incoming: list[AckIn], group: str | None, now: float
+    ) -> bool:
         """Fast path: all acks are ``completed``, for one queue and group. Needs no object per message.
 
         False when the request is not like that; then nothing has happened.
@@ -167,7 +169,7 @@ class AckApi:
         settled = self._service.settle_clean(number, group or own_group or QUEUE_MODE, runs, now)
         if settled is None:
             return False
-        exchange.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
+        request.answer_when_durable(self._journal, 200, clean_answers(runs, *settled))
         return True
 
     def _settle_both(self, incoming: Sequence[AckIn], group: str | None, now: float) -> list[str]:
@@ -195,21 +197,21 @@ class AckApi:
         queue, outcomes = self._service.settle(*home, acks, now)
         return ack_answers(places[first : first + len(acks)], acks, queue, outcomes)
 
-    def extend(self, exchange: Exchange) -> None:
+    def extend(self, request: HttpRequest) -> None:
         """Renew a lease. Leases are in memory only, so the answer need not wait for the journal."""
-        lease_id = segment(exchange.path[len(LEASE_PREFIX) : -len(LEASE_SUFFIX)].decode("latin-1"))
+        lease_id = segment(request.path[len(LEASE_PREFIX) : -len(LEASE_SUFFIX)].decode("latin-1"))
         seconds: float | None = None
-        if exchange.body.strip():
+        if request.body.strip():
             try:
-                seconds = _read_extend(exchange.body).seconds
+                seconds = _read_extend(request.body).seconds
             except msgspec.MsgspecError as error:
                 raise invalid_json(error) from None
         if seconds is not None and not 0 < seconds <= _MOST_LEASE:
             raise Refusal(400, f"seconds must be above 0 and at most {_MOST_LEASE:.0f}")
-        if not exchange.identity.reads_everything:
+        if not request.identity.reads_everything:
             work = self._work.queue_of_lease(lease_id)
             for name in [work] if work is not None else self._service.queues_of_lease(lease_id):
-                exchange.identity.require(Action.READ, name)
+                request.identity.require(Action.READ, name)
         extension = self._service.extend(lease_id, seconds, self._clock())
         if not extension.known and (until := self._work.extend(lease_id, seconds)) is not None:
             extension = Extension(1, until, True)
@@ -217,7 +219,7 @@ class AckApi:
         reason = None
         if not extension.renewed:
             reason = "Lease already expired" if extension.known else "Lease not found"
-        exchange.answer(
+        request.answer(
             200,
             (
                 f'{{"leaseId":{quoted(lease_id)},"success":{"true" if extension.renewed else "false"},'

@@ -17,7 +17,7 @@ from holtmq.broker.partitioned.groups.subscriptions import StartRequest, read_st
 from holtmq.broker.partitioned.requests import AckRequest, Popped, PopRequest, Waiter
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import Query, segment
 from holtmq.http.queues.push import NAME_MAX
@@ -76,21 +76,21 @@ class PopApi:
             self._remembered_bytes = 0
         self._remembered[key] = asked
 
-    def pop(self, exchange: Exchange) -> None:
-        key = (exchange.path, exchange.query)
+    def pop(self, request: HttpRequest) -> None:
+        key = (request.path, request.query)
         asked = self._remembered.get(key)
         if asked is None:
-            asked = self._read(exchange.path, exchange.query)
+            asked = self._read(request.path, request.query)
             self._remember(key, asked)
-        sender = exchange.identity
+        sender = request.identity
         if asked.queue and asked.queue not in sender.reads:
             sender.require(Action.READ, asked.queue)
         if asked.queue not in self._service.store.queues and asked.queue:
             work = self._work.find(asked.queue)
             if work is not None:
-                self._work.pop(exchange, asked, work)
+                self._work.pop(request, asked, work)
                 return
-        request = PopRequest(
+        pop_request = PopRequest(
             new_uuid(),
             asked.queue,
             asked.partition,
@@ -107,14 +107,14 @@ class PopApi:
         )
         now = self._clock()
         before = self._journal.end
-        popped = self._service.pop(request, now)
+        popped = self._service.pop(pop_request, now)
         recorded = self._journal.end != before  # perhaps the group's start, which must be durable
         if popped is not None:
-            self._deliver(exchange, asked, popped, durable=popped.waits)
+            self._deliver(request, asked, popped, durable=popped.waits)
         elif asked.wait_seconds > 0 and not self._stopping:
-            self._wait(exchange, asked, request, now, recorded)
+            self._wait(request, asked, pop_request, now, recorded)
         else:
-            self._empty(exchange, asked, durable=recorded)
+            self._empty(request, asked, durable=recorded)
 
     def stop(self) -> None:
         """Answer all waiting pops, and let no pop wait from now on."""
@@ -122,31 +122,31 @@ class PopApi:
         self._service.line.drain()
 
     def _wait(
-        self, exchange: Exchange, asked: Parameters, request: PopRequest, now: float, recorded: bool
+        self, request: HttpRequest, asked: Parameters, pop_request: PopRequest, now: float, recorded: bool
     ) -> None:
         service, loop = self._service, asyncio.get_running_loop()
 
         def deliver(popped: Popped) -> None:
             timer.cancel()
-            exchange.on_lost = None
-            self._deliver(exchange, asked, popped, durable=recorded or popped.waits)
+            request.on_lost = None
+            self._deliver(request, asked, popped, durable=recorded or popped.waits)
 
         def give_up() -> None:
             timer.cancel()
             service.withdraw(waiter)
-            exchange.on_lost = None
-            self._empty(exchange, asked, durable=recorded)
+            request.on_lost = None
+            self._empty(request, asked, durable=recorded)
 
         def lost() -> None:
             timer.cancel()
             service.withdraw(waiter)
 
-        waiter = Waiter(request, deliver, give_up)
+        waiter = Waiter(pop_request, deliver, give_up)
         timer = loop.call_later(asked.wait_seconds, give_up)
-        exchange.on_lost = lost
+        request.on_lost = lost
         service.wait(waiter, now)
 
-    def _deliver(self, exchange: Exchange, asked: Parameters, popped: Popped, *, durable: bool) -> None:
+    def _deliver(self, request: HttpRequest, asked: Parameters, popped: Popped, *, durable: bool) -> None:
         extra = ""
         if asked.conflates is not None:
             groups = [run.queue.groups[asked.group] for run in popped.runs]
@@ -157,39 +157,39 @@ class PopApi:
             )
         body = popped_messages(popped, extra)
         if not asked.auto_ack:
-            exchange.on_dropped = lambda: self._give_back(popped)
+            request.on_dropped = lambda: self._give_back(popped)
         if durable:
-            exchange.answer_when_durable(self._journal, 200, body)
+            request.answer_when_durable(self._journal, 200, body)
         else:
-            exchange.answer(200, body)
+            request.answer(200, body)
 
     def _give_back(self, popped: Popped) -> None:
         """Release messages whose client left before the answer: others need not wait for the lease to end."""
-        request = popped.request
+        pop_request = popped.request
         heads = [
             AckRequest(
                 run.queue.number,
                 run.delivery.partition,
-                request.group,
+                pop_request.group,
                 run.bodies[0].transaction_id,
                 AckStatus.RETRY,
-                request.lease_id,
+                pop_request.lease_id,
             )
             for run in popped.runs
         ]
         self._service.ack(heads, self._clock())
 
-    def _empty(self, exchange: Exchange, asked: Parameters, *, durable: bool = False) -> None:
+    def _empty(self, request: HttpRequest, asked: Parameters, *, durable: bool = False) -> None:
         if asked.queue in self._service.store.queues:  # counters of unknown names would never be deleted
             self._service.counters.of(asked.queue).pop_empty += 1
         said = self._policy_of(asked)
         status, body = (200, f'{{"success":true{said},"messages":[]}}'.encode()) if said else (204, b"")
         if durable:
-            exchange.answer_when_durable(self._journal, status, body)
+            request.answer_when_durable(self._journal, status, body)
         elif status == 204:
-            exchange.answer_empty()
+            request.answer_empty()
         else:
-            exchange.answer(status, body)
+            request.answer(status, body)
 
     def _policy_of(self, asked: Parameters) -> str:
         """The conflation fields of an empty answer: without them clients assume a server that lacks it."""

@@ -5,6 +5,7 @@ touch: how they are stored.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from holtmq.broker.work.timed_leases import WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import is_uuid
 from holtmq.http.queues.delayed_push import DelayedPushes, delay_of
@@ -28,6 +29,7 @@ from holtmq.http.queues.single_pushes import SinglePushes
 from holtmq.http.queues.work import WorkApi
 
 _NULL: Final = msgspec.Raw(b"null")
+_item: Final = partial(tuple.__new__, PushItem)  # a third of the time of the class itself
 NAME_MAX: Final = 1024  # characters of a queue's, partition's or group's name
 
 
@@ -98,12 +100,19 @@ def read_items(incoming: Sequence[PushItemIn], sender: Identity) -> list[PushIte
         if not id_:
             id_ = item.transaction_id = new_uuid()
         partition = item.partition or DEFAULT_PARTITION
-        plain = item.trace_id is None and item.data is _NULL and item.queue == queue
-        if plain and queue and len(id_) < 256 and len(partition) <= NAME_MAX:
-            items.append(PushItem(queue, partition, Body(id_, bytes(item.payload), None, subject)))
+        named = item.queue
+        if (
+            item.trace_id is None
+            and item.data is _NULL
+            and 0 < len(named) <= NAME_MAX
+            and len(partition) <= NAME_MAX
+            and len(id_) < 256
+        ):
+            items.append(_item((named, partition, Body(id_, bytes(item.payload), None, subject))))
         else:
             items.append(read_item(item, subject))
-            queue = item.queue
+        if named != queue:
+            queue = named
             if queue not in allowed:
                 sender.require(Action.WRITE, queue)
     return items
@@ -152,35 +161,35 @@ class PushApi:
         self._check_alarm = context.check_alarm
         self._single = SinglePushes(context.service, context.journal, context.clock)
 
-    def push(self, exchange: Exchange) -> None:
-        body = exchange.body
+    def push(self, request: HttpRequest) -> None:
+        body = request.body
         try:
             incoming = _decode(body).items
         except msgspec.MsgspecError as error:
             raise _explain(body, error) from None
         check_text(body)
         if not incoming:
-            exchange.answer(201, b"[]")
+            request.answer(201, b"[]")
             return
         if len(incoming) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} items in one push", "batch_too_large")
         self._check_alarm()
-        items = self._read(exchange, incoming)
+        items = self._read(request, incoming)
         known = self._service.store.queues
         if len(items) == 1 and items[0][0] in known and not incoming[0].delay_seconds:
-            self._single.add(exchange, items[0])  # the most frequent request
+            self._single.add(request, items[0])  # the most frequent request
             return
         if any(item.delay_seconds for item in incoming):
-            self._push_delayed(exchange, items, [delay_of(item.delay_seconds) for item in incoming])
+            self._push_delayed(request, items, [delay_of(item.delay_seconds) for item in incoming])
             return
         if items[0].queue not in known or not all(item[0] in known for item in items):
             found = {name: self._work.find(name) for name in {item.queue for item in items}}
             work = {name: queue for name, queue in found.items() if queue is not None}
             if work:
-                self._push_to_work(exchange, items, work)
+                self._push_to_work(request, items, work)
                 return
         if len(items) == 1:
-            self._single.add(exchange, items[0])
+            self._single.add(request, items[0])
             return
         self._single.store()  # they arrived earlier
         results = self._service.push(items, self._clock())
@@ -188,12 +197,12 @@ class PushApi:
             answer = buffered_results(items)
         else:
             answer = push_results(items, results, self._service.store.by_number)
-        exchange.answer_when_durable(self._journal, 201, answer)
+        request.answer_when_durable(self._journal, 201, answer)
 
-    def _read(self, exchange: Exchange, incoming: list[PushItemIn]) -> list[PushItem]:
-        return read_items(incoming, exchange.identity)
+    def _read(self, request: HttpRequest, incoming: list[PushItemIn]) -> list[PushItem]:
+        return read_items(incoming, request.identity)
 
-    def _push_delayed(self, exchange: Exchange, items: list[PushItem], delays: list[float]) -> None:
+    def _push_delayed(self, request: HttpRequest, items: list[PushItem], delays: list[float]) -> None:
         """Some items are delayed. All are stored in one record, or a full queue refuses all."""
         now = self._clock()
         delayed = DelayedPushes(self._service, now)
@@ -222,9 +231,11 @@ class PushApi:
             answers = push_elements(others, part.items, part.results, self._service.store.by_number)
         elements.update(zip(others, answers, strict=True))
         answer = b"[%b]" % b",".join([elements[place] for place in range(len(items))])
-        exchange.answer_when_durable(self._journal, 201, answer)
+        request.answer_when_durable(self._journal, 201, answer)
 
-    def _push_to_work(self, exchange: Exchange, items: list[PushItem], work: Mapping[str, WorkQueue]) -> None:
+    def _push_to_work(
+        self, request: HttpRequest, items: list[PushItem], work: Mapping[str, WorkQueue]
+    ) -> None:
         """Some of the names are work queues. Each kind stores its own items; the answer keeps the order."""
         others = [place for place, item in enumerate(items) if item.queue not in work]
         if others:
@@ -235,7 +246,7 @@ class PushApi:
                 mine = [(place, item) for place, item in enumerate(items) if item.queue == name]
                 results += self._work.push(queue, mine)
         answer = b"[%b]" % b",".join([element for _, element in sorted(results)])
-        exchange.answer_when_durable(self._journal, 201, answer)
+        request.answer_when_durable(self._journal, 201, answer)
 
     def _push_to_both(
         self, others: Sequence[int], items: Sequence[PushItem], work: Mapping[str, WorkQueue]

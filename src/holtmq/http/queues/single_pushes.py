@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from holtmq.broker.partitioned.requests import PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.queues.rendering import buffered_elements, push_elements
 from holtmq.journal.interface import Journal, JournalFailed
 
@@ -25,35 +25,35 @@ class SinglePushes:
         self._service = service
         self._journal = journal
         self._clock = clock
-        self._exchanges: list[Exchange] = []
+        self._requests: list[HttpRequest] = []
         self._items: list[PushItem] = []
 
-    def add(self, exchange: Exchange, item: PushItem) -> None:
+    def add(self, request: HttpRequest, item: PushItem) -> None:
         """Store the item with the others at the end of this iteration, and answer it."""
         if not self._items:
             asyncio.get_running_loop().call_soon(self.store)
-        self._exchanges.append(exchange)
+        self._requests.append(request)
         self._items.append(item)
 
     def store(self) -> None:
         """Store what was added so far."""
-        exchanges, items = self._exchanges, self._items
+        requests, items = self._requests, self._items
         if not items:
             return
-        self._exchanges, self._items = [], []
+        self._requests, self._items = [], []
         if len(items) > 1:
             try:
-                self._push(exchanges, items)
+                self._push(requests, items)
                 return
             except Exception:  # nothing was stored: push each one separately to find the faulty one
                 pass
-        for exchange, item in zip(exchanges, items, strict=True):
+        for request, item in zip(requests, items, strict=True):
             try:
-                self._push([exchange], [item])
+                self._push([request], [item])
             except Exception as error:
-                exchange.fail(error)
+                request.fail(error)
 
-    def _push(self, exchanges: list[Exchange], items: list[PushItem]) -> None:
+    def _push(self, requests: list[HttpRequest], items: list[PushItem]) -> None:
         results = self._service.push(items, self._clock(), one_each=True)
         first = [0] * len(items)  # each is the first item of its request
         if results is None:
@@ -62,12 +62,12 @@ class SinglePushes:
             elements = push_elements(first, items, results, self._service.store.by_number)
 
         def durable(failed: JournalFailed | None) -> None:
-            for exchange, element in zip(exchanges, elements, strict=True):
+            for request, element in zip(requests, elements, strict=True):
                 try:
                     if failed is not None:
-                        exchange.fail(failed)
+                        request.fail(failed)
                     else:
-                        exchange.answer(201, b"[%b]" % element)
+                        request.answer(201, b"[%b]" % element)
                 except Exception:  # a bug in one answer must not keep the others from being sent
                     log.exception("a push was not answered")
 

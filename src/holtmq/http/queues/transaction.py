@@ -23,7 +23,7 @@ from holtmq.broker.work.timed_leases import WorkAck, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal, invalid_json
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.wire import quoted, quoted_or_null
 from holtmq.http.extras.keyed import (
     KvRefused,
@@ -84,8 +84,8 @@ class TransactionApi:
         self._check_alarm = context.check_alarm
         self._check_partitioned = context.check_partitioned
 
-    def transaction(self, exchange: Exchange) -> None:
-        body = exchange.body
+    def transaction(self, request: HttpRequest) -> None:
+        body = request.body
         try:
             incoming = _read_transaction(body)
         except msgspec.MsgspecError as error:
@@ -105,15 +105,15 @@ class TransactionApi:
         asked = _Asked()
         for operation in operations:
             if operation.type == "push":
-                for item, seconds in _pushed_by(operation, exchange.subject):
+                for item, seconds in _pushed_by(operation, request.subject):
                     asked.push(item, self._work.find(item.queue), seconds)
             elif operation.type == "ack":
                 asked.partitions.add(operation.partition_id or "")
                 asked.ack(_ack_of(operation, fallback, self._work))
             else:
-                exchange.answer(200, _failure(own_id, f"Unknown operation type: {operation.type}"))
+                request.answer(200, _failure(own_id, f"Unknown operation type: {operation.type}"))
                 return
-        sender = exchange.identity
+        sender = request.identity
         for name in asked.queues:
             sender.require(Action.WRITE, name)
         for partition in asked.partitions:
@@ -123,7 +123,7 @@ class TransactionApi:
         if len(order) > self._max_batch:
             raise Refusal(413, f"more than {self._max_batch} operations", "batch_too_large")
         now = self._clock()
-        timer_operations = TimerOperations(self._service, exchange.subject, now)
+        timer_operations = TimerOperations(self._service, request.subject, now)
         try:
             ops = [read_operation(asked) for asked in incoming.kv or ()]
             for timer in incoming.timers or ():
@@ -140,7 +140,7 @@ class TransactionApi:
         keyed = self._service.keyed.decide(ops, micros(now))
         if keyed.failed is not None:
             lost = {"transactionId": own_id, **lost_out(keyed, len(order) + keyed.failed), "results": []}
-            exchange.answer(200, msgspec.json.encode(lost))
+            request.answer(200, msgspec.json.encode(lost))
             return
         try:
             check_answer(keyed)
@@ -159,17 +159,17 @@ class TransactionApi:
             text = f"ACK operation failed: {refusal_text(refused.verdict)}"
             if refused.verdict is AckVerdict.INVALID_LEASE and not leases_only:
                 text += "; transaction rolled back"  # newer clients search for this text
-            exchange.answer(200, _failure(own_id, text))
+            request.answer(200, _failure(own_id, text))
             return
         except BrokerError as error:
-            exchange.answer(200, _failure(own_id, str(error)))
+            request.answer(200, _failure(own_id, str(error)))
             return
         parts = [self._result(index, asked, part, later, *which) for index, which in enumerate(order)]
         parts += _operation_results(len(order), ops, keyed, timer_operations.results)
         if timer_operations.results or later:
             self._service.plan_timed()
         answer = f'{{"transactionId":"{own_id}","success":true,"results":[{",".join(parts)}]}}'
-        exchange.answer_when_durable(self._journal, 200, answer.encode())
+        request.answer_when_durable(self._journal, 200, answer.encode())
 
     def _result(
         self,

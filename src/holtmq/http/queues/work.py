@@ -16,7 +16,7 @@ from holtmq.broker.streams.cross_kind_transaction import CrossKindTransactions
 from holtmq.broker.work.timed_leases import TimedLeases, WorkAck, WorkMessage, WorkPush
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.context import Context
-from holtmq.http.engine.exchange import Exchange
+from holtmq.http.engine.request import HttpRequest
 from holtmq.http.engine.uuid_pool import new_uuid
 from holtmq.http.engine.wire import iso_us, quoted, quoted_or_null
 from holtmq.http.queues.rendering import ACK_ERRORS
@@ -39,12 +39,12 @@ class WorkApi:
         self._by_number = context.service.store.by_number
         self._journal = context.journal
         self._clock = context.clock
-        self._door = TimedLeases(context.broker)
-        self._joint = CrossKindTransactions(context.broker, context.service, self._door)
+        self._leases = TimedLeases(context.broker)
+        self._transactions = CrossKindTransactions(context.broker, context.service, self._leases)
 
     def find(self, name: str) -> WorkQueue | None:
         """The work queue of this name, unless a partitioned queue has the name."""
-        return None if name in self._queues else self._door.find(name)
+        return None if name in self._queues else self._leases.find(name)
 
     @staticmethod
     def owns(partition_id: str) -> bool:
@@ -54,7 +54,7 @@ class WorkApi:
     def push(self, queue: WorkQueue, items: Sequence[tuple[int, PushItem]]) -> list[tuple[int, bytes]]:
         """Publish items; return (index, result element) of each."""
         self._tick()
-        taken = self._door.push(queue, [(item.body.transaction_id, item.body.payload) for _, item in items])
+        taken = self._leases.push(queue, [(item.body.transaction_id, item.body.payload) for _, item in items])
         return [
             (index, _pushed(index, queue, item, accepted))
             for (index, item), accepted in zip(items, taken, strict=True)
@@ -77,53 +77,58 @@ class WorkApi:
         self.transact(part, pushes, ())
         return [(index, _pushed(index, queue, item, accepted=True)) for index, item, queue in items]
 
-    def pop(self, exchange: Exchange, asked: "Parameters", queue: WorkQueue) -> None:
+    def pop(self, request: HttpRequest, asked: "Parameters", queue: WorkQueue) -> None:
         """Answer with messages that are ready, or wait for some."""
         self._tick()
         lease_id = new_uuid()
         seconds = asked.lease_seconds or _LEASE_SECONDS
 
         def answer(messages: list[WorkMessage]) -> None:
-            body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
-            exchange.answer_when_durable(self._journal, 200, body)
+            self._deliver(request, asked, messages, lease_id)
 
-        found = self._door.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack)
+        found = self._leases.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack)
         if found:
-            self._door.write_down()
+            self._leases.write_down()
             answer(found)
             return
         if asked.wait_seconds <= 0:
-            exchange.answer_empty()
+            request.answer_empty()
             return
 
         def deliver(messages: list[WorkMessage]) -> None:
             timer.cancel()
-            exchange.on_lost = None
+            request.on_lost = None
             # In a later loop iteration: the queue is delivering to its consumers right now, and what that
             # settles is not in the journal yet.
             loop.call_soon(answer, messages)
-            loop.call_soon(self._door.withdraw, waiting)
+            loop.call_soon(self._leases.withdraw, waiting)
 
         def give_up() -> None:
             timer.cancel()
-            exchange.on_lost = None
-            self._door.withdraw(waiting)
-            exchange.answer_empty()
+            request.on_lost = None
+            self._leases.withdraw(waiting)
+            request.answer_empty()
 
         def lost() -> None:
             timer.cancel()
-            self._door.withdraw(waiting)
+            self._leases.withdraw(waiting)
 
         loop = asyncio.get_running_loop()
         timer = loop.call_later(asked.wait_seconds, give_up)
-        exchange.on_lost = lost
-        waiting = self._door.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
+        request.on_lost = lost
+        waiting = self._leases.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
+
+    def _deliver(
+        self, request: HttpRequest, asked: "Parameters", messages: list[WorkMessage], lease_id: str
+    ) -> None:
+        body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
+        request.answer_when_durable(self._journal, 200, body)
 
     def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
         """Settle messages of work queues; takes (index, ack) and returns (index, answer) of each."""
         self._tick()
         answers = [(index, self._settle(index, ack)) for index, ack in acks]
-        self._door.write_down()
+        self._leases.write_down()
         return answers
 
     def _settle(self, index: int, ack: "AckIn") -> str:
@@ -134,7 +139,7 @@ class WorkApi:
         elif queue is None:
             verdict = AckVerdict.NOT_FOUND
         else:
-            verdict = self._door.settle(queue, ack.transaction_id, ack.lease_id or "", status)
+            verdict = self._leases.settle(queue, ack.transaction_id, ack.lease_id or "", status)
         name = quoted_or_null(queue.name if queue is not None else None)
         success = "true" if verdict.success else "false"
         dead = "true" if verdict is AckVerdict.FILED else "false"
@@ -148,7 +153,7 @@ class WorkApi:
     def queue_of(self, partition_id: str) -> WorkQueue | None:
         """The work queue of a partition id that we own; None when there is none."""
         number = partition_id[len(_PREFIX) :]
-        return self._door.by_id(int(number)) if number.isascii() and number.isdigit() else None
+        return self._leases.by_id(int(number)) if number.isascii() and number.isdigit() else None
 
     def queue_name(self, partition_id: str) -> str | None:
         """The name of the queue, of either kind, that a partition id belongs to; None when there is none."""
@@ -167,16 +172,16 @@ class WorkApi:
     def transact(self, part: Part, pushes: Sequence[WorkPush], acks: Sequence[WorkAck]) -> None:
         """Run a transaction that names work queues; raises the first refusal, and then nothing changed."""
         self._tick()
-        self._joint.transact(part, pushes, acks)
+        self._transactions.transact(part, pushes, acks)
 
     def queue_of_lease(self, lease_id: str) -> str | None:
         """The name of the work queue whose messages a lease holds; None when it is not a lease of ours."""
-        return self._door.queue_of_lease(lease_id)
+        return self._leases.queue_of_lease(lease_id)
 
     def extend(self, lease_id: str, seconds: float | None) -> float | None:
         """Renew a lease; return when it expires, or None when it is not a lease of ours."""
         self._tick()
-        return self._door.extend(lease_id, seconds or _LEASE_SECONDS)
+        return self._leases.extend(lease_id, seconds or _LEASE_SECONDS)
 
     def _tick(self) -> None:
         self._broker.flow.now_ms = int(self._clock() * 1000)

@@ -18,7 +18,7 @@ from .appending import Appender
 from .errors import Unreachable
 from .mark import Mark, write_mark
 from .store import LogStore, Owner
-from .view import ReplicaView, Role
+from .view import Peer, ReplicaView, Role
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +85,10 @@ class ReplicatedWriter(LogWriter):
         self._beaten_at = time.monotonic()
         try:
             self._appender.reconnect()
+            self._ask_for_successor()
             self._view.successor = self._store.beat(self._owner)
             self._store.report(self._owner.name, Role.OWNER, self._address, self._durable, 0.0)
+            self._view.peers = self._peers()
         except Unreachable as exc:
             # No commit was running; the next one finds out whether this node still owns the log.
             if not self._view.trouble:
@@ -95,6 +97,26 @@ class ReplicatedWriter(LogWriter):
             return
         self._view.trouble = ""
         self._view.answered_at = time.monotonic()
+
+    def _ask_for_successor(self) -> None:
+        wanted = self._view.hand_over_to
+        if wanted:
+            self._store.promote(wanted)
+            self._view.hand_over_to = ""
+
+    def _peers(self) -> tuple[Peer, ...]:
+        return tuple(
+            Peer(
+                row.name,
+                "gone" if row.role == Role.OWNER else row.role,
+                row.address,
+                max(self._durable - row.position, 0),
+                round(row.behind_seconds, 3),
+                round(row.seen_seconds_ago, 3),
+            )
+            for row in self._store.nodes()
+            if row.name != self._owner.name
+        )
 
     def seal(self) -> None:
         """Do nothing: the row in PostgreSQL proves that a commit is durable."""

@@ -16,9 +16,24 @@ class Role(StrEnum):
     OWNER = "owner"
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another node of the log, as the owner sees it."""
+
+    name: str
+    role: str
+    address: str
+    behind_bytes: int
+    behind_seconds: float
+    seen_seconds_ago: float
+
+
 @dataclass(slots=True)
 class ReplicaView:
-    """The replica's state. The replica's threads write single fields, the event loop reads them."""
+    """The replica's state. The replica's threads write single fields, the event loop reads them.
+
+    ``hand_over_to`` is written by the event loop: the owner's next heartbeat asks for it in PostgreSQL.
+    """
 
     role: Role = Role.STARTING
     owner: str = ""
@@ -27,6 +42,8 @@ class ReplicaView:
     behind_seconds: float = 0.0
     answered_at: float = field(default_factory=time.monotonic)  # when PostgreSQL last answered
     successor: str = ""  # the owner is asked to hand over to this node
+    peers: tuple[Peer, ...] = ()  # known to the owner only
+    hand_over_to: str = ""
     trouble: str = ""
     short_of_standbys: bool = False  # the owner waits for PostgreSQL to have enough synchronous standbys
 

@@ -17,7 +17,7 @@ from typing import Final
 from holtmq.spark.jobs.running import Setting
 from holtmq.spark.jobs.stopping import Stop
 from holtmq.spark.jobs.toml_file import TomlFile
-from holtmq.spark.options import parse_seconds, parse_size
+from holtmq.spark.option_values import parse_seconds, parse_size
 
 Run = Callable[[Setting, Stop], dict[str, object]]
 

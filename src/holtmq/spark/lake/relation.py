@@ -31,8 +31,9 @@ from holtmq.spark.lake.opening import open_table
 from holtmq.spark.lake.ranges import check_loss
 from holtmq.spark.lake.storage import Storage
 from holtmq.spark.lake.writing import read_file
+from holtmq.spark.offset_bounds import LATEST, Bound
 from holtmq.spark.offsets import Head, OffsetJson, decode_marks, queue_of
-from holtmq.spark.options import LATEST, Bound, Selection, SourceOptions, source_options
+from holtmq.spark.options import Selection, SourceOptions, source_options
 from holtmq.spark.planning import Span, plan_end, plan_slices
 from holtmq.spark.relations import Relation
 from holtmq.spark.rows import RowReader, Slice

@@ -192,7 +192,7 @@ def replay(
         target = known
     decision = decide_replay(queue, number, now, target, partition)
     old = store.body(decision.letter.journal_position)
-    body = Body(decision.transaction_id, old.payload, old.trace_id, old.producer, old.facts)
+    body = Body(decision.transaction_id, old.payload, old.trace_id, old.producer, old.metadata)
     records: list[bytes] = []
     bodies: list[Body] = []
     if decision.push.event is not None:

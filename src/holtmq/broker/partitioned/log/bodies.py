@@ -18,7 +18,7 @@ from holtmq.broker.errors import BrokerError
 
 ID_MAX: Final = 0xFFFF  # bytes of a transaction id, and of a producer's name
 _HEAD: Final = Struct("<BHHH")  # flags, lengths of transaction id, trace id and producer
-_FACTS: Final = Struct("<HHIB")  # lengths of exchange, routing key and headers; priority
+_METADATA: Final = Struct("<HHIB")  # lengths of exchange, routing key and headers; priority
 _SEALED, _FROM_AMQP = 1, 2
 _NONCE: Final = 12
 _COST: Final = 400  # approximate bytes per entry beside its payload
@@ -29,7 +29,7 @@ class UnreadableBody(BrokerError):
     """The body is encrypted and the key is missing or wrong."""
 
 
-class AmqpFacts(NamedTuple):
+class AmqpMetadata(NamedTuple):
     """The AMQP metadata kept for a message that came through an exchange."""
 
     exchange: str
@@ -49,7 +49,7 @@ class Body(msgspec.Struct, gc=False, eq=False):
     payload: bytes
     trace_id: str | None = None
     producer: str | None = None
-    facts: AmqpFacts | None = None
+    metadata: AmqpMetadata | None = None
     rendered: bytes | None = None
 
 
@@ -77,11 +77,11 @@ def encode_bodies(bodies: Sequence[Body], cipher: Cipher | None = None) -> list[
     """The journal records; encrypted when a cipher is given."""
     if cipher is not None:
         return [encode_body(body, cipher) for body in bodies]
-    if bodies and bodies[0].facts is not None:
+    if bodies and bodies[0].metadata is not None:
         return _encode_published(bodies)
     return [
         _pack(0, len(name := body.transaction_id.encode()), 0, 0) + name + body.payload
-        if body.facts is None and body.trace_id is None and body.producer is None
+        if body.metadata is None and body.trace_id is None and body.producer is None
         else encode_body(body)
         for body in bodies
     ]
@@ -93,40 +93,44 @@ def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
     payload = body.payload
     trace = (body.trace_id or "").encode()
     producer = (body.producer or "").encode()
-    flags, facts = 0, b""
-    if body.facts is not None:
+    flags, metadata = 0, b""
+    if body.metadata is not None:
         flags |= _FROM_AMQP
-        facts = _encode_facts(body.facts)
+        metadata = _encode_metadata(body.metadata)
     if cipher is not None:
         flags |= _SEALED
         payload = cipher.seal(payload, name)
     return b"".join(
-        (_pack(flags, len(name), len(trace), len(producer)), name, trace, producer, facts, payload)
+        (_pack(flags, len(name), len(trace), len(producer)), name, trace, producer, metadata, payload)
     )
 
 
 def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
-    """Consecutive AMQP messages mostly share one ``AmqpFacts``, which is then encoded once."""
+    """Consecutive AMQP messages mostly share one ``AmqpMetadata``, which is then encoded once."""
     records: list[bytes] = []
-    known: AmqpFacts | None = None
+    known: AmqpMetadata | None = None
     packed = b""
+    head, size = _pack(_FROM_AMQP, 0, 0, 0), 0
     for body in bodies:
-        facts = body.facts
-        if facts is None or body.trace_id is not None or body.producer is not None:
+        metadata = body.metadata
+        if metadata is None or body.trace_id is not None or body.producer is not None:
             records.append(encode_body(body))
             continue
-        if facts is not known:
-            known, packed = facts, _encode_facts(facts)
+        if metadata is not known:
+            known, packed = metadata, _encode_metadata(metadata)
         name = body.transaction_id.encode()
-        records.append(b"".join((_pack(_FROM_AMQP, len(name), 0, 0), name, packed, body.payload)))
+        if len(name) != size:
+            size = len(name)
+            head = _pack(_FROM_AMQP, size, 0, 0)
+        records.append(b"".join((head, name, packed, body.payload)))
     return records
 
 
-def _encode_facts(facts: AmqpFacts) -> bytes:
-    exchange = facts.exchange.encode()
-    key = facts.routing_key.encode("utf-8", "surrogateescape")  # publishers may send any bytes
-    header = facts.header
-    lengths = _FACTS.pack(len(exchange), len(key), len(header), facts.priority)
+def _encode_metadata(metadata: AmqpMetadata) -> bytes:
+    exchange = metadata.exchange.encode()
+    key = metadata.routing_key.encode("utf-8", "surrogateescape")  # publishers may send any bytes
+    header = metadata.header
+    lengths = _METADATA.pack(len(exchange), len(key), len(header), metadata.priority)
     return b"".join((lengths, exchange, key, header))
 
 
@@ -139,27 +143,27 @@ def decode_body(record: bytes, cipher: Cipher | None) -> Body:
     at += trace_size
     producer = record[at : at + producer_size].decode() if producer_size else None
     at += producer_size
-    facts: AmqpFacts | None = None
+    metadata: AmqpMetadata | None = None
     if flags & _FROM_AMQP:
-        exchange_size, key_size, header_size, _ = _FACTS.unpack_from(record, at)
-        end = at + _FACTS.size + exchange_size + key_size + header_size
-        facts = _decode_facts(record[at:end])
+        exchange_size, key_size, header_size, _ = _METADATA.unpack_from(record, at)
+        end = at + _METADATA.size + exchange_size + key_size + header_size
+        metadata = _decode_metadata(record[at:end])
         at = end
     payload = record[at:]
     if flags & _SEALED:
         if cipher is None:
             raise UnreadableBody("the message is sealed and this node has no queue.encryption_key")
         payload = cipher.open(payload, name)
-    return Body(name.decode(), payload, trace, producer, facts)
+    return Body(name.decode(), payload, trace, producer, metadata)
 
 
 @lru_cache(64)
-def _decode_facts(packed: bytes) -> AmqpFacts:
+def _decode_metadata(packed: bytes) -> AmqpMetadata:
     """Cached, because consecutive messages mostly share them."""
-    exchange_size, key_size, _, priority = _FACTS.unpack_from(packed)
-    key_at = _FACTS.size + exchange_size
-    return AmqpFacts(
-        packed[_FACTS.size : key_at].decode(),
+    exchange_size, key_size, _, priority = _METADATA.unpack_from(packed)
+    key_at = _METADATA.size + exchange_size
+    return AmqpMetadata(
+        packed[_METADATA.size : key_at].decode(),
         packed[key_at : key_at + key_size].decode("utf-8", "surrogateescape"),
         packed[key_at + key_size :],
         priority,

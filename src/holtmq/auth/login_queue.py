@@ -24,7 +24,7 @@ class TooManyLogins(Exception):
     """Too many logins are waiting; this one was dropped for a newer one."""
 
 
-class LoginTurns:
+class LoginQueue:
     """The queue of logins that wait for argon2."""
 
     def __init__(self, at_a_time: int = _AT_A_TIME, most_of_address: int = _MOST_OF_ADDRESS) -> None:

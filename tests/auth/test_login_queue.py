@@ -5,14 +5,14 @@ from contextlib import suppress
 
 import pytest
 
-from holtmq.auth.turns import LoginTurns, TooManyLogins
+from holtmq.auth.login_queue import LoginQueue, TooManyLogins
 
 
 class Line:
     """Logins that wait for one another; ``served`` in the order of their turns."""
 
-    def __init__(self, turns: LoginTurns) -> None:
-        self._turns = turns
+    def __init__(self, login_queue: LoginQueue) -> None:
+        self._queue = login_queue
         self.served: list[str] = []
         self.refused: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -25,7 +25,7 @@ class Line:
 
     async def _login(self, address: str, name: str, label: str) -> None:
         try:
-            async with self._turns.turn(address, name):
+            async with self._queue.turn(address, name):
                 self.served.append(label)
                 await asyncio.sleep(0)
         except TooManyLogins:
@@ -37,11 +37,11 @@ class Line:
 
 @pytest.fixture
 def line() -> Line:
-    return Line(LoginTurns(at_a_time=1, most_of_address=5))
+    return Line(LoginQueue(at_a_time=1, most_of_address=5))
 
 
 async def test_another_address_does_not_wait_for_a_flood(line: Line) -> None:
-    async with line._turns.turn("held", "held"):
+    async with line._queue.turn("held", "held"):
         for number in range(5):
             await line.come("198.51.100.1", f"bad{number}")
         await line.come("198.51.100.2", "good")
@@ -51,7 +51,7 @@ async def test_another_address_does_not_wait_for_a_flood(line: Line) -> None:
 
 
 async def test_a_new_name_of_the_same_address_is_next(line: Line) -> None:
-    async with line._turns.turn("held", "held"):
+    async with line._queue.turn("held", "held"):
         for number in range(4):
             await line.come("198.51.100.1", "bad", f"bad{number}")
         await line.come("198.51.100.1", "good")
@@ -62,7 +62,7 @@ async def test_a_new_name_of_the_same_address_is_next(line: Line) -> None:
 
 
 async def test_the_oldest_of_an_address_gives_way(line: Line) -> None:
-    async with line._turns.turn("held", "held"):
+    async with line._queue.turn("held", "held"):
         await line.come("198.51.100.2", "elsewhere")
         for number in range(7):
             await line.come("198.51.100.1", f"bad{number}")
@@ -70,11 +70,11 @@ async def test_the_oldest_of_an_address_gives_way(line: Line) -> None:
 
     assert line.refused == ["bad0", "bad1"]
     assert "elsewhere" in line.served
-    assert len(line._turns) == 0
+    assert len(line._queue) == 0
 
 
 async def test_one_ipv6_network_is_one_address_and_a_mapped_ipv4_is_itself(line: Line) -> None:
-    async with line._turns.turn("held", "held"):
+    async with line._queue.turn("held", "held"):
         for number in range(7):
             await line.come(f"2001:db8::{number + 1:x}", f"bad{number}")
         await line.come("::ffff:198.51.100.2", "good")
@@ -86,7 +86,7 @@ async def test_one_ipv6_network_is_one_address_and_a_mapped_ipv4_is_itself(line:
 
 
 async def test_who_gives_up_takes_no_turn_along(line: Line) -> None:
-    async with line._turns.turn("held", "held"):
+    async with line._queue.turn("held", "held"):
         gone = await line.come("198.51.100.1", "gone")
         await line.come("198.51.100.1", "good")
         gone.cancel()
@@ -100,11 +100,11 @@ async def test_who_gives_up_takes_no_turn_along(line: Line) -> None:
 
 
 async def test_a_turn_that_comes_as_its_owner_gives_up_goes_to_the_next(line: Line) -> None:
-    async with line._turns.turn("held", "held"):
+    async with line._queue.turn("held", "held"):
         gone = await line.come("198.51.100.1", "gone")
         await line.come("198.51.100.2", "next")
     gone.cancel()
     await line.finish()
 
     assert line.served == ["next"]
-    assert len(line._turns) == 0
+    assert len(line._queue) == 0

@@ -39,7 +39,7 @@ class Wire(Protocol[Asked, Got]):
 
 
 class Worker(Protocol[Next, Heard]):
-    """Supplies the requests of a lane."""
+    """Supplies the requests of a connection."""
 
     def next(self) -> Next | None:
         """The next request; None when none is allowed now, to be asked again later."""
@@ -48,7 +48,7 @@ class Worker(Protocol[Next, Heard]):
         """Process a response; then as ``next``."""
 
 
-class Lane(Generic[Request, Answer]):
+class LoadConnection(Generic[Request, Answer]):
     """A connection and the worker that uses it."""
 
     __slots__ = ("_sent_at", "_wire", "_worker")
@@ -86,8 +86,8 @@ class Lane(Generic[Request, Answer]):
         self._wire.close()
 
 
-class AnyLane(Protocol):
-    """A lane of any protocol."""
+class AnyLoadConnection(Protocol):
+    """A connection of any protocol."""
 
     def fileno(self) -> int: ...
 
@@ -98,20 +98,20 @@ class AnyLane(Protocol):
     def close(self) -> None: ...
 
 
-class LaneEngine:
-    """The lanes and their selector."""
+class LoadEngine:
+    """The connections and their selector."""
 
-    def __init__(self, lanes: Iterable[AnyLane]) -> None:
-        self._lanes = {lane.fileno(): lane for lane in lanes}
-        self._idle = list(self._lanes.values())
+    def __init__(self, connections: Iterable[AnyLoadConnection]) -> None:
+        self._connections = {connection.fileno(): connection for connection in connections}
+        self._idle = list(self._connections.values())
         self._poll = select.epoll()
         self.answers = 0
-        for number in self._lanes:
+        for number in self._connections:
             self._poll.register(number, select.EPOLLIN)
 
     def run(self, done: Callable[[], bool], until: float | None = None, *, paced: bool = False) -> None:
         """Run until ``done`` or until that time. Paced workers are polled every millisecond."""
-        lanes, poll = self._lanes, self._poll.poll
+        connections, poll = self._connections, self._poll.poll
         wait = _TICK_SECONDS if paced else _POLL_SECONDS
         heard = perf_counter()
         self._wake_idle()
@@ -123,20 +123,20 @@ class LaneEngine:
             if not events and not paced and now - heard > _STALL_SECONDS:
                 raise LoadError(f"no answer for {_STALL_SECONDS:.0f} s")
             for number, _ in events:
-                lane = lanes[number]
-                went_on = lane.readable()
+                connection = connections[number]
+                went_on = connection.readable()
                 if went_on is not None:
                     self.answers += 1
                     heard = now
                     if not went_on:
-                        self._idle.append(lane)
+                        self._idle.append(connection)
             if self._idle:
                 self._wake_idle()
 
     def _wake_idle(self) -> None:
-        self._idle = [lane for lane in self._idle if not lane.start()]
+        self._idle = [connection for connection in self._idle if not connection.start()]
 
     def close(self) -> None:
         self._poll.close()
-        for lane in self._lanes.values():
-            lane.close()
+        for connection in self._connections.values():
+            connection.close()

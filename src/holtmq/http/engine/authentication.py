@@ -14,16 +14,16 @@ from typing import Final, NamedTuple
 from holtmq.auth.attempts import AuthAttempts
 from holtmq.auth.bearers import identity_of, looks_like_token
 from holtmq.auth.login import Authenticator, LoginRefused, is_loopback, refuse_from_outside
+from holtmq.auth.login_queue import TooManyLogins
 from holtmq.auth.rights import Identity, PlaceOf, of_role, of_user
 from holtmq.auth.tokens import Bearer, Role, TokenRefused, TokenVerifier
-from holtmq.auth.turns import TooManyLogins
 from holtmq.auth.users import DEFAULT_USER, User, UserStore
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.sessions import Sessions, token_in
 
 log = logging.getLogger(__name__)
 
-NOBODY: Final = "none"
+NO_USER: Final = "none"
 REQUIRED: Final = "Authentication required"
 # Headers besides Authorization that decide who the sender is. Without them, and with unchanged credentials,
 # the connection reuses its last identity.
@@ -57,7 +57,7 @@ def behind_proxy(peer: Peer, headers: Headers) -> Peer:
     return peer
 
 
-class Doorkeeper:
+class RequestAuthenticator:
     """Authenticates the requests of one node."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Doorkeeper:
         self._verifier = verifier
         self._clock = clock
         self._place_of = place_of
-        self._anonymous = anonymous or (NOBODY if verifier is not None else DEFAULT_USER)
+        self._anonymous = anonymous or (NO_USER if verifier is not None else DEFAULT_USER)
         self._of_users: dict[tuple[str, str | None], Identity] = {}
 
     @property
@@ -105,7 +105,7 @@ class Doorkeeper:
             cookies = headers.get(b"cookie")
             if cookies is not None and token_in(cookies):
                 return self._of_session(cookies)
-            return self._of_nobody(peer)
+            return self._of_anonymous(peer)
         credentials = read_basic(authorization)
         try:
             if credentials is not None:
@@ -163,8 +163,8 @@ class Doorkeeper:
             raise TokenRefused("The session has ended: log in again")
         return self._of_user(user, user.name)
 
-    def _of_nobody(self, peer: Peer) -> Identity:
-        user = self.users.user(self._anonymous) if self._anonymous != NOBODY else None
+    def _of_anonymous(self, peer: Peer) -> Identity:
+        user = self.users.user(self._anonymous) if self._anonymous != NO_USER else None
         if user is None:
             raise TokenRefused(REQUIRED)
         try:

@@ -43,7 +43,7 @@ _OVERHEAD: Final = 8
 _PIECE: Final = 8_192  # a shorter piece of a body frame is joined with the next read
 
 
-class Reading:
+class FrameReader:
     """Processes what a connection has read."""
 
     __slots__ = (
@@ -177,7 +177,8 @@ class Reading:
         channel = self._channels.get(number)
         if channel is None or channel.partial_header is None or not self._is_open(channel):
             return False
-        piece = data[at:]
+        # A view saves a copy. It keeps the whole read, so only one of them: that of the body's last frame.
+        piece = memoryview(data)[at:] if size == channel.partial_missing else data[at:]
         channel.partial_body.append(piece)
         channel.partial_missing -= len(piece)
         self._cut = channel
@@ -205,7 +206,9 @@ class Reading:
         if data[stop] != 0xCE:
             raise ConnectionFault(ReplyCode.FRAME_ERROR, f"type 3: {{invalid_frame_end_marker,{data[stop]}}}")
         if is_wanted:
-            self.content_frame(channel, 3, data[:stop])
+            # Joined at once if it completes the body: then a view saves a copy.
+            is_last = channel.partial_missing == stop
+            self.content_frame(channel, 3, memoryview(data)[:stop] if is_last else data[:stop])
         return stop + 1
 
     def _is_open(self, channel: Channel) -> bool:
@@ -298,8 +301,8 @@ class Reading:
             raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "immediate=true", _PUBLISH_ID)
         connection = self._connection
         try:
-            connection.check(Action.WRITE, method.exchange)
-            connection.check_topic(method.exchange, method.routing_key, write=True)
+            connection.rights.check(Action.WRITE, method.exchange)
+            connection.rights.check_topic(method.exchange, method.routing_key, write=True)
             route = connection.broker.resolve(
                 connection.vhost, method.exchange, method.routing_key, raw[6:-1]
             )
@@ -307,12 +310,13 @@ class Reading:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
         connection.note_published()
-        if not connection.restricts_topics(route.exchange):
+        if not connection.rights.restricts_topics(route.exchange):
             self._may_write.add(method.exchange)
         self._caches.offer_route(raw, route, method.mandatory)
         return route, method.mandatory
 
-    def content_frame(self, channel: Channel, kind: int, payload: bytes) -> None:
+    def content_frame(self, channel: Channel, kind: int, payload: bytes | memoryview) -> None:
+        """Add a frame to the content that the channel awaits, and publish it when it is complete."""
         found = channel.partial_route
         assert found is not None
         if channel.partial_header is None:
@@ -322,6 +326,7 @@ class Reading:
                     "expected content header for class 60, got non content header frame instead",
                     _PUBLISH_ID,
                 )
+            payload = bytes(payload)
             length = body_size(payload)
             most = self._connection.settings.max_message_bytes
             if length > most:

@@ -16,7 +16,7 @@ from .interface import Defer
 from .writer import Commit, Group, LogWriter
 
 
-class Writing:
+class WriterThread:
     """Passes groups to the writer. The loop's thread takes ``results``, oldest first."""
 
     __slots__ = ("_handed", "_thread", "_writer", "results")

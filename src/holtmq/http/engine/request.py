@@ -58,14 +58,14 @@ def plain_error(error: Exception) -> tuple[int, bytes, Mapping[str, str]]:
     return status, body, {"www-authenticate": 'Bearer realm="HoltMQ"'} if status == 401 else {}
 
 
-class Route:
+class HttpRoute:
     """What a request needs, and what runs when it is complete."""
 
     __slots__ = ("error_form", "handle", "max_body", "right")
 
     def __init__(
         self,
-        handle: Callable[[Exchange], None],
+        handle: Callable[[HttpRequest], None],
         right: Right,
         max_body: int | None = None,
         error_form: ErrorForm = plain_error,
@@ -76,11 +76,11 @@ class Route:
         self.error_form = error_form
 
 
-Found = tuple[Route, dict[str, str]]  # with the names in the path
+Found = tuple[HttpRoute, dict[str, str]]  # with the names in the path
 FindRoute = Callable[[bytes, bytes], Found]  # (method, path)
 
 
-class Exchange:
+class HttpRequest:
     """One request and its answer; the answer is sent at most once."""
 
     __slots__ = (

@@ -1,0 +1,68 @@
+"""One broker process: event loop, garbage collector, signals.
+
+Owns: what is set for the whole process, and its exit status. Must not touch: the parts of the node.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+
+import uvloop
+
+from holtmq.config import Config
+from holtmq.descriptors import raise_limit
+from holtmq.heap import COLLECT_AFTER, FreedMemory
+from holtmq.http.operator.system import total_memory
+from holtmq.journal import JournalError
+from holtmq.journal.replica.view import StoppedWaiting
+from holtmq.node import Node
+from holtmq.start_checks import CannotStart
+
+log = logging.getLogger(__name__)
+
+
+def serve(config: Config) -> int:
+    """Run a node until SIGTERM or SIGINT; return the process's exit status."""
+    raise_limit()
+    freed = FreedMemory(config.limits.queue_memory_bytes(total_memory()))
+    # The writer thread needs the GIL briefly after each sync; with the default it would wait 5 ms under load.
+    sys.setswitchinterval(0.0005)
+    # What exists now lives as long as the process; messages and leases are not tracked at all (decision
+    # 0009). The default threshold of 700 allocations would run the collector every few socket reads.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config, freed))
+
+
+async def _serve(config: Config, freed: FreedMemory) -> int:
+    node = Node(config, freed=freed)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, node.listeners.reload)
+    starting = asyncio.create_task(node.start(), name="start")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # a standby, or a long recovery
+        node.stop_waiting()
+    try:
+        await starting
+    except StoppedWaiting:
+        log.info("stopped", extra={})
+        return 0
+    except (JournalError, OSError, CannotStart) as error:  # also a TLS certificate that cannot be read
+        log.error("cannot start", extra={"reason": str(error)})
+        stopped.cancel()
+        return 1
+    ended = asyncio.create_task(node.ended.wait(), name="ended")
+    await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    stopped.cancel()
+    await node.stop()
+    return 1 if node.journal.failed else 0

@@ -1,0 +1,57 @@
+"""When the node writes its whole state, so that a restart reads it and not the whole log.
+
+Owns: when a checkpoint is due. Must not touch: how it is encoded and stored.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from holtmq.broker.broker import Broker
+from holtmq.broker.partitioned.service import PartitionedService
+from holtmq.broker.records.checkpoint import snapshot
+from holtmq.journal import Journal
+
+_FILLED_UP: Final = 1024  # a checkpoint may append a few bytes, to get a position of its own
+_RELIEF_SECONDS: Final = 10.0  # between checkpoints that are only made to free disk space
+
+
+class Checkpoints:
+    """The checkpoints of one node."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        broker: Broker,
+        partitioned: PartitionedService,
+        *,
+        every_bytes: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._journal = journal
+        self._broker = broker
+        self._partitioned = partitioned
+        self._every_bytes = every_bytes
+        self._clock = clock
+        self._relieved_end = -1  # no checkpoint for disk space until the log has grown past this
+        self._relieved_at = -math.inf  # when a checkpoint was last made to free disk space
+
+    def make(self) -> None:
+        """Write a checkpoint."""
+        self._broker.flow.turn()
+        self._partitioned.staging.drop_orphans(self._clock())
+        self._journal.checkpoint(*snapshot(self._broker, self._partitioned.store))
+
+    def make_if_due(self, now: float, *, low_on_disk: bool) -> None:
+        """Checkpoint when the journal has grown, or when the disk is low and acked messages can be freed:
+        publishers are blocked then, so the journal would not grow enough by itself. ``now`` is monotonic."""
+        journal = self._journal
+        grown = journal.bytes_since_checkpoint
+        relief = low_on_disk and now - self._relieved_at >= _RELIEF_SECONDS
+        # One more without growth: the last checkpoint still kept what the checkpoint before it needs.
+        again = relief and journal.end > self._relieved_end
+        if journal.failed is None and (grown >= self._every_bytes or again):
+            if relief:
+                self._relieved_at = now
+                self._relieved_end = -1 if grown > 0 else journal.end + _FILLED_UP
+            self.make()
