@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from contextlib import closing
 from dataclasses import replace
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from replica_support import SILENCE, Member, log_of, new_log, until
 
+from holtmq.cli.cluster import cluster
 from holtmq.journal import JournalError
 from holtmq.journal.replica.errors import StartAgain
 from holtmq.journal.replica.following import Follower
@@ -180,3 +183,21 @@ def test_a_copy_that_can_never_be_complete_is_not_fetched_for_ever(
 
     with pytest.raises(JournalError, match="has a gap"):
         Member(replace(log, node="two"), tmp_path / "b").own()
+
+
+def test_the_status_of_a_log_whose_owner_is_dead_says_so(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    where = ["status", "--replica", postgres.url, "--log", log.name]
+
+    alive = CliRunner().invoke(cluster, where)
+    owner.crash()
+    postgres.execute("UPDATE holtmq.node SET seen = seen - interval '1 hour'")
+    dead = CliRunner().invoke(cluster, where)
+
+    assert (alive.exit_code, dead.exit_code) == (0, 1)
+    assert "owner one\n" in alive.output
+    assert re.search(r"owner one, silent for 3,6\d\d s\n", dead.output)
