@@ -215,3 +215,26 @@ def test_a_copy_that_is_interrupted_goes_on_where_it_was(
     monkeypatch.undo()
     owner.journal.close()
     assert early.own().payloads == written
+
+
+def test_a_restart_asks_for_the_rows_of_the_last_segment_only(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    written = [b"%d" % number * 50 for number in range(200)]
+    owner.write(*written)
+    owner.journal.close()
+    real, asked = LogStore.rows, set()
+
+    def rows(store: LogStore, part: int, start: int) -> list[tuple[int, bytes]]:
+        asked.add(part)
+        return real(store, part, start)
+
+    monkeypatch.setattr(LogStore, "rows", rows)
+    again = Member(log, tmp_path / "a").own()
+    members += [owner, again]
+
+    assert again.payloads == written
+    assert len(list((tmp_path / "a").glob("*.seg"))) > 3
+    assert len(asked) == 1
