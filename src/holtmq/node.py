@@ -45,7 +45,7 @@ from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 from holtmq.shovel.destination import Inside
 from holtmq.shovel.shovels import ShovelService
-from holtmq.turns import Turns, until_durable
+from holtmq.turns import Turns, all_appended_is_durable
 from holtmq.upkeep.alarms import LOW_ON_DISK, Alarms
 from holtmq.upkeep.checkpoints import Checkpoints
 from holtmq.upkeep.retention import Retention
@@ -384,7 +384,7 @@ class Node:
         await self.amqp.drain(_DRAIN_SECONDS)
         self.broker.flow.turn()
         # What was read so far, not until nothing is left: HTTP clients push on until the node stops.
-        await until_durable(self.journal)
+        await all_appended_is_durable(self.journal)
         self.amqp.flush()
         # A client that reads its last confirm together with our close takes the confirm for lost (pika does).
         await asyncio.sleep(_LAST_CONFIRMS_SECONDS)

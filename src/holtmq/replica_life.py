@@ -32,8 +32,8 @@ _NO_STANDBYS: Final = (
     "journal.replica_min_standbys is 0: what is confirmed survives this node and its disk; whether it "
     "survives the loss of PostgreSQL's disk is decided by PostgreSQL's own settings"
 )
-_AGAIN_SECONDS: Final = 0.5
 _ALIVE_SECONDS: Final = 10.0  # since a node was seen: then it is asked to take over
+_AGAIN_SECONDS: Final = 0.5
 _EXTRA: Final = "pip install 'holtmq[postgres]'"
 
 

@@ -91,8 +91,8 @@ class Turns:
         while self._is_due or (journal.failed is None and journal.backlog):
             if self._is_due:
                 await asyncio.sleep(0)
-            else:
-                await until_durable(journal)
+                continue
+            await all_appended_is_durable(journal)
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -109,7 +109,7 @@ class Turns:
         self._timer = self._loop.call_later(max(0.0, due - self._clock()), self.tick)
 
 
-async def until_durable(journal: Journal) -> None:
+async def all_appended_is_durable(journal: Journal) -> None:
     """Wait until what was appended so far is durable (or never will be)."""
     durable = asyncio.Event()
 

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 from replica_support import Member, log_of, new_log
 
-from holtmq.config import Amqp, Config, Data, Http, Journal, Limits, Secret
+from holtmq.config import Amqp, Config, Data, Http, Limits, Secret
+from holtmq.config.settings import Journal
 from holtmq.journal import JournalError
 from holtmq.journal.file_journal import FileJournal
 from holtmq.journal.interface import Framed, JournalFailed, RecordUnreadable

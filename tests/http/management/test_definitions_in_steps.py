@@ -46,7 +46,7 @@ def make_a_checkpoint(broker: Broker) -> None:
 
 
 def unbind_one_that_is_not_there_yet(broker: Broker) -> None:
-    broker.unbind(broker.vhost("/"), "many", "old", KEYS[-1])
+    broker.exchanges.unbind(broker.vhost("/"), "many", "old", KEYS[-1])
 
 
 def delete_a_queue(broker: Broker) -> None:
@@ -59,7 +59,7 @@ def delete_and_declare_a_queue(broker: Broker) -> None:
 
 
 def delete_an_exchange(broker: Broker) -> None:
-    broker.delete_exchange(broker.vhost("/"), "many")
+    broker.exchanges.delete(broker.vhost("/"), "many")
 
 
 def delete_the_vhost(broker: Broker) -> None:
@@ -102,7 +102,7 @@ def test_memory_and_journal_agree(
 
         async def meanwhile(seconds: float) -> None:
             inner = broker.node.broker
-            if inner.pending_bindings and not changed:
+            if inner.exchanges.pending_bindings and not changed:
                 changed.append(len(bindings(broker.node)))
                 change(inner)
             await really_sleep(seconds)
