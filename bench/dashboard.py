@@ -42,7 +42,7 @@ def stage(broker: TestBroker, queues: int, connections: int, messages: int) -> l
     def make(node: Node) -> None:
         vhost = node.broker.vhost("/")
         for number in range(queues // 10):
-            node.broker.declare_exchange(vhost, f"exchange-{number}", "topic")
+            node.broker.exchanges.declare(vhost, f"exchange-{number}", "topic")
         for number in range(queues):
             node.broker.declare_queue(vhost, f"queue-{number}", durable=True)
             node.broker.bind(vhost, f"exchange-{number % (queues // 10)}", f"queue-{number}", "key.*")

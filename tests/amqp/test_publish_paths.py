@@ -2,9 +2,12 @@
 
 import os
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from publish_world import BROKEN, CHANGES, FAULTS, METHODS, POOL, Publish, Step, data_of, play
+
+from holtmq.amqp.methods import QueueDelete
 
 WHOLE = [1 << 20]
 EXAMPLES = int(os.environ.get("HOLT_TEST_PATH_EXAMPLES", "300"))
@@ -56,3 +59,14 @@ def test_a_publish_behind_a_run_goes_its_own_way_and_not_that_of_one_before_the_
 
     for count in range(1, 6):
         assert play(steps * count, WHOLE, True) == play(steps * count, WHOLE, False)
+
+
+@pytest.mark.parametrize("queue", ["plain", "durable", "stream2"])
+def test_a_queue_that_is_being_deleted_gets_no_more_messages_on_either_path(queue: str) -> None:
+    # Persistent and mandatory: the journal shows the queues of each message, and a return that it has none.
+    keys = (("topic", "x.y"), ("topic", "a.x"), ("fan", ""), ("direct", "k"), ("streams", "a.b"))
+    publishes: list[Step] = [Publish(1, *key, True, "persistent", b"x", 1, 2) for key in keys]
+
+    steps: list[Step] = [*publishes, (QueueDelete(queue), 1), *publishes]
+
+    assert play(steps, WHOLE, True) == play(steps, WHOLE, False)

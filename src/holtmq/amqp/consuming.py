@@ -55,7 +55,7 @@ class Consuming:
             return
         channel = self._channel
         queue = channel.topology.queue(method.queue)
-        self._connection.check(Action.READ, queue.name)
+        self._connection.rights.check(Action.READ, queue.name)
         self._refuse_as_rabbitmq(queue, method.no_ack)
         tag = self._new_tag(method)
         priority = method.arguments.get("x-priority", _LOW_PRIORITY)
@@ -203,7 +203,7 @@ class Consuming:
         """basic.get."""
         channel = self._channel
         queue = channel.topology.queue(name)
-        self._connection.check(Action.READ, queue.name)
+        self._connection.rights.check(Action.READ, queue.name)
         refuse_on_stream("basic.get", queue, self._broker.dialect)
         message = self._broker.get(queue)
         if message is None:

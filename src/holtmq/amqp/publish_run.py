@@ -89,6 +89,7 @@ class PublishRun:
         append = flow.journal.append
         gathered, streams = flow.gathered, flow.stream_publishes
         first_seq = counted = seq = flow.seq
+        sample_at = seq + -seq % _SAMPLE
         journalled = False
         dropped = 0
         last_address = b""
@@ -174,7 +175,8 @@ class PublishRun:
                         body = data[body_at:stop]
                         if prefix_length:
                             missed += 1
-                        if seq % _SAMPLE == 0 and body_bytes <= BODY_MAX:
+                        if seq >= sample_at and body_bytes <= BODY_MAX:
+                            sample_at = seq + _SAMPLE
                             like = RepeatedPublish(token, found, address, header, properties, body_bytes)
                             if self._caches.offer(number, data[at:body_at], like):
                                 prefix_length = body_at - at
@@ -248,10 +250,10 @@ class PublishRun:
         known = vhost.exchanges.get(name)
         if known is None or known.internal:
             return None
-        if self._connection.restricts_topics(known):
+        if self._connection.rights.restricts_topics(known):
             return None  # the general path checks each key
         try:
-            self._connection.check(Action.WRITE, name)
+            self._connection.rights.check(Action.WRITE, name)
         except BrokerError:
             return None
         found = self._exchanges[exchange] = vhost.targets_of(known)

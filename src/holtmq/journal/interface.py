@@ -220,6 +220,14 @@ class Journal(Protocol):
         """A function that reads many records at once, for one sequential scan."""
         ...
 
+    def refetch(self, position: int) -> bool:
+        """Replace the damaged segment that holds this position by a copy kept elsewhere.
+
+        False when there is none. May be called in another thread; it may take seconds. JournalError when the
+        copy is out of reach.
+        """
+        ...
+
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
         """Replace the log so far by ``records``, the caller's whole state at this moment.
 

@@ -13,6 +13,7 @@ from http_support import Api, ids, raw_exchange
 
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
+from holtmq.http.engine.errors import Refusal
 from holtmq.testing import TestBroker
 
 PUSH = b'{"items":[{"queue":"q","payload":1,"transactionId":"%s"}]}'
@@ -394,6 +395,36 @@ def test_a_known_head_with_a_bad_length_is_refused(broker: TestBroker, length: b
     assert statuses(answer)[:2] == [201, 201]
     fresh = _one_after_the_other(broker.http_port, [bad])
     assert statuses(answer)[2:] == statuses(fresh)
+
+
+def test_what_may_change_between_requests_is_checked_for_each_with_a_known_head() -> None:
+    one = request(b"POST", b"/api/v1/push", PUSH % b"a")
+    too_large = request(b"POST", b"/api/v1/push", PUSH % (b"x" * 5000))
+    limits = Limits(memory_high_watermark=1.0, disk_free_min_bytes=0)
+    with (
+        TestBroker(config=Config(limits=limits, http=Http(max_body_bytes=4096))) as broker,
+        socket.create_connection(("127.0.0.1", broker.http_port), timeout=60) as wire,
+    ):
+
+        def status(sent: bytes = one) -> int:
+            wire.sendall(sent)
+            answer = b""
+            while not answer.endswith((b"]", b"}")):
+                answer += wire.recv(65536)
+            return statuses(answer)[0]
+
+        def set_engine(name: str, value: object) -> None:
+            broker.call(lambda node: setattr(node.http.engine, name, value))
+
+        assert [status() for _ in range(3)] == [201] * 3
+        set_engine("is_congested", True)
+        assert status() == 503
+        set_engine("is_congested", False)
+        assert status() == 201
+        set_engine("refusal", Refusal(503, "not now"))
+        assert status() == 503
+        set_engine("refusal", None)
+        assert [status(), status(too_large)] == [201, 413]
 
 
 def _one_after_the_other(port: int, requests: list[bytes]) -> bytes:

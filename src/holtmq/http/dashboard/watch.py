@@ -83,7 +83,7 @@ class Watch:
 
     def change(self, thresholds: Thresholds) -> None:
         """Set the thresholds, also for later starts; the next ``findings`` scans again."""
-        self._context.broker.put_global_parameter(THRESHOLDS, msgspec.json.encode(thresholds))
+        self._context.broker.parameter_changes.put_global(THRESHOLDS, msgspec.json.encode(thresholds))
         self._findings.expire()
 
     async def _look(self, now: float) -> Findings:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from holtmq.auth.rights import Identity
+
 _HEADS_MAX: Final = 4  # per connection
 _HEAD_BYTES: Final = 2_048
 _LINE_BYTES: Final = 256
@@ -21,7 +23,7 @@ _FRAMING: Final = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
 class KnownHead:
     """What the parser found in a head. ``before`` and ``after`` are its bytes around content-length."""
 
-    __slots__ = ("after", "before", "headers", "misses", "path", "query")
+    __slots__ = ("admitted", "admitted_bytes", "after", "before", "headers", "misses", "path", "query")
 
     def __init__(
         self, before: bytes, after: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes]
@@ -32,6 +34,9 @@ class KnownHead:
         self.query = query
         self.headers = headers
         self.misses = 0
+        # The last sender that was let in with this head, and its largest body:
+        self.admitted: Identity | None = None
+        self.admitted_bytes = 0
 
     def with_length(self, digits: bytes) -> dict[bytes, bytes]:
         """The headers of a request with this content-length."""
