@@ -42,7 +42,7 @@ def stage(broker: TestBroker, queues: int, connections: int, messages: int) -> l
     def make(node: Node) -> None:
         vhost = node.broker.vhost("/")
         for number in range(queues // 10):
-            node.broker.declare_exchange(vhost, f"exchange-{number}", "topic")
+            node.broker.exchanges.declare(vhost, f"exchange-{number}", "topic")
         for number in range(queues):
             node.broker.declare_queue(vhost, f"queue-{number}", durable=True)
             node.broker.bind(vhost, f"exchange-{number % (queues // 10)}", f"queue-{number}", "key.*")
@@ -139,6 +139,7 @@ class Traffic:
 @click.option("--messages", default=100_000, show_default=True)
 @click.option("--partitions", default=20_000, show_default=True, help="Of the largest partitioned queue.")
 @click.option("--only", default="", help="Requests whose name contains this.")
+@click.option("--pause", default=3.0, show_default=True, help="Seconds before each request.")
 @click.option(
     "--traffic/--no-traffic", default=False, help="Publish all the while; its CPU is in the figures."
 )

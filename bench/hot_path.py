@@ -74,13 +74,13 @@ def _measure(workload: Workload, messages: int) -> tuple[float, str]:
     """CPU in µs a message, and the hash of what was delivered."""
     broker = Broker(MemoryJournal())
     broker.put_vhost("/")
-    broker.put_user(User("guest", "unused"))
-    broker.set_permissions("guest", "/", FULL_ACCESS)
+    broker.access.put_user(User("guest", "unused"))
+    broker.access.set_permissions("guest", "/", FULL_ACCESS)
     broker.flow.now_ms = 1_700_000_000_000
     vhost = broker.vhost("/")
     exchange = _EXCHANGE if workload.exchange_kind else ""
     if exchange:
-        broker.declare_exchange(vhost, exchange, workload.exchange_kind, durable=False, arguments={})
+        broker.exchanges.declare(vhost, exchange, workload.exchange_kind, durable=False, arguments={})
     consumers = []
     for number in range(workload.queues):
         name = f"q{number}"

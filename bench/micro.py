@@ -106,8 +106,8 @@ def cancel_ms(unacked: int, others: int, repeats: int = 15) -> float:
     for _ in range(repeats):
         broker = Broker(MemoryJournal())
         broker.put_vhost("/")
-        broker.put_user(User("guest", "", (ADMINISTRATOR,)))
-        broker.set_permissions("guest", "/", FULL_ACCESS)
+        broker.access.put_user(User("guest", "", (ADMINISTRATOR,)))
+        broker.access.set_permissions("guest", "/", FULL_ACCESS)
         connection = Connection(broker, Settings("bench", "0"), _NoSocket(), from_loopback=True)
         connection.opened(broker.vhost("/"), "guest", Access(FULL_ACCESS))
         connection.receive(frames.method(CHANNEL, frames.CHANNEL_OPEN, b"\0"))

@@ -127,17 +127,20 @@ PARTS: Final[dict[str, tuple[str, Callable[[float, Path], list[Row]]]]] = {
 
 
 def _output(arguments: list[str], *, may_fail: bool = False) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT / "tests")}
+    paths = [str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=_ROOT,
         env=environment,
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode > may_fail:
-        raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stdout[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(arguments)} ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
+        )
     return done.stdout
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holtmq.config import Config, Limits
+from holtmq.heap import COLLECT_AFTER
 from holtmq.node import Node
 from holtmq.testing import TestBroker
 
@@ -92,7 +94,7 @@ def _bindings(site: Site, count: int, queues: int = 100) -> None:
     def make(node: Node) -> None:
         broker = node.broker
         vhost = broker.vhost("/")
-        broker.declare_exchange(vhost, "many", "topic")
+        broker.exchanges.declare(vhost, "many", "topic")
         for number in range(queues):
             broker.declare_queue(vhost, f"bound-{number}")
         for number in range(count):
@@ -181,8 +183,8 @@ def load_definitions(site: Site, count: int) -> Callable[[], object]:
         "internal": False,
         "arguments": {},
     }
-    definitions = {"queues": queues, "exchanges": [exchange], "bindings": bindings}
-    return lambda: site.http.post("/api/definitions", json=definitions).raise_for_status()
+    body = json.dumps({"queues": queues, "exchanges": [exchange], "bindings": bindings}).encode()
+    return lambda: site.http.post("/api/definitions", content=body).raise_for_status()
 
 
 def list_bindings(site: Site, count: int) -> Callable[[], object]:
@@ -283,7 +285,7 @@ def measure(name: str, scale: float) -> tuple[int, float, float]:
     count = max(1, int(size * scale))
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)  # as ``holt serve`` does
+    gc.set_threshold(*COLLECT_AFTER)  # as ``holt serve`` does
     config = Config(limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0))
     with (
         tempfile.TemporaryDirectory(prefix="holt-stalls-") as folder,
@@ -294,6 +296,7 @@ def measure(name: str, scale: float) -> tuple[int, float, float]:
         connection = pika.BlockingConnection(parameters)
         request = prepare(Site(broker, connection.channel(), http), count)
         meter = Meter(broker)
+        gc.collect()  # the client's objects are in the same process
         with meter.running():
             request()
             broker.call(lambda node: node.broker.flow.turn())

@@ -60,7 +60,8 @@ def topology(channel: pika.adapters.blocking_connection.BlockingChannel) -> None
     )
     dead = {"x-dead-letter-exchange": "graveyard", "x-max-priority": 5}
     channel.queue_declare("orders", durable=True, arguments=dead)
-    channel.queue_declare("invoices", durable=True, arguments={"x-queue-type": "quorum"})
+    quorum = {"x-queue-type": "quorum", "x-dead-letter-exchange": "graveyard"}
+    channel.queue_declare("invoices", durable=True, arguments=quorum)
     channel.queue_declare("emails", durable=True)
     channel.queue_declare("audit.of-everything-that-happens-in-the-shop.long-name", durable=True)
     channel.queue_declare("graveyard", durable=True)
@@ -98,6 +99,26 @@ def work(broker: TestBroker, worker: pika.BlockingConnection) -> None:
     channel.basic_qos(prefetch_count=20)
     channel.basic_consume("orders", lambda *_: None, consumer_tag="worker-1")
     worker.process_data_events(0.2)
+
+
+def flow(broker: TestBroker, worker: pika.BlockingConnection) -> None:
+    """A minute of traffic that rises and falls, so that charts have something to show."""
+    channel = worker.channel()
+    for n in range(60):
+        amount = 6 + n % 20
+        for number in range(amount):
+            channel.basic_publish("", "emails", b"hello %d" % number)
+        channel.queue_declare("emails", passive=True)
+        if n % 9 == 0:
+            for _ in range(2):
+                method, _, _ = channel.basic_get("invoices")
+                channel.basic_reject(method.delivery_tag, requeue=False)
+        second(broker)
+
+
+def shovel(http: httpx.Client, name: str, **ends: str) -> None:
+    value = {key.replace("_", "-"): text for key, text in ends.items()}
+    http.put(f"/api/parameters/shovel/%2F/{name}", json={"value": value}).raise_for_status()
 
 
 def streams(http: httpx.Client) -> None:
@@ -196,7 +217,12 @@ def main() -> None:
         access(http)
         other.channel().basic_consume("emails", lambda *_: None, auto_ack=True)
         other.process_data_events(0.1)
+        shovel(http, "to-staging", src_uri="amqp://", src_queue="graveyard", dest_uri="amqp://127.0.0.1:9")
+        shovel(
+            http, "copies", src_uri="amqp://", src_queue="copy-me", dest_uri="amqp://", dest_queue="copied"
+        )
         broker.clock.advance(900)
+        flow(broker, worker)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
                 executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]

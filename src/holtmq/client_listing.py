@@ -5,7 +5,6 @@ Owns: converting live connections to rows. Must not touch: what either listener 
 """
 
 from collections.abc import Iterator
-from copy import copy
 from operator import attrgetter
 
 from holtmq.amqp.channel import Channel
@@ -31,20 +30,31 @@ class AmqpClients:
     def __init__(self, server: AmqpServer) -> None:
         self._server = server
 
-    def connections(self, vhost: str | None = None) -> Iterator[ConnectionRow]:
+    def connections(self, vhost: str | None = None, *, ordered: bool = True) -> Iterator[ConnectionRow]:
         """Clients that have completed the handshake."""
-        return map(_connection_row, self._running(vhost))
+        return map(_connection_row, self._running(vhost, ordered))
 
     def channels(self, vhost: str | None = None) -> Iterator[ChannelRow]:
         """Their channels."""
         for protocol, channel in self._channels(vhost):
             yield _channel_row(protocol, channel)
 
-    def consumers(self, vhost: str | None = None) -> Iterator[ConsumerRow]:
+    def consumers(self, vhost: str | None = None, *, ordered: bool = True) -> Iterator[ConsumerRow]:
         """Their consumers."""
-        for protocol, channel in self._channels(vhost):
+        for protocol, channel in self._channels(vhost, ordered):
             for consumer in list(channel.consumers.values()):
                 yield _consumer_row(protocol, consumer)
+
+    def holding(self, before_ms: int) -> Iterator[ConsumerRow | None]:
+        """Consumers that have held a message since this time or longer; None after each connection."""
+        for protocol in list(self._server.connections):
+            if protocol.connection.is_running:
+                for channel in list(protocol.connection.channels.values()):
+                    for consumer in list(channel.consumers.values()) if len(channel.ledger) else ():
+                        since = consumer.held_since_ms()
+                        if since is not None and since <= before_ms:
+                            yield _consumer_row(protocol, consumer)
+            yield None
 
     def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:
         """The consumers of one queue."""
@@ -81,16 +91,16 @@ class AmqpClients:
                 return True
         return False
 
-    def _running(self, vhost: str | None = None) -> list[AmqpProtocol]:
+    def _running(self, vhost: str | None = None, ordered: bool = True) -> list[AmqpProtocol]:
         found = [
             protocol
             for protocol in self._server.connections
             if protocol.connection.is_running and vhost in (None, protocol.connection.vhost.name)
         ]
-        return sorted(found, key=_AGE)
+        return sorted(found, key=_AGE) if ordered else found
 
-    def _channels(self, vhost: str | None) -> Iterator[tuple[AmqpProtocol, Channel]]:
-        for protocol in self._running(vhost):
+    def _channels(self, vhost: str | None, ordered: bool = True) -> Iterator[tuple[AmqpProtocol, Channel]]:
+        for protocol in self._running(vhost, ordered):
             for _, channel in sorted(protocol.connection.channels.items()):
                 yield protocol, channel
 
@@ -101,7 +111,7 @@ _AGE = attrgetter("connected_at", "peer")
 def _connection_row(protocol: AmqpProtocol) -> ConnectionRow:
     connection = protocol.connection
     peer, own = _address(protocol, "peername"), _address(protocol, "sockname")
-    messages = copy(connection.closed_channel_messages)
+    messages = connection.closed_channel_messages.copy()
     for channel in connection.channels.values():
         if not channel.closing:  # else it is counted there already
             messages.add(channel.received, channel.ledger.last, len(channel.ledger))

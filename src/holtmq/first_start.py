@@ -18,5 +18,5 @@ GUEST_HASH: Final = (
 def put_defaults(broker: Broker) -> None:
     """Create what a new node starts with: vhost ``/``, and user ``guest`` with full access to it."""
     broker.put_vhost(DEFAULT_VHOST)
-    broker.put_user(User(DEFAULT_USER, GUEST_HASH, (ADMINISTRATOR,)))
-    broker.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)
+    broker.access.put_user(User(DEFAULT_USER, GUEST_HASH, (ADMINISTRATOR,)))
+    broker.access.set_permissions(DEFAULT_USER, DEFAULT_VHOST, FULL_ACCESS)

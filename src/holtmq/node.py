@@ -45,7 +45,7 @@ from holtmq.password_upgrades import PasswordUpgrades
 from holtmq.replica_life import ReplicaLife
 from holtmq.shovel.destination import Inside
 from holtmq.shovel.shovels import ShovelService
-from holtmq.turns import Turns
+from holtmq.turns import Turns, all_appended_is_durable
 from holtmq.upkeep.alarms import LOW_ON_DISK, Alarms
 from holtmq.upkeep.checkpoints import Checkpoints
 from holtmq.upkeep.retention import Retention
@@ -382,7 +382,9 @@ class Node:
     async def _hand_over(self) -> None:
         """Let consumers finish and confirm all publishes received, so that clients need not resend any."""
         await self.amqp.drain(_DRAIN_SECONDS)
-        await self.settle()
+        self.broker.flow.turn()
+        # What was read so far, not until nothing is left: HTTP clients push on until the node stops.
+        await all_appended_is_durable(self.journal)
         self.amqp.flush()
         # A client that reads its last confirm together with our close takes the confirm for lost (pika does).
         await asyncio.sleep(_LAST_CONFIRMS_SECONDS)

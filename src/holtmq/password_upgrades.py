@@ -38,7 +38,7 @@ class PasswordUpgrades:
         user = self._broker.users.user(name)
         if user is None or user.password_hash != outdated or self._broker.journal.failed is not None:
             return  # the user was changed meanwhile, or the journal failed; the next login tries again
-        self._broker.put_user(msgspec.structs.replace(user, password_hash=fresh))
+        self._broker.access.put_user(msgspec.structs.replace(user, password_hash=fresh))
         self._verified.remember(name, password, fresh)
         log.info("password hashed anew", extra={"user": name})
 

@@ -13,7 +13,7 @@ import uvloop
 
 from holtmq.config import Config
 from holtmq.descriptors import raise_limit
-from holtmq.heap import FreedMemory
+from holtmq.heap import COLLECT_AFTER, FreedMemory
 from holtmq.http.operator.system import total_memory
 from holtmq.journal import JournalError
 from holtmq.journal.replica.view import StoppedWaiting
@@ -33,7 +33,7 @@ def serve(config: Config) -> int:
     # 0009). The default threshold of 700 allocations would run the collector every few socket reads.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*COLLECT_AFTER)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(config, freed))

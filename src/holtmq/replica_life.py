@@ -33,6 +33,7 @@ _NO_STANDBYS: Final = (
     "survives the loss of PostgreSQL's disk is decided by PostgreSQL's own settings"
 )
 _ALIVE_SECONDS: Final = 10.0  # since a node was seen: then it is asked to take over
+_AGAIN_SECONDS: Final = 0.5
 _EXTRA: Final = "pip install 'holtmq[postgres]'"
 
 
@@ -75,6 +76,7 @@ class ReplicaLife:
                     return fold
                 except StartAgain as reason:
                     log.warning("the copy begins again from a checkpoint", extra={"reason": str(reason)})
+                    await asyncio.sleep(_AGAIN_SECONDS)  # it may happen again at once
         finally:
             await listeners.close()
 
@@ -138,4 +140,5 @@ class ReplicaLife:
             return ""
         if self.view.short_of_standbys:
             return f"PostgreSQL has too few synchronous standbys for {silent:.0f} s: nothing is confirmed"
-        return f"PostgreSQL has not answered for {silent:.0f} s: nothing is confirmed"
+        reason = f" ({self.view.trouble})" if self.view.trouble else ""
+        return f"PostgreSQL has not answered for {silent:.0f} s{reason}: nothing is confirmed"

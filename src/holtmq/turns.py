@@ -92,13 +92,7 @@ class Turns:
             if self._is_due:
                 await asyncio.sleep(0)
                 continue
-            durable = asyncio.Event()
-
-            def told(_: JournalFailed | None, durable: asyncio.Event = durable) -> None:
-                durable.set()
-
-            journal.on_durable(told)
-            await durable.wait()
+            await all_appended_is_durable(journal)
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -113,6 +107,17 @@ class Turns:
             self._timer.cancel()
         self._timer_at = due
         self._timer = self._loop.call_later(max(0.0, due - self._clock()), self.tick)
+
+
+async def all_appended_is_durable(journal: Journal) -> None:
+    """Wait until what was appended so far is durable (or never will be)."""
+    durable = asyncio.Event()
+
+    def told(_: JournalFailed | None) -> None:
+        durable.set()
+
+    journal.on_durable(told)
+    await durable.wait()
 
 
 def _nothing() -> None:

@@ -26,8 +26,8 @@ def new_broker(journal: MemoryJournal | None = None, partitioned: PartitionedSer
     broker = Broker(journal or MemoryJournal())
     streams = broker.attach(partitioned) if partitioned is not None else None
     broker.put_vhost("/")
-    broker.put_user(User("guest", "unused"))
-    broker.set_permissions("guest", "/", FULL_ACCESS)
+    broker.access.put_user(User("guest", "unused"))
+    broker.access.set_permissions("guest", "/", FULL_ACCESS)
     broker.flow.now_ms = NOW_MS
     if streams is not None:
         streams.follow()

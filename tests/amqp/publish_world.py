@@ -258,18 +258,20 @@ CHANGES: Final[dict[str, Callable[[Broker], None]]] = {
         "another connection declares plain": lambda b: b.declare_queue(b.vhost("/"), "plain", durable=False),
         "another connection binds priority": lambda b: b.bind(b.vhost("/"), "topic", "priority", "#"),
         "another connection binds a stream": lambda b: b.bind(b.vhost("/"), "direct", "stream", "k"),
-        "writing is forbidden": lambda b: b.set_permissions("guest", "/", Permissions(".*", "^$", ".*")),
-        "writing to topic is forbidden": lambda b: b.set_permissions("guest", "/", _NO_TOPICS),
-        "writing is allowed": lambda b: b.set_permissions("guest", "/", FULL_ACCESS),
-        "topics are restricted": lambda b: b.put_topic_permission(
+        "writing is forbidden": lambda b: b.access.set_permissions(
+            "guest", "/", Permissions(".*", "^$", ".*")
+        ),
+        "writing to topic is forbidden": lambda b: b.access.set_permissions("guest", "/", _NO_TOPICS),
+        "writing is allowed": lambda b: b.access.set_permissions("guest", "/", FULL_ACCESS),
+        "topics are restricted": lambda b: b.access.put_topic_permission(
             TopicPermission("guest", "/", "topic", "^a", ".*")
         ),
-        "topics are free": lambda b: b.delete_topic_permissions("guest", "/"),
-        "a policy limits plain": lambda b: b.put_policy("/", "p", "^plain$", {"max-length": 2}),
-        "a policy sets an alternate": lambda b: b.put_policy(
+        "topics are free": lambda b: b.access.delete_topic_permissions("guest", "/"),
+        "a policy limits plain": lambda b: b.policy_changes.put("/", "p", "^plain$", {"max-length": 2}),
+        "a policy sets an alternate": lambda b: b.policy_changes.put(
             "/", "q", "^(topic|empty)$", {"alternate-exchange": "fan"}, "exchanges"
         ),
-        "the policies go": lambda b: (b.delete_policy("/", "p"), b.delete_policy("/", "q")),
+        "the policies go": lambda b: (b.policy_changes.delete("/", "p"), b.policy_changes.delete("/", "q")),
         "time passes": lambda b: setattr(b.flow, "now_ms", b.flow.now_ms + 800),
     }.items()
 }
@@ -318,7 +320,7 @@ class _World:
         for name, arguments in _TRANSIENT.items():
             broker.declare_queue(vhost, name, durable=False, arguments=arguments)
         for name, (kind, arguments) in _EXCHANGES.items():
-            broker.declare_exchange(vhost, name, kind, durable=False, arguments=arguments)  # type: ignore[arg-type]
+            broker.exchanges.declare(vhost, name, kind, durable=False, arguments=arguments)  # type: ignore[arg-type]
         self.first_queues = [queue for queue in vhost.queues.values() if not queue.is_stream]
         Client(broker).call(*_BINDINGS)
         self.consumer = Client(broker)

@@ -98,8 +98,8 @@ class World:
         self.deferred: deque[Callable[[], None]] = deque()
         self.broker = Broker(MemoryJournal(self.deferred.append))
         self.broker.put_vhost("/")
-        self.broker.put_user(User("guest", "unused"))
-        self.broker.set_permissions("guest", "/", FULL_ACCESS)
+        self.broker.access.put_user(User("guest", "unused"))
+        self.broker.access.set_permissions("guest", "/", FULL_ACCESS)
         self.broker.flow.now_ms = 1_700_000_000_000
         self.settle()
 

@@ -143,7 +143,7 @@ def test_what_one_connection_may_another_may_not() -> None:
     first.call(QueueDeclare("q"), ExchangeDeclare("t", "topic"), QueueBind("q", "t", "#"))
     for _ in range(100):
         first.feed(publish(b"a", "k", exchange="t") * 10)
-    broker.set_permissions("guest", "/", Permissions(".*", "^$", ".*"))
+    broker.access.set_permissions("guest", "/", Permissions(".*", "^$", ".*"))
     second = Client(broker)
 
     first.feed(publish(b"a", "k", exchange="t"))
@@ -158,7 +158,7 @@ def test_what_one_connection_may_another_may_not() -> None:
 
 def test_a_connection_whose_publish_was_refused_does_not_count_as_a_publisher() -> None:
     broker = new_broker()
-    broker.set_permissions("guest", "/", Permissions(".*", r"^amq\.default$", ".*"))
+    broker.access.set_permissions("guest", "/", Permissions(".*", r"^amq\.default$", ".*"))
     client = Client(broker)
 
     client.feed(publish(b"a", "k", exchange="amq.topic"))

@@ -86,7 +86,7 @@ def test_a_known_publish_without_its_queue_is_returned_when_mandatory(client: Cl
 
 def test_a_known_publish_needs_permission_each_time(client: Client) -> None:
     client.feed(publishes(10))
-    client.broker.set_permissions("guest", "/", Permissions(".*", "^$", ".*"))
+    client.broker.access.set_permissions("guest", "/", Permissions(".*", "^$", ".*"))
 
     answers = client.feed(publishes(1, 10))
 

@@ -76,7 +76,7 @@ class Client(Peer):
         for name in ("s", "t"):
             self.broker.declare_queue(vhost, name, durable=True, arguments=STREAM)
         for exchange, queues in (("streams", ("s", "t")), ("both", ("s", "work"))):
-            self.broker.declare_exchange(vhost, exchange, "fanout", durable=True)
+            self.broker.exchanges.declare(vhost, exchange, "fanout", durable=True)
             for queue in queues:
                 self.broker.bind(vhost, exchange, queue, "")
         self.read(frame(ChannelOpen()))
@@ -218,12 +218,12 @@ def test_what_else_begins_a_record_or_ends_the_turn_finds_nothing_gathered(clien
         flow.publish_properties.of(header),
     )
 
-    flow.publish_in_read(route, properties, header, b"1")
+    flow.publishing.publish_in_read(route, properties, header, b"1")
     flow.begin()
     assert client.bodies() == [b"1"]
-    flow.publish(route, properties, header, b"2")
+    flow.publishing.publish(route, properties, header, b"2")
     flow.commit()
-    flow.publish_in_read(route, properties, header, b"3")
+    flow.publishing.publish_in_read(route, properties, header, b"3")
     flow.turn()
 
     assert client.bodies() == [b"1", b"2", b"3"]
@@ -282,7 +282,7 @@ def test_a_route_that_outlived_its_stream_does_not_make_the_log_anew(client: Cli
     client.read(publish(b"1"), frame(QueueDelete("s")))
 
     assert (
-        flow.publish_in_read(route, flow.publish_properties.of(header), header, b"2")
+        flow.publishing.publish_in_read(route, flow.publish_properties.of(header), header, b"2")
         is PublishOutcome.UNROUTED
     )
     flow.turn()
@@ -320,7 +320,7 @@ def test_a_gathered_message_is_stored_like_one_that_came_alone(
     for body in (b'{"a":1}', b"text", b"\xff"):
         header = encode_header(len(body), encode_properties(properties))
         route = broker.resolve(broker.vhost("/"), "streams", key, make_address("streams", key))
-        broker.flow.publish(route, broker.flow.publish_properties.of(header), header, body)
+        broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, body)
 
         client.read(*[publish(body, key, "streams", properties)] * 3)
 

@@ -264,7 +264,7 @@ class Bench:
             body, persistent=persistent, priority=priority, expiration=expiration, headers=headers
         )
         route = self.broker.resolve(self.vhost, exchange, key, make_address(exchange, key))
-        outcome = self.flow.publish(route, self.flow.publish_properties.of(header), header, body)
+        outcome = self.flow.publishing.publish(route, self.flow.publish_properties.of(header), header, body)
         if turn:
             self.turn()
         return outcome

@@ -145,7 +145,7 @@ def test_changing_policies_again_and_again_leaves_one_timer_per_queue(bench: Ben
     before = len(bench.flow.timers)
 
     for n in range(20):
-        bench.broker.put_policy("/", "p", "q", {"max-length": n + 1})
+        bench.broker.policy_changes.put("/", "p", "q", {"max-length": n + 1})
 
     assert len(bench.flow.timers) == before
 
@@ -160,7 +160,7 @@ def test_a_purge_counts_what_it_drops(bench: Bench) -> None:
 
 
 def test_an_auto_delete_exchange_goes_with_its_last_binding(bench: Bench) -> None:
-    bench.broker.declare_exchange(bench.vhost, "x", "fanout", durable=True, auto_delete=True)
+    bench.broker.exchanges.declare(bench.vhost, "x", "fanout", durable=True, auto_delete=True)
     bench.declare("q")
     bench.broker.bind(bench.vhost, "x", "q", "")
 
@@ -173,22 +173,22 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding(bench: Bench) -> Non
 
 
 def test_an_exchange_in_use_is_not_deleted_if_asked_so(bench: Bench) -> None:
-    bench.broker.declare_exchange(bench.vhost, "x", "fanout")
+    bench.broker.exchanges.declare(bench.vhost, "x", "fanout")
     bench.declare("q")
     bench.broker.bind(bench.vhost, "x", "q", "")
 
     with pytest.raises(Conflict, match="in use"):
-        bench.broker.delete_exchange(bench.vhost, "x", if_unused=True)
+        bench.broker.exchanges.delete(bench.vhost, "x", if_unused=True)
 
 
 def test_predeclared_exchanges_stay(bench: Bench) -> None:
     for name in ("amq.direct", ""):
         with pytest.raises(AccessRefused):
-            bench.broker.delete_exchange(bench.vhost, name)
+            bench.broker.exchanges.delete(bench.vhost, name)
 
 
 def test_nothing_is_published_to_an_internal_exchange(bench: Bench) -> None:
-    bench.broker.declare_exchange(bench.vhost, "inner", "fanout", internal=True)
+    bench.broker.exchanges.declare(bench.vhost, "inner", "fanout", internal=True)
 
     with pytest.raises(AccessRefused, match="internal exchange 'inner'"):
         bench.publish("", b"m", exchange="inner")
@@ -199,8 +199,8 @@ def test_a_binding_is_there_once_however_often_it_is_made(bench: Bench) -> None:
 
     assert bench.broker.bind(bench.vhost, "amq.direct", "q", "k")
     assert not bench.broker.bind(bench.vhost, "amq.direct", "q", "k")
-    assert bench.broker.unbind(bench.vhost, "amq.direct", "q", "k")
-    assert not bench.broker.unbind(bench.vhost, "amq.direct", "q", "k")
+    assert bench.broker.exchanges.unbind(bench.vhost, "amq.direct", "q", "k")
+    assert not bench.broker.exchanges.unbind(bench.vhost, "amq.direct", "q", "k")
 
 
 def test_binding_what_is_not_there_names_it(bench: Bench) -> None:
@@ -219,7 +219,7 @@ def test_topology_changes_make_cached_routes_stale(bench: Bench) -> None:
     versions.append(bench.vhost.version)
     bench.broker.bind(bench.vhost, "amq.direct", "q", "k")
     versions.append(bench.vhost.version)
-    bench.broker.put_policy("/", "p", ".*", {"max-length": 1})
+    bench.broker.policy_changes.put("/", "p", ".*", {"max-length": 1})
     versions.append(bench.vhost.version)
     bench.broker.delete_queue(bench.vhost, "q")
     versions.append(bench.vhost.version)
@@ -232,7 +232,7 @@ def test_a_policy_bites_at_once_and_its_removal_lets_go(bench: Bench) -> None:
     bench.declare("q")
     bench.fill("q", b"a", b"b", b"c")
 
-    bench.broker.put_policy(
+    bench.broker.policy_changes.put(
         "/",
         "p",
         "^q$",
@@ -241,7 +241,7 @@ def test_a_policy_bites_at_once_and_its_removal_lets_go(bench: Bench) -> None:
     bench.turn()
     assert (bench.bodies("q"), bench.bodies("dead")) == ([b"c"], [b"a", b"b"])
 
-    bench.broker.delete_policy("/", "p")
+    bench.broker.policy_changes.delete("/", "p")
     bench.fill("q", b"d", b"e")
     assert bench.bodies("q") == [b"c", b"d", b"e"]
 
@@ -251,7 +251,7 @@ def test_a_shorter_time_from_a_policy_counts_for_what_waits(bench: Bench) -> Non
     bench.fill("q", b"a")
     bench.advance(50)
 
-    bench.broker.put_policy("/", "p", "q", {"message-ttl": 80})
+    bench.broker.policy_changes.put("/", "p", "q", {"message-ttl": 80})
     bench.turn()
     bench.advance(29)
     assert bench.bodies("q") == [b"a"]
@@ -264,7 +264,7 @@ def test_a_policy_that_makes_a_queue_refuse_drops_nothing(bench: Bench) -> None:
     bench.declare("q")
     bench.fill("q", b"a", b"b", b"c")
 
-    bench.broker.put_policy("/", "p", "q", {"max-length": 1, "overflow": "reject-publish"})
+    bench.broker.policy_changes.put("/", "p", "q", {"max-length": 1, "overflow": "reject-publish"})
     bench.turn()
 
     assert bench.bodies("q") == [b"a", b"b", b"c"]
@@ -274,7 +274,7 @@ def test_a_policy_that_makes_a_queue_refuse_drops_nothing(bench: Bench) -> None:
 def test_an_operator_policy_wins_where_it_is_stricter(bench: Bench) -> None:
     bench.declare("q", {"x-max-length": 5})
 
-    bench.broker.put_policy("/", "roof", ".*", {"max-length": 2}, operator=True)
+    bench.broker.policy_changes.put("/", "roof", ".*", {"max-length": 2}, operator=True)
     bench.fill("q", b"a", b"b", b"c")
 
     assert bench.bodies("q") == [b"b", b"c"]
@@ -283,16 +283,16 @@ def test_an_operator_policy_wins_where_it_is_stricter(bench: Bench) -> None:
 def test_permissions_need_a_user_and_a_vhost(bench: Bench) -> None:
     everything = Permissions(".*", ".*", ".*")
     with pytest.raises(NotFound, match="no user 'nobody'"):
-        bench.broker.set_permissions("nobody", "/", everything)
-    bench.broker.put_user(User("ann", "hash"))
+        bench.broker.access.set_permissions("nobody", "/", everything)
+    bench.broker.access.put_user(User("ann", "hash"))
 
     with pytest.raises(NotFound, match="vhost nowhere not found"):
-        bench.broker.set_permissions("ann", "nowhere", everything)
+        bench.broker.access.set_permissions("ann", "nowhere", everything)
 
 
 def test_a_user_who_is_not_there_cannot_be_deleted(bench: Bench) -> None:
     with pytest.raises(NotFound, match="no user 'ann'"):
-        bench.broker.delete_user("ann")
+        bench.broker.access.delete_user("ann")
 
 
 def test_names_of_two_vhosts_do_not_meet(bench: Bench) -> None:
@@ -332,7 +332,7 @@ def test_after_a_failure_queues_that_never_lasted_come_and_go(bench: Bench) -> N
 
 
 def test_after_a_failure_a_channel_still_closes_and_its_auto_delete_queue_goes(bench: Bench) -> None:
-    bench.broker.declare_exchange(bench.vhost, "x", "fanout", durable=True, auto_delete=True)
+    bench.broker.exchanges.declare(bench.vhost, "x", "fanout", durable=True, auto_delete=True)
     bench.declare("q", auto_delete=True)
     bench.broker.bind(bench.vhost, "x", "q", "")
     bench.declare("other")

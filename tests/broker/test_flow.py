@@ -162,7 +162,7 @@ def test_a_batch_goes_where_the_topology_of_its_commit_leads(bench: Bench) -> No
     header = content_header(b"m")
 
     bench.flow.begin()
-    bench.flow.publish(route, bench.flow.publish_properties.of(header), header, b"m")
+    bench.flow.publishing.publish(route, bench.flow.publish_properties.of(header), header, b"m")
     bench.flow.commit()
     bench.turn()
 
@@ -205,7 +205,7 @@ def test_a_message_dies_although_its_headers_are_nonsense(bench: Bench) -> None:
     header = encode_header(1, properties)
     route = bench.broker.resolve(bench.vhost, "", "q", make_address("", "q"))
 
-    bench.flow.publish(route, bench.flow.publish_properties.of(header), header, b"m")
+    bench.flow.publishing.publish(route, bench.flow.publish_properties.of(header), header, b"m")
     bench.turn()
 
     assert bench.bodies("dead") == [b"m"]
@@ -223,7 +223,7 @@ def test_a_dead_letter_routing_key_takes_the_carbon_copies_away(bench: Bench) ->
 
 
 def test_without_a_dead_letter_routing_key_the_copies_die_with_it(bench: Bench) -> None:
-    bench.broker.declare_exchange(bench.vhost, "dlx", "direct", durable=True)
+    bench.broker.exchanges.declare(bench.vhost, "dlx", "direct", durable=True)
     for name in ("dead", "copy"):
         bench.declare(name)
         bench.broker.bind(bench.vhost, "dlx", name, name)
@@ -302,7 +302,7 @@ def test_a_dead_letter_can_be_delayed(bench: Bench) -> None:
 def late(bench: Bench) -> None:
     """A delayed exchange that leads to queue ``q``."""
     bench.declare("q")
-    bench.broker.declare_exchange(
+    bench.broker.exchanges.declare(
         bench.vhost, "late", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
     )
     bench.broker.bind(bench.vhost, "late", "q", "q")

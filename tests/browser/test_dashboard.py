@@ -173,7 +173,7 @@ def test_what_is_typed_survives_the_refresh_of_the_page(
 def test_settings_bindings_and_histograms_of_a_queue(
     broker: TestBroker, page: Page, http: httpx.Client, worker: pika.BlockingConnection
 ) -> None:
-    http.put("/api/policies/%2F/shown", json={"pattern": "^settled$", "definition": {"max-length": 50}})
+    http.put("/api/policies/%2F/shown", json={"pattern": "^settle", "definition": {"max-length": 50}})
     fill(worker, "settled", 3, **{"x-message-ttl": 86_400_000})
     worker.channel().queue_bind("settled", "amq.topic", "a.*")
 
@@ -186,6 +186,15 @@ def test_settings_bindings_and_histograms_of_a_queue(
     expect(settings.filter(has_text="x-overflow")).to_contain_text("default")
     expect(rows_of(page, "Bindings").filter(has_text="amq.topic")).to_contain_text("a.*")
     expect(rows_of(page, "Age of waiting messages").first).to_contain_text("3")
+
+    page.get_by_text("Change settings").click()
+    form = page.get_by_role("form", name="Change settings")
+    expect(form).to_contain_text("It is put above the policy shown.")
+    form.get_by_label("Settings as JSON").fill('{"max-length": 2}')
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_role("status")).to_have_text("saved as the policy only-settled")
+    expect(settings.filter(has_text="x-max-length").first).to_contain_text("policy only-settled")
+    assert broker.queue_depth("settled") == 2
 
 
 def test_a_consumer_is_cancelled_and_a_connection_closed_with_a_reason(
@@ -202,6 +211,10 @@ def test_a_consumer_is_cancelled_and_a_connection_closed_with_a_reason(
     channel.basic_consume("cancelled", lambda *_: None, consumer_tag="to-cancel")
     worker.process_data_events(0.2)
     page.goto(broker.http_url + "/#/connections?text=cancelled-worker")
+    published = rows_of(page, "Connections").locator("td[data-title=Published]")
+    expect(published).to_contain_text("2")
+    broker.clock.advance(2)  # a rate is known from the second reading on
+    expect(published).to_contain_text("/s")
 
     page.get_by_role("button", name="Consumers of cancelled-worker").click()
     rows_of(page, "Consumers").get_by_role("button", name="Cancel").click()
@@ -236,6 +249,30 @@ def test_a_shovel_is_shown_and_deleted_from_the_page(broker: TestBroker, page: P
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
 
     expect(page.get_by_text("No shovel moves messages between brokers.")).to_be_visible()
+
+
+def test_a_shovel_made_on_the_page_moves_messages(
+    broker: TestBroker, page: Page, worker: pika.BlockingConnection
+) -> None:
+    fill(worker, "shovel-from", 3)
+    fill(worker, "shovel-to", 0)
+    page.goto(broker.http_url + "/#/shovels")
+
+    page.get_by_text("Create a shovel").click()
+    form = page.get_by_role("form", name="Create a shovel")
+    form.get_by_label("Name").fill("by-hand")
+    form.get_by_label("To", exact=True).fill("amqp://")
+    form.get_by_role("button", name="Create").click()
+    expect(form.get_by_role("alert")).to_have_text("name the queue or the exchange to read from")
+    form.get_by_label("Source queue").fill("shovel-from")
+    form.get_by_label("Destination queue").fill("shovel-to")
+    form.get_by_role("button", name="Create").click()
+    expect(form.get_by_role("status")).to_have_text("by-hand is there")
+
+    expect(rows_of(page, "Shovels")).to_contain_text("running")
+    expect(rows_of(page, "Shovels").get_by_role("cell", name="3", exact=True)).to_be_visible()
+    assert broker.queue_depth("shovel-to") == 3
+    httpx.delete(broker.http_url + "/api/parameters/shovel/%2F/by-hand").raise_for_status()
 
 
 def test_an_exchange_is_created_bound_tested_and_deleted(
@@ -368,12 +405,14 @@ def test_dead_letters_of_both_kinds_are_grouped_redriven_and_discarded(
     rows = rows_of(page, "Kinds of dead letters")
     expect(rows.filter(has_text="dying")).to_contain_text("card <n> declined")
     expect(rows.filter(has_text="dying")).to_contain_text("2")
+    expect(page.get_by_role("img", name="Dead letters over time: 4 since")).to_be_visible()
     page.get_by_role("button", name="card <n> declined").click()
+    expect(page.get_by_role("img", name="Dead letters over time: 2 since")).to_be_visible()
     page.get_by_role("region", name="Letters of one kind").get_by_role(
         "checkbox", name="Select"
     ).first.check()
     form = page.get_by_role("form", name="1 selected letters")
-    form.get_by_role("button", name="Go").click()
+    form.get_by_role("button", name="Redrive").click()
     confirm(page, "Redrive", says="1 dead letter will be sent back")
     expect(rows.filter(has_text="dying").get_by_role("cell", name="1", exact=True)).to_be_visible()
     assert len(http.get("/api/v1/dlq?queue=dying").json()["messages"]) == 1
@@ -382,7 +421,7 @@ def test_dead_letters_of_both_kinds_are_grouped_redriven_and_discarded(
     expect(rows).to_have_count(1)
     page.get_by_text("All dead letters of died").click()
     form = page.get_by_role("form", name="All dead letters")
-    form.get_by_role("button", name="Go").click()
+    form.get_by_role("button", name="Redrive").click()
     confirm(page, "Redrive", says="2 dead letters will be sent back to the queue in which they died")
     expect(page.get_by_text("No dead letters.")).to_be_visible()
     assert (broker.queue_depth("died"), broker.queue_depth("buried")) == (2, 0)
@@ -390,7 +429,7 @@ def test_dead_letters_of_both_kinds_are_grouped_redriven_and_discarded(
     page.goto(broker.http_url + "/#/dead-letters?queue=dying")
     page.get_by_text("All dead letters of dying").click()
     form.get_by_label("What").select_option("discard")
-    form.get_by_role("button", name="Go").click()
+    form.get_by_role("button", name="Discard").click()
     confirm(page, "Discard", "dying", "1 dead letter will be deleted")
     expect(page.get_by_text("No dead letters.")).to_be_visible()
     assert http.get("/api/v1/dlq?queue=dying").json()["messages"] == []
@@ -486,6 +525,11 @@ def test_a_checkpoint_is_made_and_thresholds_are_edited_on_the_page(
     expect(page.get_by_text("begun: it completes in the background")).to_be_visible()
     while http.get("/api/v1/dashboard/journal").json()["checkpoints"] == before:
         pass
+    expect(page.get_by_text("The newest checkpoint is")).to_be_visible()
+    expect(page.get_by_text("This node alone has the journal")).to_be_visible()
+    expect(page.get_by_role("link", name="Download a backup")).to_have_attribute(
+        "href", "/api/v1/operator/backups/archive"
+    )
 
     page.keyboard.press("g")
     page.keyboard.press("o")

@@ -49,8 +49,8 @@ async def test_the_broker_says_who_pushed(guarded: TestBroker) -> None:
 
 async def test_a_user_of_the_broker_logs_in_with_a_password(guarded: TestBroker) -> None:
     def add(node: FaultyNode) -> None:
-        node.broker.put_user(User("carol", GUEST_HASH))
-        node.broker.set_permissions("carol", "/", Permissions("", "^hers$", "^hers$"))
+        node.broker.access.put_user(User("carol", GUEST_HASH))
+        node.broker.access.set_permissions("carol", "/", Permissions("", "^hers$", "^hers$"))
         node.amqp.authenticator.remember("carol", "secret: ü", GUEST_HASH)
 
     guarded.call(add)

@@ -87,14 +87,14 @@ class Machine:
     def _declare(self) -> None:
         broker = self.broker
         broker.put_vhost("/")
-        broker.put_user(User("guest", "", ()))
-        broker.set_permissions("guest", "/", FULL_ACCESS)
+        broker.access.put_user(User("guest", "", ()))
+        broker.access.set_permissions("guest", "/", FULL_ACCESS)
         vhost = broker.vhost("/")
         for name, arguments in WORK.items():
             broker.declare_queue(vhost, name, durable=True, arguments=arguments)
         broker.declare_queue(vhost, "dying", durable=True, arguments=DYING)
         broker.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
-        broker.declare_exchange(vhost, "both", "fanout", durable=True)
+        broker.exchanges.declare(vhost, "both", "fanout", durable=True)
         for name in ("jobs", "dead", "log"):
             broker.bind(vhost, "both", name, "")
 
@@ -111,7 +111,7 @@ class Machine:
     def publish(self, exchange: str, key: str, body: bytes) -> None:
         broker, header = self.broker, encode_header(len(body), HEADER)
         route = broker.resolve(broker.vhost("/"), exchange, key, make_address(exchange, key))
-        broker.flow.publish(route, broker.flow.publish_properties.of(header), header, body)
+        broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, body)
 
     def client(self) -> SimClient:
         return SimClient(self.broker, Random(1), 1, lambda name: None, unordered="")

@@ -8,8 +8,8 @@ import pytest
 
 from .campaign import KINDS, Bases, End, run_case
 
-_IN_PROCESS = 42
-_WITH_PROCESSES = len(KINDS)  # one of each kind, as a user runs the broker
+_IN_PROCESS = 4 * len(KINDS)
+_WITH_PROCESSES = 3  # as a user runs the broker
 
 
 @pytest.fixture(scope="module")

@@ -294,9 +294,9 @@ def user(
     def add(node: Any) -> None:
         if vhost not in node.broker.vhosts:
             node.broker.put_vhost(vhost)
-        node.broker.put_user(User(name, hash_password("secret")))
+        node.broker.access.put_user(User(name, hash_password("secret")))
         if patterns is not None:
-            node.broker.set_permissions(name, vhost, Permissions(*patterns))
+            node.broker.access.set_permissions(name, vhost, Permissions(*patterns))
 
     broker.call(add)
 
@@ -414,7 +414,7 @@ def test_deleting_a_vhost_or_a_user_ends_their_connections(broker: TestBroker, r
     first = raw(response=f"\0{name}\0secret".encode(), vhost=name)
     bystander = raw()
 
-    broker.call(lambda node: node.broker.delete_user(name + ".2"))
+    broker.call(lambda node: node.broker.access.delete_user(name + ".2"))
     close = second.expect_close()
     assert (close.reply_code, close.reply_text) == (320, f"CONNECTION_FORCED - user '{name}.2' is deleted")
     broker.call(lambda node: node.broker.delete_vhost(name))
@@ -434,7 +434,7 @@ def test_permissions_taken_away_stop_a_publisher_at_once(
     channel.confirm_delivery()
     publish(channel, "q", "allowed")
 
-    broker.call(lambda node: node.broker.set_permissions(name, name, Permissions(".*", "^$", ".*")))
+    broker.call(lambda node: node.broker.access.set_permissions(name, name, Permissions(".*", "^$", ".*")))
 
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"write access to 'amq\.default'"):
         publish(channel, "q", "refused")

@@ -151,7 +151,7 @@ def test_a_policy_gives_the_timeout_also_to_what_is_already_out(
     consume(peer, name)
     deliver(peer, name)
     timed_broker.call(
-        lambda node: node.broker.put_policy("/", name, f"^{name}$", {"consumer-timeout": 600_000})
+        lambda node: node.broker.policy_changes.put("/", name, f"^{name}$", {"consumer-timeout": 600_000})
     )
     clock.advance(milliseconds=599_999)
     assert_open(peer, name)

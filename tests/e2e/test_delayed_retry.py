@@ -119,7 +119,7 @@ def test_a_policy_switches_it_on(
 ) -> None:
     declare(channel, name)
     definition: FieldTable = {"delayed-retry-type": "all", "delayed-retry-min": 500}
-    timed_broker.call(lambda node: node.broker.put_policy("/", name, f"^{name}$", definition))
+    timed_broker.call(lambda node: node.broker.policy_changes.put("/", name, f"^{name}$", definition))
     publish(channel, name, "again")
 
     give_back(channel, name)

@@ -251,13 +251,15 @@ def test_a_policy_gives_a_queue_its_limits(
     depth(channel, name)
 
     timed_broker.call(
-        lambda node: node.broker.put_policy("/", name, f"^{name}$", {"max-length": 2, "message-ttl": 1000})
+        lambda node: node.broker.policy_changes.put(
+            "/", name, f"^{name}$", {"max-length": 2, "message-ttl": 1000}
+        )
     )
 
     assert depth(channel, name) == 2
     clock.advance(seconds=2)
     assert depth(channel, name) == 0
-    timed_broker.call(lambda node: node.broker.delete_policy("/", name))
+    timed_broker.call(lambda node: node.broker.policy_changes.delete("/", name))
     publish(channel, name, *"12345")
     assert depth(channel, name) == 5
 

@@ -88,10 +88,10 @@ USERS = (
 
 def prepare(node: FaultyNode) -> None:
     for role in USERS:
-        node.broker.put_user(User(role.name, GUEST_HASH, role.tags))
+        node.broker.access.put_user(User(role.name, GUEST_HASH, role.tags))
         node.amqp.authenticator.remember(role.name, role.name, GUEST_HASH)
         patterns = [".*" if given else "" for given in (role.configure, role.write, role.read)]
-        node.broker.set_permissions(role.name, "/", Permissions(*patterns))
+        node.broker.access.set_permissions(role.name, "/", Permissions(*patterns))
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +210,9 @@ def mine() -> Iterator[tuple[Api, Api, TestBroker]]:
     """A user with every right on names that begin with ``mine``, the guest, and their broker."""
 
     def add(node: FaultyNode) -> None:
-        node.broker.put_user(User("me", GUEST_HASH))
+        node.broker.access.put_user(User("me", GUEST_HASH))
         node.amqp.authenticator.remember("me", "me", GUEST_HASH)
-        node.broker.set_permissions("me", "/", Permissions("^mine", "^mine", "^mine"))
+        node.broker.access.set_permissions("me", "/", Permissions("^mine", "^mine", "^mine"))
 
     with TestBroker(config=Config(limits=LIMITS, http=Http(max_wait_ms=20))) as broker:
         broker.call(add)
@@ -382,7 +382,7 @@ def test_a_stream_of_another_vhost_is_that_vhost_s(mine: tuple[Api, Api, TestBro
 
     def add(node: FaultyNode) -> None:
         node.broker.put_vhost("v")
-        node.broker.set_permissions("me", "v", Permissions("", "", "^s$"))
+        node.broker.access.set_permissions("me", "v", Permissions("", "", "^s$"))
         vhost = node.broker.vhosts["v"]
         node.broker.declare_queue(vhost, "s", durable=True, arguments={"x-queue-type": "stream"})
 
@@ -399,10 +399,10 @@ def test_a_change_of_rights_holds_for_the_next_request_on_an_open_connection(
     me, _, broker = mine
     assert me.get("/api/v1/pop/queue/mine").status_code == 204
 
-    broker.call(lambda node: node.broker.set_permissions("me", "/", Permissions("", "", "")))
+    broker.call(lambda node: node.broker.access.set_permissions("me", "/", Permissions("", "", "")))
     assert me.get("/api/v1/pop/queue/mine").status_code == 403
 
-    broker.call(lambda node: node.broker.delete_user("me"))
+    broker.call(lambda node: node.broker.access.delete_user("me"))
     assert me.get("/api/v1/pop/queue/mine").status_code == 401
 
 
@@ -424,9 +424,9 @@ def test_a_change_of_rights_holds_for_the_next_request_with_the_same_head(
             return answer[9:12]
 
         assert [status() for _ in range(3)] == [b"201"] * 3
-        broker.call(lambda node: node.broker.set_permissions("me", "/", Permissions("", "", "")))
+        broker.call(lambda node: node.broker.access.set_permissions("me", "/", Permissions("", "", "")))
         assert status() == b"403"
-        broker.call(lambda node: node.broker.delete_user("me"))
+        broker.call(lambda node: node.broker.access.delete_user("me"))
         assert status() == b"401"
 
 
@@ -478,7 +478,7 @@ def test_http_anonymous_names_who_comes_without_credentials(
 
 def test_without_guest_a_request_from_this_machine_is_nobody_s(broker: TestBroker) -> None:
     with TestBroker() as one:
-        one.call(lambda node: node.broker.delete_user("guest"))
+        one.call(lambda node: node.broker.access.delete_user("guest"))
 
         answer = httpx.get(f"{one.http_url}/api/v1/pop/queue/q", timeout=60)
 

@@ -294,6 +294,29 @@ def test_a_bad_newest_checkpoint_falls_back_aloud_to_the_older_one() -> None:
     assert any(newer in warning for warning in recovery.warnings)
 
 
+def test_what_the_older_checkpoint_replays_is_neither_deleted_nor_compacted() -> None:
+    disk = FakeDisk()
+    journal = opened(disk, JournalOptions(segment_bytes=600, compact_below=1.0))
+    for state in (b"first", b"older"):
+        journal.append(20, b"before")
+        journal.flush()
+        assert journal.checkpoint([(40, state)], [])
+    records: Found = []
+    for number in range(40):
+        payload = b"between %d" % number * 8
+        records.append((journal.append(20, payload), 20, payload))
+        journal.flush()
+    assert journal.checkpoint([(40, b"newest")], [array("Q", [records[7][0]])])
+    disk.crash(Keep.EVERYTHING)
+    newest = max(name for name in disk.list() if name.endswith(".ckpt"))
+    disk.flip(newest, 70)
+
+    found, recovery, _ = recovered(disk)
+
+    assert list(recovery.checkpoint) == [(40, b"older")]
+    assert found == records
+
+
 def test_the_first_checkpoint_of_all_falls_back_to_the_log_from_its_start() -> None:
     disk = FakeDisk()
     journal = opened(disk)
@@ -482,6 +505,25 @@ def test_what_a_killed_process_left_in_the_page_cache_is_durable_once_recovered(
     disk.crash(Keep.EVERYTHING)
     found, _, _ = recovered(disk)
     assert found == [(position, 20, b"written, not synced")]
+
+    disk.crash(Keep.NOTHING)
+
+    assert recovered(disk)[0] == found
+
+
+def test_what_a_failed_sync_left_in_the_page_cache_is_durable_once_recovered() -> None:
+    """After a failed sync the kernel counts the pages as clean: another sync alone would write nothing."""
+    disk = FakeDisk()
+    journal = opened(disk)
+    journal.append(20, b"first")
+    journal.flush()
+    journal.append(20, b"second")
+    disk.fail_sync()
+    journal.flush()
+    assert journal.failed is not None
+    disk.crash(Keep.EVERYTHING)
+    found, _, _ = recovered(disk)
+    assert [payload for _, _, payload in found] == [b"first", b"second"]
 
     disk.crash(Keep.NOTHING)
 

@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
             ("top", "topic", {}),
             ("late", "x-delayed-message", {"x-delayed-type": "fanout"}),
         ):
-            self.bench.broker.declare_exchange(
+            self.bench.broker.exchanges.declare(
                 self.bench.vhost, name, kind, durable=True, arguments=dict(arguments)
             )
         self.bench.broker.bind(self.bench.vhost, "late", DEAD, "")

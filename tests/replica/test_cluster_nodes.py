@@ -16,7 +16,11 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
+from holtmq.broker.records.changes import Kind
 from holtmq.cli.cluster import cluster
+from holtmq.config import Amqp, Config, Data, Http, Limits
+from holtmq.journal import JournalFailed
+from holtmq.node import Node
 from holtmq.verify.http_client import HttpClient
 from holtmq.verify.replica.nodes import NodeProcess
 from holtmq.verify.replica.proxy import Proxy, Weather
@@ -272,3 +276,33 @@ async def test_an_owner_out_of_reach_of_postgresql_sends_its_clients_away(
     for client in (pushes, pops):
         client.close()
     await proxy.stop()
+
+
+async def test_a_switchover_does_not_wait_for_http_clients_that_push_on(tmp_path: Path) -> None:
+    node = Node(
+        Config(
+            data=Data(dir=tmp_path),
+            amqp=Amqp(host=("127.0.0.1",), port=0),
+            http=Http(host=("127.0.0.1",), port=0),
+            limits=Limits(memory_high_watermark=1.0, disk_free_min_bytes=0),
+        )
+    )
+    await node.start()
+    pushes = 0
+
+    def push(_: JournalFailed | None) -> None:
+        """One client after the other: there is always a push that is not durable yet."""
+        nonlocal pushes
+        pushes += 1
+        if not node.ended.is_set():
+            node.journal.append(Kind.PAGED, b"push")
+            node.journal.on_durable(push)
+
+    push(None)
+
+    async with asyncio.timeout(PATIENCE):
+        await node._hand_over()
+
+    assert node.ended.is_set()
+    assert pushes > 1
+    await node.stop(0)

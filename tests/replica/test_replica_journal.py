@@ -280,31 +280,6 @@ def test_a_replicated_folder_is_no_journal_of_its_own(
         open_journal(tmp_path / "a", SMALL)
 
 
-def test_a_journal_that_was_there_before_is_taken_into_postgresql(
-    postgres: Cluster, tmp_path: Path, members: list[Member]
-) -> None:
-    journal, recovery = open_journal(tmp_path / "a", SMALL)
-    recovery.drain()
-    positions = array("Q", [journal.append(20, b"%d" % number * 50) for number in range(300)])
-    journal.flush()
-    assert journal.checkpoint([(40, b"state")], [positions[::60]])
-    journal.append(20, b"tail")
-    journal.close()
-    log = new_log(postgres.url)
-
-    owner = Member(log, tmp_path / "a").own()
-    more = owner.write(b"more")[0]
-    owner.journal.close()
-    copy = Member(replace(log, node="two"), tmp_path / "b").own()
-    members += [owner, copy]
-
-    assert owner.checkpoint == copy.checkpoint == [(40, b"state")]
-    assert owner.payloads == [b"tail"]
-    assert copy.payloads == [b"tail", b"more"]
-    assert copy.journal.read(more) == (20, b"more")
-    assert copy.journal.read_many(positions[::60]) == [(20, b"%d" % n * 50) for n in range(0, 300, 60)]
-
-
 def test_an_address_that_no_retry_can_help_is_refused_at_once(postgres: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ReplicaRefused, match="nobody_here"):
         Member(new_log(postgres.url.replace("/postgres", "/nobody_here")), tmp_path / "a").own()

@@ -17,13 +17,12 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import TupleRow
-from replica_support import PATIENCE, SMALL, Member, log_of, new_log, until
+from replica_support import PATIENCE, Member, log_of, new_log, until
 
-from holtmq.journal import JournalFailed, open_journal
-from holtmq.journal.replica import adopting
+from holtmq.journal import JournalFailed
 from holtmq.journal.replica.session import PatientConnection, Session
 from holtmq.journal.replica.shipping import Shipper
-from holtmq.journal.replica.store import Kind, LogStore, Owner
+from holtmq.journal.replica.store import Kind, Owner
 from postgres import Cluster
 
 
@@ -227,31 +226,6 @@ def test_an_owner_without_a_session_is_replaced_long_before_takeover_after(
     owner.crash()
 
     assert standby.owns().payloads == [b"one"]
-
-
-def test_a_big_journal_is_uploaded_with_heartbeats(
-    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal, recovery = open_journal(tmp_path / "a", SMALL)
-    list(recovery.checkpoint), list(recovery.records)
-    for number in range(100):
-        journal.append(20, b"%d" % number * 50)
-        journal.flush()
-    journal.close()
-    beats: list[str] = []
-    real = LogStore.beat
-
-    def beat(store: LogStore, owner: Owner) -> str:
-        beats.append(owner.name)
-        return real(store, owner)
-
-    monkeypatch.setattr(adopting, "BEAT_SECONDS", 0.0)
-    monkeypatch.setattr(LogStore, "beat", beat)
-    owner = Member(new_log(postgres.url), tmp_path / "a").own()
-    members.append(owner)
-
-    assert len(beats) > 2
-    assert len(owner.payloads) == 100
 
 
 def test_only_a_session_that_uses_the_log_is_ended(postgres: Cluster, tmp_path: Path) -> None:

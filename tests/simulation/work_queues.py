@@ -204,7 +204,7 @@ class WorkQueues:
         vhost = self._world.broker.vhost("/")
         for name, arguments in _QUEUES.items():
             self._world.broker.declare_queue(vhost, name, durable=True, arguments=arguments)
-        self._world.broker.declare_exchange(
+        self._world.broker.exchanges.declare(
             vhost, _DELAYING, "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
         )
         self._world.broker.bind(vhost, _DELAYING, _LATE, _LATE)

@@ -96,8 +96,8 @@ class World:
             return False
         if not self.broker.vhosts:
             self.broker.put_vhost("/")
-            self.broker.put_user(User("guest", "", ()))
-            self.broker.set_permissions("guest", "/", FULL_ACCESS)
+            self.broker.access.put_user(User("guest", "", ()))
+            self.broker.access.set_permissions("guest", "/", FULL_ACCESS)
         streams.follow()
         self.partitioned.plan_timed()
         prepare()

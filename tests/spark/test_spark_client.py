@@ -80,8 +80,8 @@ def test_a_refusal_is_not_repeated_and_says_why(broker: TestBroker) -> None:
 def test_a_user_opens_what_its_permissions_allow(tmp_path: Path) -> None:
     def add(node: FaultyNode) -> None:
         for name, patterns in (("reader", ("", "", "^q")), ("writer", ("", "^q", ""))):
-            node.broker.put_user(User(name, GUEST_HASH))
-            node.broker.set_permissions(name, "/", Permissions(*patterns))
+            node.broker.access.put_user(User(name, GUEST_HASH))
+            node.broker.access.set_permissions(name, "/", Permissions(*patterns))
             node.amqp.authenticator.remember(name, "secret", GUEST_HASH)
 
     (tmp_path / "password").write_text("secret\n")

@@ -168,6 +168,30 @@ def test_a_message_may_come_through_one_door_and_leave_through_the_other(trace: 
     }
 
 
+def test_pops_and_acks_of_a_work_queue_leave_spans(trace: Trace) -> None:
+    def work(broker: TestBroker) -> None:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        channel = connection.channel()
+        channel.queue_declare("jobs", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "jobs", b"1", headers())
+        channel.basic_publish("", "jobs", b"2")  # has no trace
+        connection.close()
+        with httpx.Client(base_url=broker.http_url) as http:
+            popped = http.get("/api/v1/pop/queue/jobs", params={"batch": 2}, headers={"traceparent": OTHER})
+            for message in popped.json()["messages"]:
+                names = ("transactionId", "partitionId", "leaseId")
+                ack = {name: message[name] for name in names} | {"status": "failed"}
+                http.post("/api/v1/ack", json=ack).raise_for_status()
+
+    received = trace(work)
+
+    (delivered,), (settled,) = map(received.named, ("deliver jobs", "settle jobs"))
+    assert {(span.trace, span.parent) for span in (delivered, settled)} == {(TRACE, SPAN)}
+    assert delivered.links == [("1" * 32, "2" * 16)]
+    assert settled.attributes["holtmq.settle.outcome"] == "failed"
+
+
 def test_a_range_read_is_linked_to_the_traces_of_its_messages(trace: Trace) -> None:
     traces = [str(UUID(int=(n << 64) + n)) for n in range(1, 4)]
 

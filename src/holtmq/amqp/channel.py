@@ -109,9 +109,9 @@ class Channel:
             return
         try:
             if route.streams:
-                outcome = self.flow.publish_in_read(route, properties, header, body)
+                outcome = self.flow.publishing.publish_in_read(route, properties, header, body)
             else:
-                outcome = self.flow.publish(route, properties, header, body)
+                outcome = self.flow.publishing.publish(route, properties, header, body)
         except JournalFailed:
             if self.confirms is None:
                 raise

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from typing import Final
 
 from holtmq.amqp.channel import Channel
+from holtmq.amqp.client_rights import ClientRights
 from holtmq.amqp.codec import UnknownMethod, decode_method, encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
@@ -31,13 +32,12 @@ from holtmq.amqp.outbox import Outbox
 from holtmq.amqp.publish_caches import PublishCaches
 from holtmq.amqp.publish_run import PublishRun
 from holtmq.amqp.token_life import TokenLife
-from holtmq.auth.permissions import DEFAULT_EXCHANGE, Access, Action
+from holtmq.auth.permissions import Access
 from holtmq.auth.rights import Identity
 from holtmq.broker.broker import Broker
-from holtmq.broker.errors import AccessRefused, BrokerError
+from holtmq.broker.errors import BrokerError
 from holtmq.broker.figures.client_counts import ConnectionMessages
-from holtmq.broker.topology.exchange_kinds import Kind
-from holtmq.broker.topology.vhost import QueueExchange, VHost
+from holtmq.broker.topology.vhost import VHost
 from holtmq.journal.interface import JournalFailed
 from holtmq.wire.primitives import CodecError
 
@@ -90,7 +90,7 @@ class Connection:
         self.channel_max = settings.channel_max
         self.closed_because = ""
         self.client_left = False  # it sent connection.close, and closes the socket itself
-        self._access: Access
+        self.rights: ClientRights
         self.is_trusted = is_trusted  # a part of this process, which may do everything
         self.handshake = Handshake(self, from_loopback)
         self.token = TokenLife(self)
@@ -324,42 +324,6 @@ class Connection:
         channel.send(ChannelClose(error.code, error.reply_text, which >> 16, which & 0xFFFF))
         self.hooks.channel_failed(channel.number, error)
 
-    def restricts_topics(self, exchange: QueueExchange) -> bool:
-        """Whether this user has topic permissions on this topic exchange."""
-        scopes = self.token.identity.scopes if self.token.identity is not None else None
-        if scopes is not None:
-            return exchange.inner_kind is Kind.TOPIC and scopes.restricts_topics
-        permissions = self.broker.topic_permissions
-        return exchange.inner_kind is Kind.TOPIC and permissions.restricts(
-            self.user_name, self.vhost.name, exchange.name
-        )
-
-    def check_topic(self, exchange: str, topic: str, *, write: bool) -> None:
-        """Raise AccessRefused if this user may not use the topic. Checks topic exchanges only."""
-        vhost = self.vhost
-        found = vhost.exchanges.get(exchange)
-        if found is None or not self.restricts_topics(found):
-            return
-        scopes = self.token.identity.scopes if self.token.identity is not None else None
-        if scopes is not None:
-            allowed = scopes.may_topic(vhost.name, exchange, topic, write=write)
-        else:
-            permissions = self.broker.topic_permissions
-            allowed = permissions.may(self.user_name, vhost.name, exchange, topic, write=write)
-        if not allowed:
-            raise AccessRefused(
-                f"access to topic '{topic}' in exchange '{exchange}' in vhost '{vhost.name}' "
-                f"refused for user '{self.user_name}'"
-            )
-
-    def check(self, action: Action, name: str) -> None:
-        """Raise AccessRefused if this user may not do this."""
-        if not self._access.may(action, name or DEFAULT_EXCHANGE):
-            raise AccessRefused(
-                f"{action.value} access to '{name or DEFAULT_EXCHANGE}' in vhost '{self.vhost.name}' "
-                f"refused for user '{self.user_name}'"
-            )
-
     def reply_when_durable(self, channel: Channel, method: Method, journalled: bool) -> None:
         """Reply now, or when the change is durable; until then no further frame is processed."""
         if not journalled:
@@ -413,7 +377,8 @@ class Connection:
         """The handshake is done; ``identity``: the client logged in with a token."""
         self.vhost = vhost
         self.user_name = user_name
-        self.use_access(access)
+        self.rights = ClientRights(self.broker, vhost, user_name, access, self.token)
+        self._frame_reader.opened(vhost)
         user = self.broker.users.user(user_name)
         tags = identity.tags if identity is not None else user.tags if user is not None else ()
         self.may_impersonate = self.is_trusted or "impersonator" in tags
@@ -426,7 +391,7 @@ class Connection:
 
     def use_access(self, access: Access) -> None:
         """Use these permissions from now on; what was allowed before is checked again."""
-        self._access = access
+        self.rights.use(access)
         self._frame_reader.opened(self.vhost)
 
     def renewed(self, identity: Identity | None) -> None:

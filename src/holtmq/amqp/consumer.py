@@ -138,6 +138,7 @@ class Consumer(Holder):
             if not fresh:
                 redelivered = int(queue.is_redelivered(message))
                 channel.counts.redelivered += redelivered
+                queue.figures.redelivered += redelivered
                 if redelivered and queue.counts_deliveries:
                     header = with_delivery_count(header, queue.returned.get(message.seq, 1))
             length = len(address)
@@ -155,6 +156,7 @@ class Consumer(Holder):
         outbox.grew(size)
         if self.no_ack:
             channel.counts.delivered_auto_ack += len(messages)
+            queue.figures.delivered_no_ack += len(messages)
             queue.settle_all(messages)
             return
         channel.counts.delivered_manual_ack += len(messages)

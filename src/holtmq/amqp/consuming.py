@@ -55,7 +55,7 @@ class Consuming:
             return
         channel = self._channel
         queue = channel.topology.queue(method.queue)
-        self._connection.check(Action.READ, queue.name)
+        self._connection.rights.check(Action.READ, queue.name)
         self._refuse_as_rabbitmq(queue, method.no_ack)
         tag = self._new_tag(method)
         priority = method.arguments.get("x-priority", _LOW_PRIORITY)
@@ -203,7 +203,7 @@ class Consuming:
         """basic.get."""
         channel = self._channel
         queue = channel.topology.queue(name)
-        self._connection.check(Action.READ, queue.name)
+        self._connection.rights.check(Action.READ, queue.name)
         refuse_on_stream("basic.get", queue, self._broker.dialect)
         message = self._broker.get(queue)
         if message is None:
@@ -218,6 +218,7 @@ class Consuming:
         counts = channel.counts
         redelivered = queue.is_redelivered(message)
         counts.redelivered += redelivered
+        queue.figures.redelivered += redelivered
         header = message.header
         if redelivered and queue.counts_deliveries:
             header = with_delivery_count(header, queue.returned.get(message.seq, 1))
@@ -225,10 +226,12 @@ class Consuming:
         if no_ack:
             ledger.last += 1
             counts.get_auto_ack += 1
+            queue.figures.got_no_ack += 1
             queue.settle(message)
         else:
             ledger.grant(queue, message, self.gets)
             counts.get_manual_ack += 1
+            queue.figures.got += 1
             if queue not in self.get_timeouts:
                 self.get_timeouts[queue] = AckTimeout(channel, self.gets, queue)
             self.get_timeouts[queue].delivered()

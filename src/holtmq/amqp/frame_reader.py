@@ -301,8 +301,8 @@ class FrameReader:
             raise ConnectionFault(ReplyCode.NOT_IMPLEMENTED, "immediate=true", _PUBLISH_ID)
         connection = self._connection
         try:
-            connection.check(Action.WRITE, method.exchange)
-            connection.check_topic(method.exchange, method.routing_key, write=True)
+            connection.rights.check(Action.WRITE, method.exchange)
+            connection.rights.check_topic(method.exchange, method.routing_key, write=True)
             route = connection.broker.resolve(
                 connection.vhost, method.exchange, method.routing_key, raw[6:-1]
             )
@@ -310,7 +310,7 @@ class FrameReader:
             self._fail(channel, channel_error(error), _PUBLISH_ID)
             return None
         connection.note_published()
-        if not connection.restricts_topics(route.exchange):
+        if not connection.rights.restricts_topics(route.exchange):
             self._may_write.add(method.exchange)
         self._caches.offer_route(raw, route, method.mandatory)
         return route, method.mandatory

@@ -250,10 +250,10 @@ class PublishRun:
         known = vhost.exchanges.get(name)
         if known is None or known.internal:
             return None
-        if self._connection.restricts_topics(known):
+        if self._connection.rights.restricts_topics(known):
             return None  # the general path checks each key
         try:
-            self._connection.check(Action.WRITE, name)
+            self._connection.rights.check(Action.WRITE, name)
         except BrokerError:
             return None
         found = self._exchanges[exchange] = vhost.targets_of(known)

@@ -62,13 +62,13 @@ class Topology:
                 self._exchange_declare(method)
             case ExchangeDelete(name, if_unused, no_wait):
                 self._check(Action.CONFIGURE, name)
-                lasting = self._broker.delete_exchange(self._connection.vhost, name, if_unused)
+                lasting = self._broker.exchanges.delete(self._connection.vhost, name, if_unused)
                 self._answer(ExchangeDeleteOk(), lasting, no_wait)
             case ExchangeBind(destination, source, key, no_wait, arguments):
                 self._refuse_unreadable("routing key", key)
                 self._check(Action.WRITE, destination)
                 self._check(Action.READ, source)
-                self._connection.check_topic(source, key, write=False)
+                self._connection.rights.check_topic(source, key, write=False)
                 lasting = self._broker.bind(
                     self._connection.vhost, source, destination, key, arguments, to_exchange=True
                 )
@@ -76,8 +76,8 @@ class Topology:
             case ExchangeUnbind(destination, source, key, no_wait, arguments):
                 self._check(Action.WRITE, destination)
                 self._check(Action.READ, source)
-                self._connection.check_topic(source, key, write=False)
-                lasting = self._broker.unbind(
+                self._connection.rights.check_topic(source, key, write=False)
+                lasting = self._broker.exchanges.unbind(
                     self._connection.vhost, source, destination, key, arguments, to_exchange=True
                 )
                 self._answer(ExchangeUnbindOk(), lasting, no_wait)
@@ -89,7 +89,7 @@ class Topology:
                 key = self._last_queue if not queue and not key else key
                 self._check(Action.WRITE, name)
                 self._check(Action.READ, exchange)
-                self._connection.check_topic(exchange, key, write=False)
+                self._connection.rights.check_topic(exchange, key, write=False)
                 lasting = self._broker.bind(
                     self._connection.vhost, exchange, name, key, arguments, owner=self._connection
                 )
@@ -98,8 +98,8 @@ class Topology:
                 name = self._named(queue)
                 self._check(Action.WRITE, name)
                 self._check(Action.READ, exchange)
-                self._connection.check_topic(exchange, key, write=False)
-                lasting = self._broker.unbind(
+                self._connection.rights.check_topic(exchange, key, write=False)
+                lasting = self._broker.exchanges.unbind(
                     self._connection.vhost, exchange, name, key, arguments, owner=self._connection
                 )
                 self._answer(QueueUnbindOk(), lasting, False)
@@ -131,7 +131,7 @@ class Topology:
         if isinstance(alternate, str):
             self._check(Action.READ, name)
             self._check(Action.WRITE, alternate)
-        lasting = self._broker.declare_exchange(
+        lasting = self._broker.exchanges.declare(
             vhost,
             name,
             method.type,
@@ -222,7 +222,7 @@ class Topology:
             raise ChannelFault(ReplyCode.PRECONDITION_FAILED, wrong) from None
 
     def _check(self, action: Action, name: str) -> None:
-        self._connection.check(action, name)
+        self._connection.rights.check(action, name)
 
     def _answer(self, method: Method, lasting: bool, no_wait: bool) -> None:
         if not no_wait:

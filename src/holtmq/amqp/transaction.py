@@ -78,7 +78,7 @@ class Transaction:
         dropped = 0
         try:
             for route, properties, header, body, mandatory in self._publishes:
-                outcome = flow.publish(route, properties, header, body)
+                outcome = flow.publishing.publish(route, properties, header, body)
                 if outcome is PublishOutcome.UNROUTED:
                     if mandatory:
                         unrouted.append((route, header, body))

@@ -1,15 +1,15 @@
 """The broker: commands from the protocol layers, paired with the journal records that make them durable.
 
-Owns: queues, policies, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. Users,
-exchanges and bindings are in ``administration.py``, message flow in ``flow.py``, recovery in
-``recovery.py``.
+Owns: vhosts, queues, the sessions that hold leases. Must not touch: sockets, wire codes, clocks. Users,
+exchanges and parameters are in ``topology/``, message flow in ``flow.py``, recovery in ``records/``.
+
+Over 400 lines: the commands on queues share one table of queues, their owners and their sessions.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Mapping
 
+from holtmq.auth.users import Vhost
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import AccessRefused, Conflict
 from holtmq.broker.figures.client_counts import ClientCounts
@@ -18,23 +18,27 @@ from holtmq.broker.jobs.board import JobBoard
 from holtmq.broker.message import Message
 from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.pausing import Pause
+from holtmq.broker.policy_changes import PolicyChanges
 from holtmq.broker.publish.routes import Route
+from holtmq.broker.records.change_log import ChangeLog
 from holtmq.broker.records.changes import (
     Kind,
-    PolicyDeleted,
-    PolicyPut,
     QueueDeleted,
     QueuePaused,
     QueuePut,
     QueueResumed,
     VhostDeleted,
+    VhostPut,
     pack_table,
 )
 from holtmq.broker.records.message_records import encode_settled
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.streams.vhost_streams import Streams
-from holtmq.broker.topology.administration import Administration
-from holtmq.broker.topology.policies import PolicyBook, effective, make_policy
+from holtmq.broker.topology.access_changes import AccessChanges
+from holtmq.broker.topology.exchange_changes import ExchangeChanges
+from holtmq.broker.topology.long_changes import LongChanges
+from holtmq.broker.topology.parameter_changes import ParameterChanges
+from holtmq.broker.topology.policies import alternate_exchange
 from holtmq.broker.topology.queue_arguments import (
     QueueDeclaration,
     QueueOptions,
@@ -42,16 +46,15 @@ from holtmq.broker.topology.queue_arguments import (
     parse_queue_arguments,
 )
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
+from holtmq.broker.topology.vhosts import VHosts
 from holtmq.broker.work.leases import Ledger
 from holtmq.broker.work.paging import Spill
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
 from holtmq.journal.interface import Journal, RecordUnreadable
 from holtmq.wire.tables import FieldTable
 
-_POLICY_STEP: Final = 200  # queues per step when a policy is applied: about 5 ms
 
-
-class Broker(Administration):
+class Broker:
     """All state of a node, and all rules that change it."""
 
     def __init__(
@@ -63,11 +66,25 @@ class Broker(Administration):
         dialect: Dialect = HOLT,
         spill: Spill | None = None,
     ) -> None:
-        super().__init__(journal)
+        self.journal = journal
+        self.vhosts = VHosts()
+        self.change_log = ChangeLog(journal)
+        self.long_changes = LongChanges()
+        self.access = AccessChanges(self.change_log, self.vhosts)
+        self.exchanges = ExchangeChanges(self.change_log, self.long_changes)
+        self.parameter_changes = ParameterChanges(self.change_log, self.vhosts)
+        self.users = self.access.users
+        self.topic_permissions = self.access.topic_permissions
+        self.limits = self.access.limits
+        self.parameters = self.parameter_changes.store
         self.flow = Flow(journal, self.vhosts, spill)
+        self.policy_changes = PolicyChanges(
+            self.change_log, self.vhosts, self.long_changes, self.flow, self._schedule_expiry
+        )
+        self.policies = self.policy_changes.policies
+        self.operator_policies = self.policy_changes.operator_policies
         self.long_changes.later = lambda step: self.flow.at(self.flow.now_ms, step)
         self.jobs = JobBoard(self)
-        self.operator_policies = PolicyBook()
         self.queues_by_id: dict[int, WorkQueue] = {}
         self.counts = ClientCounts()
         self.sessions: set[Ledger] = set()  # every holder of leases; a checkpoint includes their messages
@@ -78,69 +95,42 @@ class Broker(Administration):
         self._owned: dict[object, set[WorkQueue]] = {}  # exclusive queues by owning connection
         self.streams: Streams | None = None
 
+    def put_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> None:
+        """Create a vhost with its predeclared exchanges, or change its description and tags."""
+        known = self.users.vhost(name)
+        wanted = Vhost(name, description, tuple(tags))
+        if known == wanted or (known is not None and not description and not wanted.tags):
+            return
+        self.add_vhost(name, description, wanted.tags)
+        self.change_log.record(VhostPut(name, description, list(wanted.tags)))
+
+    def add_vhost(self, name: str, description: str = "", tags: Iterable[str] = ()) -> VHost:
+        """Add a vhost to the state, without a journal record."""
+        self.users.put_vhost(Vhost(name, description, tuple(tags)))
+        if name in self.vhosts:
+            return self.vhosts[name]
+        vhost = self.vhosts[name] = VHost(name)
+        vhost.alternate_by_policy = lambda exchange: alternate_exchange(
+            None, self.policies.for_exchange(name, exchange.name)
+        )
+        return vhost
+
+    def vhost(self, name: str) -> VHost:
+        """The vhost of this name."""
+        return self.vhosts.find(name)
+
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost and everything in it."""
         vhost = self.vhost(name)
-        self.pending_bindings.finish()
-        self.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
+        self.exchanges.pending_bindings.finish()
+        self.access.on_expelled(f"vhost '{name}' is deleted", lambda where, _: where == name)
         for queue in list(vhost.queues.values()):
             self._remove_queue(vhost, queue)
         del self.vhosts[name]
-        self.users.delete_vhost(name)
-        self.topic_permissions.forget(vhost=name)
-        self.limits.of_vhosts.pop(name, None)
-        self.parameters.forget_vhost(name)
-        self.policies.remove_vhost(name)
-        self.operator_policies.remove_vhost(name)
-        self.record(VhostDeleted(name))
-        self.on_parameters()
-
-    def put_policy(
-        self,
-        vhost: str,
-        name: str,
-        pattern: str,
-        definition: FieldTable,
-        apply_to: str = "all",
-        priority: int = 0,
-        operator: bool = False,
-    ) -> None:
-        """Add or replace a policy and apply it to every queue and exchange it matches."""
-        self.vhost(vhost)
-        policy = make_policy(vhost, name, pattern, definition, apply_to, priority, operator=operator)
-        (self.operator_policies if operator else self.policies).put(policy)
-        self.record(PolicyPut(vhost, name, pattern, apply_to, priority, pack_table(definition), operator))
-        self.long_changes.add(self.apply_policies(self.vhosts[vhost]), _POLICY_STEP)
-
-    def delete_policy(self, vhost: str, name: str, operator: bool = False) -> None:
-        """Delete a policy; its queues return to their own arguments."""
-        (self.operator_policies if operator else self.policies).remove(vhost, name)
-        self.record(PolicyDeleted(vhost, name, operator))
-        self.long_changes.add(self.apply_policies(self.vhost(vhost)), _POLICY_STEP)
-
-    def apply_policies(self, vhost: VHost) -> Iterator[WorkQueue]:
-        """Apply the current policies to every queue of a vhost, one queue per step."""
-        vhost.rules_changed()  # an exchange may have a different alternate exchange now
-        for queue in list(vhost.queues.values()):
-            if not queue.deleted and self._apply_policy(queue):
-                self.flow.touch(queue)
-                if queue.limited:
-                    queue.shed_excess(self.flow.pager)
-                vhost.rules_changed()  # cached routes depend on which queues have limits
-            yield queue
-
-    def _apply_policy(self, queue: WorkQueue) -> bool:
-        """Return whether the queue's options changed."""
-        own = queue.declared
-        policy = self.policies.for_queue(queue.vhost, queue.name, own.queue_type)
-        operator = self.operator_policies.for_queue(queue.vhost, queue.name, own.queue_type)
-        queue.policy = policy.name if policy else None
-        options = effective(own, policy, operator) if policy or operator else own
-        if options == queue.options:
-            return False
-        queue.reconfigure(replace(options, max_priority=own.max_priority))
-        self._schedule_expiry(queue)
-        return True
+        self.access.forget_vhost(name)
+        self.policy_changes.forget_vhost(name)
+        self.change_log.record(VhostDeleted(name))
+        self.parameter_changes.forget_vhost(name)
 
     def bind(
         self,
@@ -160,7 +150,7 @@ class Broker(Administration):
         is_new = history is not None and not vhost.is_bound(
             source, destination, routing_key, arguments or {}, to_exchange
         )
-        lasting = super().bind(
+        lasting = self.exchanges.bind(
             vhost,
             source,
             destination,
@@ -176,7 +166,7 @@ class Broker(Administration):
                 if to_exchange
                 else (vhost.queue(destination, owner),)
             )
-            self.flow.recall(vhost, history, queues)
+            self.flow.publishing.recall(vhost, history, queues)
         return lasting
 
     def declare_queue(
@@ -245,7 +235,7 @@ class Broker(Administration):
         self.counts.queues_created += 1
         if queue.persisted:
             packed = pack_table(arguments)  # type: ignore[arg-type]
-            self.record(QueuePut(vhost.name, name, queue.id, auto_delete, packed))
+            self.change_log.record(QueuePut(vhost.name, name, queue.id, auto_delete, packed))
         return queue, queue.persisted
 
     def add_queue(self, vhost: VHost, queue: WorkQueue) -> None:
@@ -254,7 +244,7 @@ class Broker(Administration):
         self.queues_by_id[queue.id] = queue
         if queue.owner is not None:
             self._owned.setdefault(queue.owner, set()).add(queue)
-        self._apply_policy(queue)
+        self.policy_changes.apply(queue)
         self._schedule_expiry(queue)
 
     def delete_queue(
@@ -299,9 +289,9 @@ class Broker(Administration):
         self._remove_queue(self.vhosts[queue.vhost], queue)
 
     def _remove_queue(self, vhost: VHost, queue: WorkQueue) -> None:
-        self.pending_bindings.settle(vhost.name, False, queue.name)
+        self.exchanges.pending_bindings.settle(vhost.name, False, queue.name)
         if queue.outcasts:  # rejected in this turn: they are dead-lettered before the queue is deleted
-            self.flow.cast_out(queue)
+            self.flow.dead_lettering.cast_out(queue)
         self.flow.damage.forget("queue", queue.vhost, queue.name)
         removal = vhost.remove_queue(queue)
         self.long_changes.add(removal.steps)
@@ -322,10 +312,10 @@ class Broker(Administration):
         if self.journal.failed:
             return  # nothing more can be journalled: a restart restores the queue if it is durable
         if queue.persisted:
-            self.record(QueueDeleted(queue.id))
+            self.change_log.record(QueueDeleted(queue.id))
         if isinstance(queue, StreamQueue):
             self._streams().delete(queue)
-        self._delete_unused_sources(vhost, removal.sources)
+        self.exchanges.delete_unused(vhost, removal.sources)
 
     def purge_queue(self, vhost: VHost, name: str, owner: object | None = None) -> tuple[int, bool]:
         """Delete the ready messages of a queue; return how many and whether something was journalled."""
@@ -359,7 +349,7 @@ class Broker(Administration):
         else:
             queue.pause(pause)
             if queue.persisted:
-                self.record(QueuePaused(queue.id, pause.since_ms, by, reason))
+                self.change_log.record(QueuePaused(queue.id, pause.since_ms, by, reason))
         return pause
 
     def resume_queue(self, queue: WorkQueue) -> bool:
@@ -374,7 +364,7 @@ class Broker(Administration):
         else:
             queue.pause(None)
             if queue.persisted:
-                self.record(QueueResumed(queue.id))
+                self.change_log.record(QueueResumed(queue.id))
         self.flow.touch(queue)
         return True
 

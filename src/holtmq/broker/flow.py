@@ -1,68 +1,137 @@
-"""Message flow: publish, settle, deliver, expire and dead-letter, turn by turn.
+"""Message flow: what arrives, is settled, delivered, expires, turn by turn.
 
-Owns: the order of work within a turn, and which changes form one atomic record. Must not touch: topology
-changes (``broker.py``), sockets, clocks: the caller sets ``now_ms``. How a message gets into its queues is
-in ``publishing.py``.
+Owns: the state that all of these share, the order of work within a turn, batches that become one atomic
+record. Must not touch: topology changes (``broker.py``), sockets, clocks: the caller sets ``now_ms``. How a
+message gets into its queues is in ``publish/``, how it becomes a dead letter in ``dead_lettering.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from holtmq.broker.message import Message, make_address, unplaced
+from holtmq.broker.damage import DamageList
+from holtmq.broker.dead_lettering import DeadLettering, take_settled
+from holtmq.broker.message import Message
+from holtmq.broker.publish.delays import Delays
+from holtmq.broker.publish.prepared import PreparedPublishes
+from holtmq.broker.publish.publish_properties import PublishPropertiesCache
 from holtmq.broker.publish.publishing import Publishing, PublishOutcome
+from holtmq.broker.publish.record_batch import Batch, CrossKindJournal
+from holtmq.broker.publish.stream_publishes import Gathered, StreamPublishes
 from holtmq.broker.records.changes import Kind
-from holtmq.broker.records.message_records import (
-    encode_mark,
-    encode_returned,
-    encode_settled,
-)
-from holtmq.broker.topology.recent_history import RecentHistory
+from holtmq.broker.records.message_records import encode_mark, encode_returned
+from holtmq.broker.timer_wheel import TimerWheel
+from holtmq.broker.topology.exchanges import Exchange
 from holtmq.broker.topology.vhost import VHost
-from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
 from holtmq.broker.work.leases import Lease
-from holtmq.broker.work.paging import Spill
-from holtmq.broker.work.work_queue import Reason, WorkQueue
-from holtmq.journal.interface import Journal, JournalFailed
+from holtmq.broker.work.memory_budget import MemoryBudget
+from holtmq.broker.work.paging import MemorySpill, MessagePager, Spill
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.journal.interface import Journal
+from holtmq.wire.property_walker import PropertyWalkers
 
 __all__ = ["Flow", "PublishOutcome"]
 
 _EXPIRE_AT_ONCE: Final = 1_000
 _TIMERS_AT_ONCE: Final = 300  # about 15 ms, if each of them places a delayed message
-_CAST_OUT_BYTES: Final = 16 << 20  # bodies per record: a record's size is limited, a queue's overflow is not
 
 
-class Flow(Publishing):
+class Flow:
     """The part of the broker that moves messages. Runs on one thread, turn by turn."""
 
-    __slots__ = ("dead_lettered", "used")
+    __slots__ = (
+        "batch",
+        "cross_kind",
+        "damage",
+        "dead_lettering",
+        "delays",
+        "dirty",
+        "gathered",
+        "journal",
+        "memory",
+        "now_ms",
+        "on_dirty",
+        "pager",
+        "prepares",
+        "publish_properties",
+        "publishing",
+        "seq",
+        "stream_publishes",
+        "timers",
+        "used",
+        "used_exchanges",
+        "vhosts",
+        "walkers",
+    )
 
     def __init__(self, journal: Journal, vhosts: dict[str, VHost], spill: Spill | None = None) -> None:
-        super().__init__(journal, vhosts, spill)
-        self.dead_lettered = 0
+        self.journal = journal
+        self.publishing = Publishing(self)
+        self.dead_lettering = DeadLettering(self)
+        self.memory = MemoryBudget()
+        self.damage = DamageList(journal)
+        self.cross_kind: CrossKindJournal | None = None  # if there are partitioned queues
+        self.stream_publishes: StreamPublishes | None = None  # likewise
+        self.gathered: list[Gathered] = []  # stream publishes of this read, not written yet
+        self.pager = MessagePager(journal, spill or MemorySpill())
+        self.vhosts = vhosts
+        self.publish_properties = PublishPropertiesCache()
+        self.walkers = PropertyWalkers()
+        self.timers: TimerWheel[Callable[[], object]] = TimerWheel()
+        self.now_ms = 0
+        self.seq = 0
+        self.prepares = False  # one large transaction at a time has numbers ahead of ``seq``
         self.used: set[WorkQueue] = set()  # queues used since the last sample of the figures
+        self.used_exchanges: set[Exchange[WorkQueue]] = set()  # likewise
+        self.dirty: list[WorkQueue] = []  # queues with work in this turn
+        self.on_dirty: Callable[[], None] = _nothing  # called when the first queue becomes dirty
+        self.delays = Delays(self)
+        self.batch: Batch | None = None  # open between ``begin`` and ``commit``
 
-    def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
-        """Write the batch and what left these queues, then enqueue its messages. True if journalled."""
-        for queue in settled:
-            outcasts, queue.outcasts = queue.outcasts, []
-            self._record_leaving(queue, outcasts)
-        return self._write_batch()
+    def count(self, exchange: Exchange[WorkQueue], messages: int) -> None:
+        """Count messages that were published to an exchange."""
+        exchange.published += messages
+        self.used_exchanges.add(exchange)
 
-    def _record_leaving(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
-        assert self.batch is not None
-        if outcasts:
-            self._bury(queue, outcasts)
-        if queue.settled:
-            self.batch.add(Kind.SETTLED, _take_settled(queue))
+    def write_gathered(self) -> None:
+        """Write what this read has published to streams."""
+        if self.gathered and self.stream_publishes is not None:
+            self.stream_publishes.write()
 
-    def _write_batch(self) -> bool:
-        assert self.batch is not None
-        for letter in self.batch.passed_on:  # grows in the loop; ends, since no letter passes a queue twice
-            if letter[2] in letter[0].exchanges:
-                self._dead_letter(*letter)
-        return super().commit()
+    def place(self, message: Message, queues: Sequence[WorkQueue]) -> None:
+        """Append to each queue and mark it for this turn."""
+        size = len(message.body)
+        for queue in queues:
+            fifo = queue.fifo
+            if fifo is not None:
+                fifo.inbox.append(message)
+            else:
+                queue.store.push(message)
+            queue.bytes += size
+            if message.expires_ms:
+                queue.expiring = True
+            if not queue.dirty:
+                self.touch(queue)
+            if queue.limited:
+                self.enforce_limits(queue)
+
+    def touch(self, queue: WorkQueue) -> None:
+        """Mark a changed queue, so that it is processed before the turn ends."""
+        if not queue.dirty:
+            queue.dirty = True
+            if not self.dirty:
+                self.on_dirty()
+            self.dirty.append(queue)
+
+    def enforce_limits(self, queue: WorkQueue) -> None:
+        """Drop or dead-letter what is beyond the queue's length, after consumers had their chance."""
+        options = queue.options
+        if (options.max_length is not None and len(queue.store) > options.max_length) or (
+            options.max_length_bytes is not None and queue.bytes > options.max_length_bytes
+        ):
+            queue.dispatch(self.now_ms, self.pager)
+            queue.shed_excess(self.pager)
 
     def ack(self, leases: Iterable[Lease]) -> None:
         """Acknowledge messages. An ack of a revoked lease counts if no other consumer took the message."""
@@ -100,8 +169,13 @@ class Flow(Publishing):
     def release(self, leases: Iterable[Lease], failed: bool = False) -> None:
         """Return messages to their old places in the queue; ``failed``: their consumer was lost."""
         by_queue: dict[int, list[Lease]] = {}
-        for lease in leases:
-            by_queue.setdefault(id(lease.queue), []).append(lease)
+        last: WorkQueue | None = None
+        part: list[Lease] = []
+        for lease in leases:  # there may be 100,000, most of one queue
+            if lease.queue is not last:
+                last = lease.queue
+                part = by_queue.setdefault(id(last), [])
+            part.append(lease)
         for part in by_queue.values():
             queue = part[0].queue
             if queue.deleted:
@@ -111,7 +185,7 @@ class Flow(Publishing):
             if waiting:
                 self._hold_back(queue, waiting)
             if queue.limited:
-                self._enforce_limits(queue)
+                self.enforce_limits(queue)
             self.touch(queue)
 
     def _record_returned(self, queue: WorkQueue, leases: list[Lease]) -> None:
@@ -135,7 +209,7 @@ class Flow(Publishing):
         if queue.held_back.pop(id(messages), None) is not None and not queue.deleted:
             queue.restore(messages, self.pager)
             if queue.limited:
-                self._enforce_limits(queue)
+                self.enforce_limits(queue)
             self.touch(queue)
 
     def turn(self) -> None:
@@ -164,7 +238,7 @@ class Flow(Publishing):
         if queue.expiring and len(store):
             self._expire(queue)
         if queue.outcasts:
-            self.cast_out(queue)
+            self.dead_lettering.cast_out(queue)
         if store.unreadable:
             self._pass_over(queue)
         journal = self.journal
@@ -172,7 +246,7 @@ class Flow(Publishing):
             queue.settled.clear()  # nothing more can be written; a restart brings these back
             return
         if queue.settled:
-            journal.append(Kind.SETTLED, _take_settled(queue))
+            journal.append(Kind.SETTLED, take_settled(queue))
         if queue.delivered_upto > queue.delivered_recorded and (queue.unacked or queue.returned):
             queue.delivered_recorded = queue.delivered_upto
             journal.append(Kind.DELIVERED, encode_mark(queue.id, queue.delivered_upto))
@@ -228,116 +302,74 @@ class Flow(Publishing):
             for timer in due[done:]:  # an error in one timer must not lose the others
                 self.timers.schedule(timer.at, timer.payload)
 
-    def cast_out(self, queue: WorkQueue) -> None:
-        """Dead-letter or drop the queue's outcasts. A removal and its dead letter are in one atomic record.
+    @property
+    def delayed(self) -> dict[int, tuple[bool, int]]:
+        """Delayed messages: position -> persistent, due time."""
+        return self.delays.waiting
 
-        On an error the rest stay in ``outcasts``. After a journal failure only messages that need no record
-        are dead-lettered; a restart restores the others.
-        """
-        leaving, queue.outcasts = queue.outcasts, []
-        gone = 0
-        try:
-            while gone < len(leaving):
-                failed = self.journal.failed is not None
-                count = 1 if failed else _fit_a_record(leaving, gone)
-                try:
-                    self._cast_out(queue, leaving[gone : gone + count])
-                except JournalFailed:
-                    if not failed:
-                        continue  # again, one message at a time
-                gone += count
-        finally:
-            queue.outcasts[:0] = leaving[gone:]
+    @property
+    def in_batch(self) -> bool:
+        """Whether a batch is open, between ``begin`` and ``commit``."""
+        return self.batch is not None
 
-    def _cast_out(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
-        if self.journal.failed:
-            queue.settled.clear()  # as at the end of the turn: a restart brings these back
-            queue.settled_bytes = 0
-        settled, settled_bytes = queue.settled[:], queue.settled_bytes
-        try:
-            self.begin()
-            self._record_leaving(queue, outcasts)
-            self._write_batch()
-        except BaseException:
-            self.abort()
-            queue.settled, queue.settled_bytes = settled, settled_bytes
-            raise
+    @property
+    def batch_bytes(self) -> int:
+        """Approximate size of the batch so far."""
+        return 0 if self.batch is None else self.batch.size
 
-    def _bury(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
-        vhost = self.vhosts[queue.vhost]
-        name = queue.options.dead_letter_exchange
-        exchange = vhost.exchanges.get(name) if name is not None else None
-        for reason, message in outcasts:
-            queue.returned.pop(message.seq, None)
-            if message.persistent and queue.persisted and message.position:
-                queue.settled.append(message.position)
-                queue.settled_bytes += len(message.body)
-            if exchange is not None:
-                self._dead_letter(vhost, queue, exchange.name, reason, message)
+    def begin(self, prepared: PreparedPublishes | None = None) -> None:
+        """Open a batch: everything journalled until ``commit`` is one record, with what was prepared."""
+        assert self.batch is None
+        self.write_gathered()  # earlier publishes are not part of the batch
+        self.batch = Batch()
+        self.batch.prepared = prepared
 
-    def _dead_letter(
-        self, vhost: VHost, queue: WorkQueue, exchange: str, reason: Reason, message: Message
-    ) -> None:
-        routing_key = queue.options.dead_letter_routing_key
-        letter: DeadLetter = dead_letter(
-            message.header,
-            message.exchange,
-            message.routing_key,
-            queue.name,
-            reason.value,
-            self.now_ms // 1000,
-            keep_cc=routing_key is None,
-        )
-        keys = [routing_key] if routing_key is not None else letter.routing_keys
-        start = vhost.exchanges[exchange]
-        properties = (
-            self.publish_properties.of(letter.header).hash_properties() if start.needs_properties else None
-        )
-        queues: dict[str, WorkQueue] = {}
-        delays: dict[str, int] = {}
-        histories: list[RecentHistory] = []
-        for key in keys:
-            result = vhost.route(start, key, letter.headers, properties)
-            delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
-            histories += result.histories
-            for found in result.queues:
-                if not letter.cycles_through(found.name):
-                    queues[found.name] = found
-        if not queues and not delays and not histories:
-            return
-        self.seq += 1
-        moved = Message(
-            self.seq,
-            make_address(exchange, keys[0]),
-            letter.header,
-            message.body,
-            self.now_ms,
-            0,
-            message.priority,
-            message.persistent,
-        )
-        for history in dict.fromkeys(histories):
-            history.keep(unplaced(moved), letter.headers)
-        if not queues and not delays:
-            return
-        placed = self.place_unconfirmed(vhost, queues.values(), moved, queue)
-        self.dead_lettered += 1 if placed or delays else 0
-        for waits_at, delay_ms in delays.items():
-            self.delays.add(moved, vhost.name, waits_at, self.now_ms + delay_ms)
+    def add_record(self, kind: int, payload: bytes) -> None:
+        """Write this record with the open batch; the caller has applied what it says."""
+        assert self.batch is not None
+        self.batch.add(kind, payload)
+
+    def abort(self) -> None:
+        """Discard the batch."""
+        self.batch = None
+
+    def commit(self, settled: Iterable[WorkQueue] = ()) -> bool:
+        """Write the batch and what left these queues, then enqueue its messages. True if journalled."""
+        batch = self.batch
+        assert batch is not None
+        for queue in settled:
+            outcasts, queue.outcasts = queue.outcasts, []
+            self.dead_lettering.record_leaving(queue, outcasts)
+        for letter in batch.passed_on:  # grows in the loop; ends, since no letter passes a queue twice
+            if letter[2] in letter[0].exchanges:
+                self.dead_lettering.dead_letter(*letter)
+        self.abort()
+        records, streams = batch.records, batch.for_streams
+        cross_kind = self.cross_kind
+        positions: list[int] = []
+        together = cross_kind is not None and (bool(streams) or cross_kind.pending)
+        if batch.prepared is not None:
+            assert not together
+            positions = batch.prepared.write(records)
+        elif together and cross_kind is not None:
+            positions = cross_kind.write(records, streams)
+        elif len(records) == 1:
+            positions = [self.journal.append(*records[0])]
+        elif records:
+            positions = self.journal.append_batch(records)
+        place = self.place
+        for message, queues, index in batch.placements:
+            if index >= 0:
+                message.position = positions[index]
+            place(message, [queue for queue in queues if not queue.is_stream] if streams else queues)
+        for index, persistent, due_ms in batch.delays:
+            self.delays.schedule(positions[index], persistent, due_ms)
+        return bool(records) or together or (batch.prepared is not None and batch.prepared.is_journalled)
+
+    def at(self, due_ms: int, action: Callable[[], object]) -> None:
+        """Run an action at a time."""
+        self.timers.schedule(due_ms / 1000, action)
 
 
-def _fit_a_record(outcasts: list[tuple[Reason, Message]], start: int) -> int:
-    """How many outcasts from ``start`` on fit into one record; at least one."""
-    size = 0
-    for count in range(len(outcasts) - start):
-        size += len(outcasts[start + count][1].body)
-        if count and size > _CAST_OUT_BYTES:
-            return count
-    return len(outcasts) - start
-
-
-def _take_settled(queue: WorkQueue) -> bytes:
-    payload = encode_settled(queue.id, queue.settled_bytes, queue.settled)
-    queue.settled.clear()
-    queue.settled_bytes = 0
-    return payload
+def _nothing() -> None:
+    return None

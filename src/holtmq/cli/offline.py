@@ -70,12 +70,12 @@ class FolderRegistry:
     def put_user(self, user: UserRow, password: str | None) -> None:
         """Add or replace; without a password the row's hash is kept."""
         password_hash = user.password_hash if password is None else hash_password(password)
-        self._broker.put_user(User(user.name, password_hash, tuple(user.tags)))
+        self._broker.access.put_user(User(user.name, password_hash, tuple(user.tags)))
         self._sync()
 
     def delete_user(self, name: str) -> None:
         """Remove a user."""
-        self._broker.delete_user(name)
+        self._broker.access.delete_user(name)
         self._sync()
 
     def vhosts(self) -> list[VhostRow]:
@@ -111,14 +111,16 @@ class FolderRegistry:
 
     def set_permissions(self, row: PermissionRow) -> None:
         """Grant or replace permissions."""
-        self._broker.set_permissions(row.user, row.vhost, Permissions(row.configure, row.write, row.read))
+        self._broker.access.set_permissions(
+            row.user, row.vhost, Permissions(row.configure, row.write, row.read)
+        )
         self._sync()
 
     def clear_permissions(self, user: str, vhost: str) -> None:
         """Remove permissions."""
         if not self._broker.users.grants(user=user, vhost=vhost):
             raise NotFound(f"user '{user}' has no permissions in vhost '{vhost}'")
-        self._broker.clear_permissions(user, vhost)
+        self._broker.access.clear_permissions(user, vhost)
         self._sync()
 
     def _sync(self) -> None:

@@ -154,6 +154,8 @@ def _verify_replica(
             store.remove()
     except (JournalError, Unreachable) as exc:
         raise click.ClickException(str(exc)) from None
+    finally:
+        store.session.close()
     if as_json:
         click.echo(report.as_json().decode())
     else:

@@ -109,13 +109,14 @@ class HotApis(NamedTuple):
     push: Make[PushApi] = PushApi
     pop: Make[PopApi] = PopApi
     ack: Make[AckApi] = AckApi
+    work: Callable[[Context], WorkApi] = WorkApi
 
 
 class HotRoutes:
     """The look-up and the handlers behind it."""
 
     def __init__(self, context: Context, apis: HotApis) -> None:
-        work = WorkApi(context)
+        work = apis.work(context)
         self.pops = apis.pop(context, work)
         acks = apis.ack(context, work)
         self._posts: dict[bytes, Found] = {

@@ -204,10 +204,11 @@ def _publish(
             finally:
                 file.close()
         older = keeping.older
-        publish(disk, keeping.state.position, None if older is None else older.position)
+        fallback = None if older is None else older.position
+        publish(disk, keeping.state.position, fallback)
         outcome.published = True
         if mirror is not None:
-            mirror.published(keeping.state.position)
+            mirror.published(keeping.state.position, fallback)
         if older is not None:  # the first checkpoint's fallback is the whole log: reclaim nothing
             outcome.reclaimed = reclaim(disk, sealed, keeping, threshold, stopping)
         outcome.problems = outcome.reclaimed.problems

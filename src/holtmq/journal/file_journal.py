@@ -8,6 +8,7 @@ Must not touch: what records mean. The formats are in ``records``, ``segment`` a
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,10 +29,13 @@ from .interface import (
     JournalStats,
     Later,
     Loose,
+    PositionNotHeld,
     ReadRuns,
+    RecordUnreadable,
     Run,
     SegmentState,
 )
+from .mirror import read_mending
 from .reader import LogReader
 from .records import FILLER, FRAME, KIND_BYTES, MAX_PAYLOAD, PREFIX_SIZE, SYNC_SIZE, encode_batch
 from .run_reader import RunReader, highest
@@ -348,14 +352,17 @@ class FileJournal:
     def read(self, position: int) -> tuple[int, bytes]:
         if position >= self._written:
             return self._read_unwritten(position)
-        return self._reader.read(position)
+        return read_mending(self._reader.read, position, self._mend)
 
     def read_many(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
         written = self._written
         if not positions or max(positions) < written:
-            return self._reader.read_many(positions)
+            return self._read_files(positions)
         self._join_chunks()
-        return self._unwritten.read_mixed(positions, written, self._reader.read_many)
+        return self._unwritten.read_mixed(positions, written, self._read_files)
+
+    def _read_files(self, positions: Sequence[int]) -> list[tuple[int, bytes]]:
+        return read_mending(self._reader.read_many, positions, self._mend)
 
     def run_reader(self) -> ReadRuns:
         reader = RunReader(self._reader)
@@ -363,9 +370,38 @@ class FileJournal:
         def read(positions: array[int]) -> list[Run]:
             if positions and highest(positions) >= self._written:
                 return [Loose([payload for _, payload in self.read_many(positions)])]
-            return reader.read(positions)
+            return read_mending(reader.read, positions, self._mend)
 
         return read
+
+    def refetch(self, position: int) -> bool:
+        mirror, base = self._checkpointer.mirror, self._segments.holder(position)
+        # The writer has the last one open.
+        if mirror is None or base == self._segments.last_base or not mirror.refetch(base):
+            return False
+        forget = partial(self._reader.forget, base, gone=False)
+        if self._notify is None:
+            forget()
+        else:
+            self._notify(forget)
+        return True
+
+    def _mend(self, error: RecordUnreadable) -> None:
+        """Fetch the segment of an unreadable record again; raise the error if there is no better copy.
+
+        This holds up the event loop, once for each damaged segment. The caller would give the message up.
+        """
+        if self._checkpointer.mirror is None or error.dropped or isinstance(error, PositionNotHeld):
+            raise error
+        try:
+            mended = self.refetch(error.position)
+        except JournalError as exc:
+            # A copy may exist: end, rather than give up a message. The next owner can read it.
+            self._fail(exc)
+            raise self._failed or error from exc
+        if not mended:
+            raise error
+        self._reader.forget(self._segments.holder(error.position), gone=False)
 
     @property
     def _written(self) -> int:
@@ -424,6 +460,7 @@ class FileJournal:
         stats = self._stats
         if outcome.published:
             stats.checkpoints += 1
+            stats.checkpointed_at = time.monotonic()
             self._checkpoint_position = outcome.position
         for problem in outcome.problems:
             stats.checkpoint_failures += 1

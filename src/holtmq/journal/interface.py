@@ -111,6 +111,7 @@ class JournalStats:
     segments: int = 0
     bytes_on_disk: int = 0
     checkpoints: int = 0
+    checkpointed_at: float | None = None  # by the monotonic clock; None: not since opening
     checkpoint_failures: int = 0
     compactions: int = 0
     deleted_segments: int = 0
@@ -217,6 +218,14 @@ class Journal(Protocol):
 
     def run_reader(self) -> ReadRuns:
         """A function that reads many records at once, for one sequential scan."""
+        ...
+
+    def refetch(self, position: int) -> bool:
+        """Replace the damaged segment that holds this position by a copy kept elsewhere.
+
+        False when there is none. May be called in another thread; it may take seconds. JournalError when the
+        copy is out of reach.
+        """
         ...
 
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:

@@ -131,6 +131,9 @@ class MemoryJournal:
     def run_reader(self) -> ReadRuns:
         return lambda positions: [Loose([payload for _, payload in self.read_many(positions)])]
 
+    def refetch(self, position: int) -> bool:
+        return False
+
     def checkpoint(self, records: Sequence[tuple[int, bytes]], live: Sequence[array[int]]) -> bool:
         if self._failed is not None:
             raise self._failed

@@ -1,22 +1,48 @@
-"""The interface of a second store for the checkpoints and reclaimed segments of the folder.
+"""A second store for the segments and checkpoints of the folder: its interface, and reading with its help.
 
-Owns: the interface. Must not touch: where that store is.
+Owns: the interface, and the repeated read. Must not touch: where that store is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
+from typing import Protocol, TypeVar
+
+from .interface import RecordUnreadable
+
+_Asked = TypeVar("_Asked")
+_Read = TypeVar("_Read")
 
 
 class Mirror(Protocol):
     """Called in the checkpointer's thread; an error ends the step."""
 
-    def published(self, position: int) -> None:
-        """This checkpoint is valid now. Nothing that it replaces has been reclaimed yet."""
+    def published(self, position: int, older: int | None) -> None:
+        """This checkpoint is valid now, ``older`` is kept beside it. Nothing has been reclaimed yet."""
 
     def reclaimed(self, sealed: Collection[int], deleted: Collection[int]) -> None:
         """Of the ``sealed`` segments (their bases) some were ``deleted``, others perhaps compacted."""
 
+    def refetch(self, base: int) -> bool:
+        """Replace a damaged segment of the folder; False when the store has no better one.
+
+        May be called in any thread. JournalError when the store does not answer.
+        """
+
     def close(self) -> None:
         """No more calls follow."""
+
+
+def read_mending(
+    read: Callable[[_Asked], _Read], asked: _Asked, mend: Callable[[RecordUnreadable], None]
+) -> _Read:
+    """Read, and read again after ``mend`` has replaced what was unreadable; it raises if it cannot."""
+    mended: set[int] = set()
+    while True:
+        try:
+            return read(asked)
+        except RecordUnreadable as error:
+            if error.position in mended:
+                raise
+            mended.add(error.position)
+            mend(error)

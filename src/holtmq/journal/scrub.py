@@ -55,15 +55,16 @@ def scrub(disk: Disk, open_segment: int | None = None) -> Iterator[Rot | int]:
         if base == open_segment:
             break
         try:
-            for found in _segment(disk, base, bases[index + 1 :]):
+            for found in scrub_segment(disk, base, bases[index + 1 :]):
                 if isinstance(found, int) or found.position not in dropped:
                     yield found
         except FileNotFoundError:
             continue
 
 
-def _segment(disk: Disk, base: int, following: Sequence[int]) -> Iterator[Rot | int]:
-    name = segment_name(base)
+def scrub_segment(disk: Disk, base: int, following: Sequence[int], suffix: str = "") -> Iterator[Rot | int]:
+    """Verify one segment; ``following`` are the bases of the later ones."""
+    name = segment_name(base) + suffix
     file = disk.open(name)
     try:
         try:

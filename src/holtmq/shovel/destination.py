@@ -258,7 +258,7 @@ class LocalDestination:
                 # CC was honoured when the message was first published: each copy is moved by itself.
                 properties = PublishProperties(header)
                 properties.extra_keys = []
-            outcome = flow.publish(self._route(message), properties, header, message.body)
+            outcome = flow.publishing.publish(self._route(message), properties, header, message.body)
         except (BrokerError, CodecError) as error:
             return f"{REFUSED}: {error}"
         if outcome is PublishOutcome.UNROUTED:

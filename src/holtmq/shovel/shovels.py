@@ -75,13 +75,13 @@ class ShovelService:
 
     def start(self) -> None:
         """Start the stored shovels, and follow the parameters from now on."""
-        self._inside.broker.on_parameters = self._changed
+        self._inside.broker.parameter_changes.on_changed = self._changed
         self._follow()
 
     async def stop(self) -> None:
         """Stop all shovels."""
         self._stopped = True
-        self._inside.broker.on_parameters = _nothing
+        self._inside.broker.parameter_changes.on_changed = _nothing
         for key in list(self._running):
             self._end(key)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -129,7 +129,7 @@ class ShovelService:
         wanted = {(parameter.vhost, parameter.name): parameter.value for parameter in stored}
         for old in broker.parameters.all(component=PROGRESS_COMPONENT):
             if (old.vhost, old.name) not in wanted:
-                broker.delete_parameter(old.vhost, PROGRESS_COMPONENT, old.name)
+                broker.parameter_changes.delete(old.vhost, PROGRESS_COMPONENT, old.name)
         self._broken = {key: why for key, why in self._broken.items() if key in wanted}
         for key in [key for key, shovel in self._running.items() if wanted.get(key) != shovel.value]:
             self._end(key)
@@ -253,7 +253,7 @@ class ShovelService:
         stored = broker.parameters.get(shovel.vhost, COMPONENT, shovel.name)
         if stored is not None and stored.value == shovel.value:
             try:
-                broker.delete_parameter(shovel.vhost, COMPONENT, shovel.name)
+                broker.parameter_changes.delete(shovel.vhost, COMPONENT, shovel.name)
             except NotFound:  # its vhost is gone
                 return
             self._inside.wake()

@@ -13,6 +13,7 @@ from holtmq.broker.partitioned.groups.group import QUEUE_MODE
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.log.identifiers import partition_id
 from holtmq.broker.partitioned.requests import Popped, PushItem
+from holtmq.broker.work.timed_leases import WorkMessage
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.request import HttpRequest
 from holtmq.http.hot_routes import HotApis
@@ -20,7 +21,16 @@ from holtmq.http.queues.ack import AckApi, AckIn
 from holtmq.http.queues.pop import Parameters, PopApi
 from holtmq.http.queues.push import PushApi, PushItemIn
 from holtmq.http.queues.work import WorkApi
-from holtmq.tracing.spans import Attributes, Spans, failed, of_properties, of_text, of_trace_id, trace_id_of
+from holtmq.tracing.spans import (
+    Attributes,
+    Spans,
+    failed,
+    of_header,
+    of_properties,
+    of_text,
+    of_trace_id,
+    trace_id_of,
+)
 
 _LINKS_MAX: Final = 128  # what OpenTelemetry's SDK keeps of a span
 _LEASED_MAX: Final = 100_000
@@ -136,6 +146,31 @@ class TracedPopApi(PopApi):
                     self._leased.add(partition, asked.group, body.transaction_id, parent)
 
 
+class TracedWorkApi(WorkApi):
+    """A span for each traced message of a work queue that a pop delivers."""
+
+    def __init__(self, spans: Spans, leased: Leased, context: Context) -> None:
+        super().__init__(context)
+        self._spans = spans
+        self._leased = leased
+
+    def _deliver(
+        self, request: HttpRequest, asked: Parameters, messages: list[WorkMessage], lease_id: str
+    ) -> None:
+        super()._deliver(request, asked, messages, lease_id)
+        reader = of_text(request.header(b"traceparent"))
+        for message in messages:
+            parent = of_header(message.header)
+            if parent is None:
+                continue
+            attributes: Attributes = {"messaging.message.id": message.transaction_id}
+            links = () if reader is None else (reader,)
+            queue = message.queue
+            self._spans.begin("deliver", queue.name, parent, SpanKind.PRODUCER, attributes, links).end()
+            if not asked.auto_ack:
+                self._leased.add(self.partition_id(queue), asked.group, message.transaction_id, parent)
+
+
 class TracedAckApi(AckApi):
     """A span for each settled message that has a trace."""
 
@@ -193,6 +228,7 @@ def traced_apis(spans: Spans) -> HotApis:
         lambda context, work: TracedPushApi(spans, context, work),
         lambda context, work: TracedPopApi(spans, leased, context, work),
         lambda context, work: TracedAckApi(spans, leased, context, work),
+        lambda context: TracedWorkApi(spans, leased, context),
     )
 
 

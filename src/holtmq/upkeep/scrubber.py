@@ -13,10 +13,10 @@ from typing import Final
 
 from holtmq.broker.broker import Broker
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.journal import Journal
+from holtmq.journal import Journal, JournalError
 from holtmq.journal.checkpoint import SUFFIX as CHECKPOINT_SUFFIX
 from holtmq.journal.disk import OsDisk
-from holtmq.journal.scrub import scrub
+from holtmq.journal.scrub import Rot, scrub
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +61,16 @@ class Scrubber:
             log.error("damage found", extra={"file": step.name, "at": step.position, "reason": step.reason})
             if step.name.endswith(CHECKPOINT_SUFFIX):
                 self._checkpoint()  # replaces the damaged one
-            else:
+            elif not await self._refetch(step):
                 self._partitioned.store.note_rot(step.error())
                 self._broker.note_rot(step.error())
                 self._wake()
         return found
+
+    async def _refetch(self, rot: Rot) -> bool:
+        """Replace a damaged segment by the replica's copy; True also when that has to wait."""
+        try:
+            return await asyncio.to_thread(self._journal.refetch, rot.position)
+        except JournalError as error:
+            log.warning("a damaged segment is fetched later", extra={"reason": str(error)})
+            return True

@@ -126,20 +126,26 @@ class HttpDoor:
                     await self._settle(client, [messages[0]], "retry")
 
     async def work(self, ports: Ports, random: Random) -> None:
-        """Run all clients until each has lost its connection."""
+        """Run all clients until each producer has lost its connection: then there is nothing to consume."""
         seeds = [Random(random.random()) for _ in range(len(self._producers) + 2)]
         try:
             clients = await connect_all(HttpClient.connect, ports.http, len(seeds))
         except Gone:
             return
-        work = [
-            self._produce(client, producer, seed)
-            for client, producer, seed in zip(clients, self._producers, seeds, strict=False)
-        ]
-        work += [self._consume(clients[-2], seeds[-2]), self._move(clients[-1], seeds[-1])]
-        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        producing = asyncio.gather(
+            *[
+                self._produce(client, producer, seed)
+                for client, producer, seed in zip(clients, self._producers, seeds, strict=False)
+            ],
+            return_exceptions=True,
+        )
+        consuming = asyncio.gather(
+            self._consume(clients[-2], seeds[-2]), self._move(clients[-1], seeds[-1]), return_exceptions=True
+        )
+        outcomes: list[BaseException | None] = list(await producing)
         for client in clients:
             client.close()
+        outcomes += await consuming
         for outcome in outcomes:
             if isinstance(outcome, BaseException) and not isinstance(outcome, Gone):
                 raise outcome

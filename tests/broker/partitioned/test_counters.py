@@ -32,7 +32,7 @@ def test_a_stream_deleted_over_amqp_takes_its_counters_along() -> None:
     broker.declare_queue(vhost, "s", durable=True, arguments={"x-queue-type": "stream"})
     header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
     route = broker.resolve(vhost, "", "s", make_address("", "s"))
-    broker.flow.publish(route, broker.flow.publish_properties.of(header), header, b"1")
+    broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, b"1")
     assert set(service.counters.queues) == {"s"}
 
     broker.delete_queue(vhost, "s")

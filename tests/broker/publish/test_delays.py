@@ -27,7 +27,7 @@ def bench(disk: FakeDisk) -> Bench:
 
 def late(bench: Bench, *queues: str, arguments: dict[str, object] | None = None) -> None:
     """A delayed exchange with the key ``k`` for all the queues."""
-    bench.broker.declare_exchange(
+    bench.broker.exchanges.declare(
         bench.vhost, "late", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
     )
     for name in queues:

@@ -51,17 +51,17 @@ def populate(bench: Bench) -> None:
     """A bit of everything."""
     broker = bench.broker
     broker.put_vhost("other")
-    broker.put_user(User("ann", "hash", ("management",)))
-    broker.set_permissions("ann", "/", Permissions("^a", ".*", ""))
-    broker.put_policy("/", "cap", "^capped", {"max-length": 3}, priority=2)
-    broker.put_policy("/", "roof", ".*", {"message-ttl": 60_000}, operator=True)
-    broker.declare_exchange(
+    broker.access.put_user(User("ann", "hash", ("management",)))
+    broker.access.set_permissions("ann", "/", Permissions("^a", ".*", ""))
+    broker.policy_changes.put("/", "cap", "^capped", {"max-length": 3}, priority=2)
+    broker.policy_changes.put("/", "roof", ".*", {"message-ttl": 60_000}, operator=True)
+    broker.exchanges.declare(
         bench.vhost, "x", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"}
     )
-    broker.declare_exchange(
+    broker.exchanges.declare(
         bench.vhost, "late", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
     )
-    broker.declare_exchange(bench.vhost, "gone", "direct")
+    broker.exchanges.declare(bench.vhost, "gone", "direct")
     bench.declare("dead")
     bench.declare("plain")
     bench.declare("capped.1")
@@ -424,9 +424,9 @@ def test_queue_numbers_are_not_used_twice_after_a_restart(bench: Bench) -> None:
 
 def test_a_deleted_vhost_stays_deleted_with_all_that_was_in_it(bench: Bench) -> None:
     bench.broker.put_vhost("v")
-    bench.broker.put_user(User("ann", "hash"))
-    bench.broker.set_permissions("ann", "v", Permissions(".*", ".*", ".*"))
-    bench.broker.put_policy("v", "p", ".*", {"max-length": 1})
+    bench.broker.access.put_user(User("ann", "hash"))
+    bench.broker.access.set_permissions("ann", "v", Permissions(".*", ".*", ".*"))
+    bench.broker.policy_changes.put("v", "p", ".*", {"max-length": 1})
     bench.broker.declare_queue(bench.broker.vhost("v"), "q", durable=True)
     bench.broker.delete_vhost("v")
     bench.sync()

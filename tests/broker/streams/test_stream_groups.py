@@ -79,7 +79,7 @@ class Stream:
         for body in bodies:
             header = encode_header(len(body), encode_properties(Properties(delivery_mode=2)))
             route = self.broker.resolve(vhost, "", "s", make_address("", "s"))
-            flow.publish(route, flow.publish_properties.of(header), header, body)
+            flow.publishing.publish(route, flow.publish_properties.of(header), header, body)
         self.broker.journal.flush()
         self.turn()
 

@@ -37,7 +37,7 @@ class Node:
         for body in bodies:
             header = encode_header(len(body), encode_properties(Properties()))
             route = broker.resolve(broker.vhost("/"), "", "log", make_address("", "log"))
-            broker.flow.publish(route, broker.flow.publish_properties.of(header), header, body)
+            broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, body)
         broker.journal.flush()
         broker.flow.turn()
 
@@ -123,18 +123,18 @@ def test_the_newest_message_stays_whatever_its_size() -> None:
 def test_a_policy_limits_a_stream_and_the_stricter_limit_holds() -> None:
     node = Node(max_length_bytes=50)
     node.publish(*(b"%d" % (10**9 + n) for n in range(10)))
-    node.broker.put_policy("/", "small", "^log$", {"max-length-bytes": 20, "max-age": "5s"})
+    node.broker.policy_changes.put("/", "small", "^log$", {"max-length-bytes": 20, "max-age": "5s"})
 
     node.retain()
     assert len(node.kept()) == 2
 
-    node.broker.delete_policy("/", "small")
+    node.broker.policy_changes.delete("/", "small")
     node.publish(*(b"%d" % (10**9 + n) for n in range(10)))
     node.wait(6)
     node.retain()
     assert len(node.kept()) == 5
 
-    node.broker.put_policy("/", "large", "^log$", {"max-length-bytes": 1000})
+    node.broker.policy_changes.put("/", "large", "^log$", {"max-length-bytes": 1000})
     node.publish(b"1")
     node.retain()
     assert len(node.kept()) == 5

@@ -49,7 +49,7 @@ def broker(service: PartitionedService) -> Broker:
     vhost = broker.vhost("/")
     broker.flow.now_ms = 1_700_000_000_000
     for name in ("all", "in"):
-        broker.declare_exchange(vhost, name, "fanout", durable=True)
+        broker.exchanges.declare(vhost, name, "fanout", durable=True)
     broker.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
     broker.declare_queue(vhost, "dying", durable=True, arguments={"x-dead-letter-exchange": "all"})
     broker.bind(vhost, "all", "log", "")
@@ -60,7 +60,7 @@ def broker(service: PartitionedService) -> Broker:
 def publish(broker: Broker, exchange: str, key: str) -> None:
     header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
     route = broker.resolve(broker.vhost("/"), exchange, key, make_address(exchange, key))
-    broker.flow.publish(route, broker.flow.publish_properties.of(header), header, b"1")
+    broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, b"1")
     broker.journal.flush()
     broker.flow.turn()
 
@@ -100,7 +100,7 @@ def test_a_consumer_gets_what_is_durable_and_is_woken_when_the_rest_is(broker: B
     publish(broker, "all", "k")
     header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
     route = broker.resolve(broker.vhost("/"), "all", "k", make_address("all", "k"))
-    broker.flow.publish(route, broker.flow.publish_properties.of(header), header, b"2")
+    broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, b"2")
 
     reader = consume(broker, "log", **{"x-stream-offset": "first"})
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from core_support import Bench
 
-from holtmq.broker import broker as broker_module
+from holtmq.broker import policy_changes
 from holtmq.broker.topology import long_changes
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.journal.fake_disk import FakeDisk
@@ -62,7 +62,7 @@ def run_out(bench: Bench) -> int:
 
 
 def bind_many(bench: Bench, count: int) -> None:
-    bench.broker.declare_exchange(bench.vhost, "many", "topic", durable=True)
+    bench.broker.exchanges.declare(bench.vhost, "many", "topic", durable=True)
     bench.declare("q")
     for number in range(count):
         bench.broker.bind(bench.vhost, "many", "q", f"key.{number}")
@@ -74,7 +74,7 @@ def test_a_deleted_exchange_is_gone_at_once_and_its_bindings_step_by_step(
     monkeypatch.setattr(long_changes.LongChanges.add, "__defaults__", (10,))
     bind_many(bench, 100)
 
-    bench.broker.delete_exchange(bench.vhost, "many")
+    bench.broker.exchanges.delete(bench.vhost, "many")
 
     assert "many" not in bench.vhost.exchanges
     assert bench.vhost.bindings_to(bench.queue("q")) == []
@@ -86,7 +86,7 @@ def test_an_exchange_made_again_while_the_old_one_is_taken_apart_keeps_its_bindi
 ) -> None:
     monkeypatch.setattr(long_changes.LongChanges.add, "__defaults__", (1,))
     bind_many(bench, 20)
-    bench.broker.delete_exchange(bench.vhost, "many")
+    bench.broker.exchanges.delete(bench.vhost, "many")
 
     bind_many(bench, 3)
     run_out(bench)
@@ -122,7 +122,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_queue_however_many_bindings_
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_changes.LongChanges.add, "__defaults__", (1,))
-    bench.broker.declare_exchange(bench.vhost, "auto", "direct", auto_delete=True)
+    bench.broker.exchanges.declare(bench.vhost, "auto", "direct", auto_delete=True)
     bench.declare("q")
     for number in range(20):
         bench.broker.bind(bench.vhost, "auto", "q", str(number))
@@ -134,12 +134,12 @@ def test_an_auto_delete_exchange_goes_with_its_last_queue_however_many_bindings_
 
 
 def test_a_policy_reaches_its_queues_step_by_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "_POLICY_STEP", 5)
+    monkeypatch.setattr(policy_changes, "_POLICY_STEP", 5)
     for number in range(30):
         bench.declare(f"q{number}")
         bench.fill(f"q{number}", b"1", b"2")
 
-    bench.broker.put_policy("/", "short", "^q", {"max-length": 1})
+    bench.broker.policy_changes.put("/", "short", "^q", {"max-length": 1})
 
     assert [len(bench.queue(f"q{number}")) for number in (0, 29)] == [1, 2]
     assert run_out(bench) >= 5

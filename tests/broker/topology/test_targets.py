@@ -40,19 +40,21 @@ def apply(broker: Broker, step: tuple[str, ...]) -> None:
         case "bind", exchange, name, pattern:
             broker.bind(vhost, exchange, name, pattern)
         case "unbind", exchange, name, pattern:
-            broker.unbind(vhost, exchange, name, pattern)
+            broker.exchanges.unbind(vhost, exchange, name, pattern)
         case "link", exchange, pattern:
             broker.bind(vhost, exchange, "other", pattern, to_exchange=True)
         case "limit", name:
-            broker.put_policy("/", "limits", f"^{name}$", {"max-length": 3}, "queues")
+            broker.policy_changes.put("/", "limits", f"^{name}$", {"max-length": 3}, "queues")
         case ("no limit",):
-            broker.delete_policy("/", "limits")
+            broker.policy_changes.delete("/", "limits")
         case "alternate", name:
-            broker.put_policy("/", "alternate", f"^{name}$", {"alternate-exchange": "other"}, "exchanges")
+            broker.policy_changes.put(
+                "/", "alternate", f"^{name}$", {"alternate-exchange": "other"}, "exchanges"
+            )
         case "drop exchange", name:
             kind = vhost.exchange(name).kind.value
-            broker.delete_exchange(vhost, name)
-            broker.declare_exchange(vhost, name, kind)
+            broker.exchanges.delete(vhost, name)
+            broker.exchanges.declare(vhost, name, kind)
 
 
 @given(st.lists(steps, max_size=30))
@@ -61,7 +63,7 @@ def test_the_short_lookup_agrees_with_the_walk(plan: list[tuple[str, ...]]) -> N
     broker.put_vhost("/")
     vhost = broker.vhost("/")
     for name in EXCHANGES[1:]:
-        broker.declare_exchange(vhost, name, "fanout" if name == "other" else name)
+        broker.exchanges.declare(vhost, name, "fanout" if name == "other" else name)
 
     for step in plan:
         try:
@@ -87,7 +89,7 @@ def test_keys_that_lead_to_the_same_queues_share_one_set() -> None:
     broker = Broker(MemoryJournal())
     broker.put_vhost("/")
     vhost = broker.vhost("/")
-    broker.declare_exchange(vhost, "t", "topic")
+    broker.exchanges.declare(vhost, "t", "topic")
     broker.declare_queue(vhost, "q")
     broker.bind(vhost, "t", "q", "a.*")
     broker.bind(vhost, "t", "q", "#.c")
@@ -101,7 +103,7 @@ def test_a_queue_that_comes_or_goes_elsewhere_leaves_an_exchange_as_it_was() -> 
     broker = Broker(MemoryJournal())
     broker.put_vhost("/")
     vhost = broker.vhost("/")
-    broker.declare_exchange(vhost, "t", "topic")
+    broker.exchanges.declare(vhost, "t", "topic")
     broker.declare_queue(vhost, "q")
     broker.bind(vhost, "t", "q", "a.*")
     token = vhost.targets_of(vhost.exchange("t")).token

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from core_support import Bench, headers_of
 
-from holtmq.broker import flow
+from holtmq.broker import dead_lettering
 from holtmq.broker.flow import PublishOutcome
 from holtmq.broker.message import Message
 from holtmq.broker.publish import publishing
@@ -25,7 +25,7 @@ def reject_all(bench: Bench, name: str) -> None:
 def declare_late(bench: Bench) -> None:
     """A delayed exchange that leads to queue ``q``."""
     bench.declare("q")
-    bench.broker.declare_exchange(
+    bench.broker.exchanges.declare(
         bench.vhost, "late", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
     )
     bench.broker.bind(bench.vhost, "late", "q", "")
@@ -127,7 +127,7 @@ def test_a_checkpoint_knows_what_is_still_to_go(bench: Bench, monkeypatch: pytes
 
 
 def test_more_dead_letters_than_one_record_may_hold_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "_CAST_OUT_BYTES", 2_000)
+    monkeypatch.setattr(dead_lettering, "_CAST_OUT_BYTES", 2_000)
     monkeypatch.setattr(file_journal, "MAX_PAYLOAD", 8_000)  # which a segment of 4 KiB makes sure to look at
     bench = Bench(FakeDisk())
     bench.declare("dead")
@@ -135,7 +135,7 @@ def test_more_dead_letters_than_one_record_may_hold_take_several(monkeypatch: py
     bodies = [b"%03d" % n * 100 for n in range(40)]
     bench.fill("q", *bodies)
 
-    bench.broker.put_policy("/", "short", "^q$", {"max-length": 0})
+    bench.broker.policy_changes.put("/", "short", "^q$", {"max-length": 0})
     bench.sync()
     bench.crash()
 

@@ -30,7 +30,7 @@ def broker() -> Broker:
 def publish(broker: Broker, body: bytes, properties: bytes = PLAIN) -> None:
     header = encode_header(len(body), properties)
     route = broker.resolve(broker.vhost("/"), "", "jobs", make_address("", "jobs"))
-    broker.flow.publish(route, broker.flow.publish_properties.of(header), header, body)
+    broker.flow.publishing.publish(route, broker.flow.publish_properties.of(header), header, body)
     broker.flow.turn()
 
 

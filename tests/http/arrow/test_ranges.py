@@ -636,13 +636,13 @@ def test_a_routing_key_that_is_no_text_is_spelled_out(broker: TestBroker, http: 
     def publish(node: Node) -> None:
         core = node.broker
         vhost = core.vhost("/")
-        core.declare_exchange(vhost, "all", "fanout", durable=True)
+        core.exchanges.declare(vhost, "all", "fanout", durable=True)
         core.declare_queue(vhost, "log", durable=True, arguments={"x-queue-type": "stream"})
         core.bind(vhost, "all", "log", "")
         for key in ("plain", "a\udcff"):  # the byte 0xFF, as names that are not UTF-8 are kept
             header = encode_header(1, encode_properties(Properties(delivery_mode=2)))
             route = core.resolve(vhost, "all", key, make_address("all", key))
-            core.flow.publish(route, core.flow.publish_properties.of(header), header, b"1")
+            core.flow.publishing.publish(route, core.flow.publish_properties.of(header), header, b"1")
             core.flow.turn()
 
     broker.call(publish)
@@ -710,10 +710,10 @@ def push_wide(http: httpx.Client, queue: str, count: int) -> None:
 
 def test_an_exchange_is_published_to_only_by_those_who_may_write_to_it(broker: TestBroker) -> None:
     def prepare(node: Node) -> None:
-        node.broker.declare_exchange(node.broker.vhost("/"), "mine", "fanout", durable=True)
-        node.broker.put_user(User("ann", GUEST_HASH, ()))
+        node.broker.exchanges.declare(node.broker.vhost("/"), "mine", "fanout", durable=True)
+        node.broker.access.put_user(User("ann", GUEST_HASH, ()))
         node.amqp.authenticator.remember("ann", "ann", GUEST_HASH)
-        node.broker.set_permissions("ann", "/", Permissions("", "mine", ""))
+        node.broker.access.set_permissions("ann", "/", Permissions("", "mine", ""))
 
     broker.call(prepare)
     with httpx.Client(base_url=broker.http_url, auth=("ann", "ann"), timeout=60) as http:

@@ -10,9 +10,11 @@ from holtmq.http.dashboard.attention import (
     of_group,
     of_node,
     of_queue,
+    of_standbys,
     urgency,
 )
-from holtmq.http.dashboard.queue_table import QueueRow
+from holtmq.http.dashboard.queue_table import DIED_MOST, QueueRow
+from holtmq.journal.replica.view import Peer
 
 NOW = 1_000_000.0
 
@@ -84,9 +86,25 @@ def test_a_backlog_grows_when_every_minute_adds_to_it(net: list[int], expected: 
     assert rules(of_queue(row(ready=9, oldest=1.0), [], net, Thresholds(), NOW)) == expected
 
 
-def test_dead_letters_show() -> None:
-    assert rules(of_queue(row(kind="stream", dead_letters=2), [], [], Thresholds(), NOW)) == ["dead-letters"]
-    assert of_queue(row(kind="stream", dead_letters=2), [], [], Thresholds(dead_letters=3), NOW) == []
+def test_dead_letters_of_the_last_day_show_with_the_time_of_the_first() -> None:
+    since = int((NOW - 3_600) * 1000)
+    found = of_queue(row(died_today=2, died_since=since), [], [], Thresholds(), NOW)
+
+    assert rules(found) == ["dead-letters"]
+    assert (found[0].since, found[0].text) == (since, "2 messages dead-lettered within 24 hours")
+    assert of_queue(row(kind="stream", dead_letters=2), [], [], Thresholds(), NOW) == []
+    assert of_queue(row(died_today=2), [], [], Thresholds(dead_letters=3), NOW) == []
+    (many,) = of_queue(row(kind="stream", died_today=DIED_MOST), [], [], Thresholds(), NOW)
+    assert many.text.startswith("at least 1,000 messages")
+
+
+@pytest.mark.parametrize(
+    ("behind", "seen", "expected"), [(1.0, 1.0, []), (29.0, 1.0, ["standby"]), (0.0, 40.0, ["standby"])]
+)
+def test_a_standby_that_is_behind_or_silent_shows(behind: float, seen: float, expected: list[str]) -> None:
+    peer = Peer("two", "standby", "amqp://two", 4096, behind, seen)
+
+    assert rules(of_standbys([peer], Thresholds(), NOW)) == expected
 
 
 def test_a_group_behind() -> None:

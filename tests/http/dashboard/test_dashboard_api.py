@@ -55,6 +55,27 @@ def test_a_stuck_consumer_is_found_with_client_host_and_since(
     assert found["oldest"]["name"] == "orders"
 
 
+def test_a_group_with_many_partitions_is_counted_over_several_scans(
+    broker: TestBroker, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holtmq.http.dashboard.watch._PARTITIONS_AT_ONCE", 10)
+    for n in range(25):
+        api.push("wide", f"w{n}", partition=f"p{n}")
+    api.push("small", "s1")
+    for queue in ("wide", "small"):
+        api.pop(queue, consumerGroup="g", subscriptionMode="all")
+    broker.clock.advance(400)
+
+    seen: list[set[str]] = []
+    for _ in range(5):
+        found = api.get("/api/v1/dashboard/attention").json()["findings"]
+        seen.append({one["name"] + " " + one["text"][:11] for one in found if one["rule"] == "group-lag"})
+        broker.clock.advance(11)  # each answer is a scan of its own
+
+    assert seen[0] == set()
+    assert seen[-1] == {"g on wide 25 messages", "g on small 1 message b"}
+
+
 def test_thresholds_can_be_changed_and_bad_ones_are_refused(broker: TestBroker, api: Api) -> None:
     api.http.put("/api/v1/dashboard/thresholds", json={"unread_seconds": 5})
 

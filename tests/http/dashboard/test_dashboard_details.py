@@ -244,9 +244,9 @@ def test_what_is_offered_follows_the_rights(  # type: ignore[no-untyped-def]
     channel.queue_declare("other.q")
 
     def prepare(node) -> None:  # type: ignore[no-untyped-def]
-        node.broker.put_user(User("ann", GUEST_HASH, tags))
+        node.broker.access.put_user(User("ann", GUEST_HASH, tags))
         node.amqp.authenticator.remember("ann", "ann", GUEST_HASH)
-        node.broker.set_permissions("ann", "/", Permissions("^mine", "", "^mine"))
+        node.broker.access.set_permissions("ann", "/", Permissions("^mine", "", "^mine"))
 
     broker.call(prepare)
     ann = connect(auth=("ann", "ann"))

@@ -129,9 +129,9 @@ def test_only_what_the_user_may_read_is_searched(broker: TestBroker, connect, ch
     put(channel, "theirs", "secret", "later", headers={"x-delay": 60_000})
 
     def prepare(node) -> None:  # type: ignore[no-untyped-def]
-        node.broker.put_user(User("ann", GUEST_HASH, ()))
+        node.broker.access.put_user(User("ann", GUEST_HASH, ()))
         node.amqp.authenticator.remember("ann", "ann", GUEST_HASH)
-        node.broker.set_permissions("ann", "/", Permissions("", "", "^mine"))
+        node.broker.access.set_permissions("ann", "/", Permissions("", "", "^mine"))
 
     broker.call(prepare)
     ann = connect(auth=("ann", "ann"))

@@ -278,8 +278,8 @@ def with_user(broker: TestBroker) -> TestBroker:
     hashed = hash_password("right")
 
     def add(node: FaultyNode) -> None:
-        node.broker.put_user(User("good", hashed, ("administrator",)))
-        node.broker.set_permissions("good", "/", FULL_ACCESS)
+        node.broker.access.put_user(User("good", hashed, ("administrator",)))
+        node.broker.access.set_permissions("good", "/", FULL_ACCESS)
 
     broker.call(add)
     return broker
@@ -394,7 +394,7 @@ def test_a_session_ends_with_its_user_s_password_and_with_time(with_user: TestBr
     assert status(first) == 200
     with_user.clock.advance(2 * 3600)
     assert (status(first), status(second)) == (200, 401)  # an hour's use is eight hours more
-    with_user.call(lambda node: node.broker.put_user(User("good", hash_password("new"))))
+    with_user.call(lambda node: node.broker.access.put_user(User("good", hash_password("new"))))
     assert status(first) == 401
 
 

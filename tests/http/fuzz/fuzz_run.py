@@ -35,8 +35,8 @@ def put_back(node: FaultyNode) -> None:
     if "/" not in broker.vhosts:
         broker.put_vhost("/")
     for name in ("fuzz", "guest"):
-        broker.put_user(User(name, GUEST_HASH, ("administrator",)))
-        broker.set_permissions(name, "/", FULL_ACCESS)
+        broker.access.put_user(User(name, GUEST_HASH, ("administrator",)))
+        broker.access.set_permissions(name, "/", FULL_ACCESS)
     node.amqp.authenticator.remember("fuzz", "fuzz", GUEST_HASH)
     node.partitioned.spool.switch(pushes_spooled=False)
     node.partitioned.spool.switch(pops_paused=False)

@@ -64,6 +64,41 @@ def test_a_queue_shows_totals_rates_and_bytes(watched: Watched) -> None:
     assert row["message_bytes"] == 30 * 5
 
 
+def test_deliveries_are_told_apart_by_how_they_were_made(watched: Watched) -> None:
+    channel = watched.channel
+    watched.second(publish=10)
+    for n in range(4):
+        method, _, _ = channel.basic_get("q", auto_ack=n == 0)
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    for _ in range(2):  # one of them for the second time
+        channel.basic_get("q")
+    watched.second()
+    got: list[bool] = []
+    for no_ack, most in ((False, 2), (True, 3)):
+        channel.basic_qos(prefetch_count=2)
+        tag = channel.basic_consume("q", lambda *_: got.append(True), auto_ack=no_ack)
+        while len(got) < most:
+            watched.connection.process_data_events(1)
+        channel.basic_cancel(tag)
+    watched.second()
+
+    stats = watched.queue(msg_rates_age=3, msg_rates_incr=1)["message_stats"]
+    overview = watched.http.get("/overview").json()["message_stats"]
+
+    assert (stats["get"], stats["get_no_ack"], stats["redeliver"]) == (5, 1, overview["redeliver"])
+    assert stats["deliver"] == 2
+    assert stats["deliver_no_ack"] >= 1
+    assert stats["redeliver"] >= 1
+    parts = ("deliver", "deliver_no_ack", "get", "get_no_ack")
+    assert sum(stats[name] for name in parts) == stats["deliver_get"]
+    for name in parts:
+        assert overview[name] == stats[name]
+    assert stats["get_details"]["rate"] == 1.0  # five in five seconds
+    assert stats["redeliver_details"]["rate"] > 0
+    assert [sample["sample"] for sample in stats["deliver_details"]["samples"]] == [2, 2, 0, 0]
+    assert [sample["sample"] for sample in stats["get_details"]["samples"]] == [5, 5, 5, 0]
+
+
 def test_samples_go_back_as_far_as_asked(watched: Watched) -> None:
     for _ in range(10):
         watched.second(publish=2)

@@ -66,6 +66,36 @@ def test_letters_of_both_kinds_are_grouped_by_what_went_wrong(broker: TestBroker
     assert "3 dead letters" in printed
 
 
+def test_letters_are_counted_over_time_and_those_of_the_last_day_need_attention(
+    broker: TestBroker, api: Api
+) -> None:
+    work_letters(broker, b"1", b"2")
+    group_letters(api, "s", "timeout")
+    broker.clock.advance(20 * 3600)
+    work_letters(broker, b"3")
+
+    answer = api.get(_BASE).json()
+    by_queue = {row["queue"]: row["over_time"] for row in answer["signatures"]}
+    step = answer["over_time"]["step_ms"]
+    now_ms = int(broker.clock() * 1000)
+    assert answer["over_time"]["from"] <= now_ms - 20 * 3_600_000 < answer["over_time"]["from"] + step
+    assert 0 <= now_ms - (answer["over_time"]["from"] + step * (len(by_queue["work"]) - 1)) < step
+    assert (by_queue["work"][0], by_queue["work"][-1], sum(by_queue["work"])) == (2, 1, 3)
+    assert (by_queue["s"][0], sum(by_queue["s"])) == (1, 1)
+
+    def today() -> dict[str, tuple[int, int | None]]:
+        rows = api.get("/api/v1/dashboard/queues").json()["rows"]
+        return {row["name"]: (row["died_today"], row["died_since"]) for row in rows}
+
+    counts = today()
+    assert (counts["work"][0], counts["s"][0], counts["dead"]) == (3, 1, (0, None))
+    assert counts["work"][1] is not None
+    assert abs(counts["work"][1] - (now_ms - 20 * 3_600_000)) < 60_000
+    broker.clock.advance(5 * 3600)
+    counts = today()
+    assert (counts["work"][0], counts["s"]) == (1, (0, None))
+
+
 def test_a_work_queues_letters_go_home_as_they_were(broker: TestBroker, api: Api) -> None:
     work_letters(broker, b"\xff\x00", b"2", b"3")
     rows = api.get(f"{_BASE}/messages", kind="work").json()["messages"]

@@ -33,8 +33,6 @@ def test_the_page_needs_nothing_from_elsewhere(api: Api) -> None:
     answer = api.get("/docs")
 
     assert answer.headers["content-type"].startswith("text/html")
-    loaded = re.sub(r'<a href="https://[^"]*">', "", answer.text)  # a link is not loaded
-    assert "http://" not in loaded
-    assert "https://" not in loaded
-    assert loaded != answer.text  # the documentation is linked
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
     assert "/openapi.json" in answer.text

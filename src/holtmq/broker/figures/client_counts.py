@@ -6,6 +6,8 @@ Must not touch: clocks, clients.
 
 from typing import Final
 
+from holtmq.broker.figures.queue_figures import Kinds
+
 
 class ClientCounts:
     """Counters that only go up, and levels of what is open now."""
@@ -55,6 +57,10 @@ class ClientCounts:
         self.queues_created = 0
         self.queues_deleted = 0
 
+    def kinds(self) -> Kinds:
+        """Deliveries by kind."""
+        return Kinds(self.delivered_auto_ack, self.get_manual_ack, self.get_auto_ack, self.redelivered)
+
     def churn(self) -> tuple[int, ...]:
         """What came and went, in the order of ``CHURN``."""
         return (
@@ -88,6 +94,12 @@ class ConnectionMessages:
         self.published = 0
         self.delivered = 0
         self.settled = 0
+
+    def copy(self) -> "ConnectionMessages":
+        """The same counts, to add to."""
+        made = ConnectionMessages()
+        made.published, made.delivered, made.settled = self.published, self.delivered, self.settled
+        return made
 
     def add(self, published: int, delivered: int, held: int) -> None:
         """Add a channel that published and was delivered so many, of which it still holds ``held``."""

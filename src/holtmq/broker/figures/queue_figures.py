@@ -6,6 +6,7 @@ or has left in one of the counted ways. Must not touch: clocks, rules.
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from holtmq.broker.figures.day_tally import DayTally
 from holtmq.broker.figures.rings import LevelRing, Ring
 
 if TYPE_CHECKING:
@@ -20,15 +21,30 @@ class Totals(NamedTuple):
     acked: int
 
 
+class Kinds(NamedTuple):
+    """How messages were delivered, other than to a consumer that acknowledges, and how many again."""
+
+    delivered_no_ack: int = 0
+    got: int = 0
+    got_no_ack: int = 0
+    redelivered: int = 0
+
+
 class QueueFigures:
     """Counters that only go up; the rings are set once the queue has been used."""
 
     __slots__ = (
         "acked",
+        "dead_letters",
         "delivered",
+        "delivered_no_ack",
         "depth",
         "dropped",
+        "got",
+        "got_no_ack",
+        "kinds",
         "purged",
+        "redelivered",
         "returned",
         "ring",
         "there_before",
@@ -37,18 +53,34 @@ class QueueFigures:
 
     def __init__(self) -> None:
         self.delivered = 0  # to a consumer or by basic.get, redeliveries included
+        self.delivered_no_ack = 0  # of these, to consumers without acks
+        self.got = 0  # by basic.get
+        self.got_no_ack = 0  # by basic.get without acks
+        self.redelivered = 0  # delivered, and not for the first time
         self.acked = 0
         self.returned = 0  # without ack or reject
         self.dropped = 0  # rejected, expired, over a limit, or returned too often: dead-lettered or deleted
+        self.dead_letters: DayTally | None = None  # of the dropped ones; set by the first
         self.purged = 0
         self.there_before = 0  # recovered from the journal, not published since the start
         self.ring: Ring | None = None
+        self.kinds: Ring | None = None  # of ``Kinds``; set once one of them is not 0
         self.depth: LevelRing | None = None  # ready messages over time
         self.unacked: LevelRing | None = None  # unacknowledged messages over time
+
+    def dead_lettered(self, now_ms: int) -> None:
+        """Note that a message went to the dead-letter exchange."""
+        if self.dead_letters is None:
+            self.dead_letters = DayTally()
+        self.dead_letters.add(now_ms)
 
     def recovered(self, queue: "WorkQueue") -> None:
         """Note that the queue's present messages were recovered, not published."""
         self.there_before = _present(queue) + self.acked + self.dropped + self.purged
+
+    def kind_totals(self) -> Kinds:
+        """The current totals by kind of delivery."""
+        return Kinds(self.delivered_no_ack, self.got, self.got_no_ack, self.redelivered)
 
     def totals(self, queue: "WorkQueue") -> Totals:
         """The current totals."""

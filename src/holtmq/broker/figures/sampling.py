@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from holtmq.broker.figures.client_counts import ClientCounts
-from holtmq.broker.figures.queue_figures import Totals
+from holtmq.broker.figures.queue_figures import Kinds, Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.partitioned.counters import QueueCounters, QueueCounts
 from holtmq.broker.topology.exchanges import Exchange
@@ -24,6 +24,7 @@ class Sampler:
         self.node = Ring(_NOTHING, second)
         self.depth = LevelRing(0, second)  # ready messages of all work queues
         self.held = LevelRing(0, second)  # unacknowledged ones
+        self.kinds = Ring(Kinds(), second)  # deliveries to AMQP clients by kind
         self.churn = Ring(ClientCounts().churn(), second)
         self.partitioned: dict[str, Ring] = {}
         self.work = [0, 0, 0]  # published, delivered, acked, over all work queues
@@ -60,6 +61,7 @@ class Sampler:
             ring.record(second, totals)
             self._add(self.streams, name, totals)
         self.churn.record(second, clients.churn())
+        self.kinds.record(second, clients.kinds())
         self.depth.record(second, self.ready)
         self.held.record(second, self.unacked)
         self.node.record(second, [work + more for work, more in zip(self.work, self.streams, strict=True)])
@@ -70,6 +72,11 @@ class Sampler:
         if figures.ring is None:
             figures.ring = Ring(_NOTHING, second)
         figures.ring.record(second, totals)
+        kinds = figures.kind_totals()
+        if figures.kinds is None and any(kinds):
+            figures.kinds = Ring(Kinds(), second)
+        if figures.kinds is not None:
+            figures.kinds.record(second, kinds)
         if figures.depth is None:
             figures.depth = LevelRing(figures.there_before, second)
         figures.depth.record(second, len(queue))

@@ -136,7 +136,7 @@ def _place(
             unrouted += 1
             continue
         moved = _again(flow, message, where, properties)
-        if not flow.forward(moved, where.queues):
+        if not flow.publishing.forward(moved, where.queues):
             if not taken:
                 names = ", ".join(queue.name for queue in where.queues)
                 raise LimitReached(f"full, and refuses messages: {names}")

@@ -23,8 +23,8 @@ from holtmq.journal.interface import RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers
 
 if TYPE_CHECKING:
+    from holtmq.broker.flow import Flow
     from holtmq.broker.publish.publish_properties import PublishProperties
-    from holtmq.broker.publish.publishing import Publishing
     from holtmq.broker.timer_wheel import Timer
     from holtmq.broker.topology.exchanges import Exchange
     from holtmq.broker.topology.recent_history import RecentHistory
@@ -48,8 +48,8 @@ class DelayedMessage(NamedTuple):
 class Delays:
     """The delayed messages of a node."""
 
-    def __init__(self, publishing: Publishing) -> None:
-        self._publishing = publishing
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
         self.waiting: dict[int, tuple[bool, int]] = {}  # position -> persistent, due time
         self._timers: dict[int, Timer[Callable[[], object]]] = {}
         self._lines: dict[int, deque[int]] = {}  # queue id -> positions that it had no room for
@@ -59,31 +59,29 @@ class Delays:
         self._write(encode_delayed(message, vhost, exchange, due_ms), message.persistent, due_ms)
 
     def _write(self, payload: bytes, persistent: bool, due_ms: int) -> None:
-        publishing = self._publishing
+        flow = self._flow
         kind = Kind.DELAYED if persistent else Kind.PAGED
-        batch = publishing.batch
+        batch = flow.batch
         if batch is not None:
             batch.delays.append((batch.add(kind, payload), persistent, due_ms))
             return
-        self.schedule(publishing.journal.append(kind, payload), persistent, due_ms)
+        self.schedule(flow.journal.append(kind, payload), persistent, due_ms)
 
     def schedule(self, position: int, persistent: bool, due_ms: int) -> None:
         """Set a timer for a message in the journal (also after a restart)."""
         self.waiting[position] = (persistent, due_ms)
-        self._timers[position] = self._publishing.timers.schedule(
-            due_ms / 1000, lambda: self._ended(position)
-        )
+        self._timers[position] = self._flow.timers.schedule(due_ms / 1000, lambda: self._ended(position))
 
     def look_at(self, position: int) -> DelayedMessage:
         """A message that waits. Raises RecordUnreadable."""
-        publishing = self._publishing
-        record = publishing.journal.read(position)[1]
+        flow = self._flow
+        record = flow.journal.read(position)[1]
         due_ms, vhost_name, exchange_name, message, only = decode_delayed(record)
-        vhost = publishing.vhosts.get(vhost_name)
+        vhost = flow.vhosts.get(vhost_name)
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
         queues: dict[str, WorkQueue] = {}
         if vhost is not None and exchange is not None:
-            properties = publishing.publish_properties.of(message.header)
+            properties = flow.publish_properties.of(message.header)
             queues, _ = self._queues(vhost, exchange, message, properties, only)
         return DelayedMessage(position, due_ms, vhost_name, exchange_name, list(queues), message)
 
@@ -100,7 +98,7 @@ class Delays:
     def cancel(self, position: int) -> None:
         """Drop a message. The caller has checked that it waits."""
         if self.waiting[position][0]:
-            self._publishing.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+            self._flow.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
         del self.waiting[position]
         self._stop(position)
 
@@ -112,54 +110,54 @@ class Delays:
     def _ended(self, position: int) -> bool:
         """Place a message. False when it goes on waiting for a full queue."""
         self._timers.pop(position, None)
-        publishing = self._publishing
+        flow = self._flow
         waiting = self.waiting.pop(position, None)
-        if waiting is None or publishing.journal.failed:
+        if waiting is None or flow.journal.failed:
             return True
         try:
             if self._place(position, waiting[0]):
                 return True
         except RecordUnreadable as error:
-            publishing.damage.note("delayed", "", "", error)
+            flow.damage.note("delayed", "", "", error)
             if not error.dropped:
                 self.waiting[position] = waiting  # without a timer: it stays in the journal
             elif waiting[0]:
-                publishing.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+                flow.journal.append(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
             return True
         except BaseException:
-            publishing.abort()
-            self.schedule(position, waiting[0], publishing.now_ms + _TRY_AGAIN_MS)
+            flow.abort()
+            self.schedule(position, waiting[0], flow.now_ms + _TRY_AGAIN_MS)
             self.waiting[position] = waiting
             raise
         self.waiting[position] = waiting  # so that a checkpoint keeps it
         return False
 
     def _place(self, position: int, persistent: bool) -> bool:
-        publishing = self._publishing
-        _, vhost_name, exchange_name, message, only = decode_delayed(publishing.journal.read(position)[1])
-        vhost = publishing.vhosts.get(vhost_name)
+        flow = self._flow
+        _, vhost_name, exchange_name, message, only = decode_delayed(flow.journal.read(position)[1])
+        vhost = flow.vhosts.get(vhost_name)
         exchange = vhost.exchanges.get(exchange_name) if vhost is not None else None
-        publishing.begin()
-        assert publishing.batch is not None
+        flow.begin()
+        assert flow.batch is not None
         if vhost is not None and exchange is not None:
-            properties = publishing.publish_properties.of(message.header)
+            properties = flow.publish_properties.of(message.header)
             queues, histories = self._queues(vhost, exchange, message, properties, only)
             full = [queue for queue in queues.values() if self._must_wait(queue, message)]
             if full and len(queues) == 1:
-                publishing.abort()
+                flow.abort()
                 self._line_up(position, full[0])
                 return False
             for queue in full:
-                payload = encode_delayed(message, vhost_name, exchange_name, publishing.now_ms, [queue.id])
-                self._write(payload, persistent and queue.persisted, publishing.now_ms)
+                payload = encode_delayed(message, vhost_name, exchange_name, flow.now_ms, [queue.id])
+                self._write(payload, persistent and queue.persisted, flow.now_ms)
                 del queues[queue.name]
             self._arrive(message, properties)
             for history in histories:
                 history.keep(unplaced(message), properties.headers)
-            publishing.place_unconfirmed(vhost, queues.values(), message)
+            flow.publishing.place_unconfirmed(vhost, queues.values(), message)
         if persistent:
-            publishing.batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
-        publishing.commit()
+            flow.batch.add(Kind.DELAY_ENDED, position.to_bytes(8, "little"))
+        flow.commit()
         return True
 
     def _queues(
@@ -184,12 +182,12 @@ class Delays:
         return queues, histories
 
     def _arrive(self, message: Message, properties: PublishProperties) -> None:
-        publishing = self._publishing
-        publishing.seq += 1
-        message.seq = publishing.seq
+        flow = self._flow
+        flow.seq += 1
+        message.seq = flow.seq
         if message.expires_ms:
-            message.expires_ms += publishing.now_ms - message.arrived_ms
-        message.arrived_ms = publishing.now_ms
+            message.expires_ms += flow.now_ms - message.arrived_ms
+        message.arrived_ms = flow.now_ms
         if properties.delay_ms:
             message.header = _delay_served(message.header, properties)
 
@@ -197,10 +195,10 @@ class Delays:
         if not queue.refuses_when_full:
             return False
         letters_to = queue.options.dead_letter_exchange
-        exchanges = self._publishing.vhosts[queue.vhost].exchanges
+        exchanges = self._flow.vhosts[queue.vhost].exchanges
         if queue.options.overflow is Overflow.REJECT_PUBLISH_DLX and letters_to in exchanges:
             return False  # it becomes a dead letter
-        return self._publishing.is_full(queue, message)
+        return self._flow.publishing.is_full(queue, message)
 
     def _line_up(self, position: int, queue: WorkQueue) -> None:
         line = self._lines.get(queue.id)
@@ -210,7 +208,7 @@ class Delays:
         line.append(position)
 
     def _plan(self, queue: WorkQueue, wait_ms: int) -> None:
-        self._publishing.at(self._publishing.now_ms + wait_ms, lambda: self._try_again(queue))
+        self._flow.at(self._flow.now_ms + wait_ms, lambda: self._try_again(queue))
 
     def _try_again(self, queue: WorkQueue) -> None:
         """Place what has room now, the oldest first."""

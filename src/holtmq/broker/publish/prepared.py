@@ -20,7 +20,7 @@ from holtmq.journal.encoded_batch import EncodedBatch
 from holtmq.journal.records import FRAME_SIZE
 
 if TYPE_CHECKING:
-    from holtmq.broker.publish.publishing import Publishing
+    from holtmq.broker.flow import Flow
 
 _AHEAD: Final = 1 << 24  # messages that others may publish meanwhile
 _MESSAGE: Final = int(Kind.MESSAGE)
@@ -33,10 +33,10 @@ class Outdated(Exception):
 class PreparedPublishes:
     """Plain messages on plain routes of one vhost."""
 
-    def __init__(self, publishing: Publishing) -> None:
-        self._publishing = publishing
-        self._now_ms = publishing.now_ms
-        self._first = self._seq = publishing.seq + _AHEAD
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._now_ms = flow.now_ms
+        self._first = self._seq = flow.seq + _AHEAD
         self._versions: dict[int, tuple[Route, int]] = {}  # by vhost: what its routes were resolved with
         self._fresh: dict[Route, Route] = {}
         self._runs: list[
@@ -98,33 +98,33 @@ class PreparedPublishes:
 
     def check(self) -> None:
         """Outdated, unless everything is still as it was prepared."""
-        if self._publishing.seq >= self._first or any(
+        if self._flow.seq >= self._first or any(
             route.vhost.version != version for route, version in self._versions.values()
         ):
             raise Outdated
 
     def write(self, records: list[tuple[int, bytes]]) -> list[int]:
         """Append the messages and these records as one, then enqueue; return the positions of ``records``."""
-        publishing = self._publishing
+        flow = self._flow
         others = [self._batch.add(kind, payload) for kind, payload in records]
-        base = publishing.journal.append_encoded(self._batch) if self.is_journalled else 0
-        publishing.seq = self._seq
+        base = flow.journal.append_encoded(self._batch) if self.is_journalled else 0
+        flow.seq = self._seq
         for route, messages, offsets in self._runs:
             for message, offset in zip(messages, offsets, strict=True):
                 if offset:
                     message.position = base + offset
-            _enqueue(publishing, route, messages)
+            _enqueue(flow, route, messages)
         return [base + offset for offset in others]
 
 
-def _enqueue(publishing: Publishing, route: Route, messages: list[Message]) -> None:
+def _enqueue(flow: Flow, route: Route, messages: list[Message]) -> None:
     queue: WorkQueue | None = route.only_queue
     if queue is None or queue.fifo is None or queue.limited:
         for message in messages:
-            publishing.place(message, route.queues)
+            flow.place(message, route.queues)
         return
     queue.fifo.inbox += messages
     queue.bytes += sum([len(message.body) for message in messages])
     if any(message.expires_ms for message in messages):
         queue.expiring = True
-    publishing.touch(queue)
+    flow.touch(queue)

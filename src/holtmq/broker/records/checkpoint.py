@@ -74,7 +74,7 @@ def snapshot(
     broker: Broker, partitioned: PartitionedStore | None = None
 ) -> tuple[list[tuple[int, bytes]], list[array[int]]]:
     """Records of the whole current state, and the positions that it refers to, in any order."""
-    broker.pending_bindings.finish()  # their records are before the checkpoint
+    broker.exchanges.pending_bindings.finish()  # their records are before the checkpoint
     records: list[tuple[int, bytes]] = [
         (Kind.COUNTERS, _encode(Counters(broker.flow.seq, broker.last_queue_id)))
     ]

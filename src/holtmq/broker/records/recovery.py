@@ -399,10 +399,10 @@ def _apply(broker: Broker, change: AnyChange, holdings: dict[int, _Holding]) -> 
                 stored=True,
             )
             (broker.operator_policies if operator else broker.policies).put(policy)
-            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
+            _complete(broker.policy_changes.apply_all(broker.vhosts[vhost_name]))
         case PolicyDeleted(vhost_name, name, operator):
             (broker.operator_policies if operator else broker.policies).remove(vhost_name, name)
-            _complete(broker.apply_policies(broker.vhosts[vhost_name]))
+            _complete(broker.policy_changes.apply_all(broker.vhosts[vhost_name]))
         case UserPut(name, password_hash, tags):
             broker.users.put_user(User(name, password_hash, tuple(tags)))
         case UserDeleted(name):

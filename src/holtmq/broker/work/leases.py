@@ -173,9 +173,9 @@ class Ledger:
     def end_all(self) -> list[Lease]:
         """End every lease; return those that were not revoked."""
         leases = [lease for lease in self.by_number.values() if lease.holder is not None]
-        for lease in leases:
-            assert lease.holder is not None
-            lease.holder.held.clear()
+        for holder in {lease.holder for lease in leases}:
+            assert holder is not None
+            holder.held.clear()
         self.by_number.clear()
         self._revoked = 0
         return leases

@@ -45,6 +45,7 @@ class WorkMessage:
     seq: int
     created_ms: int
     attempt: int
+    header: bytes  # the content header of AMQP
 
 
 class WorkPush(NamedTuple):
@@ -107,14 +108,15 @@ class TimedLeases:
         taken = []
         for transaction_id, payload in items:
             header = _header(transaction_id, payload)
-            outcome = self._flow.publish(route, self._flow.publish_properties.of(header), header, payload)
+            properties = self._flow.publish_properties.of(header)
+            outcome = self._flow.publishing.publish(route, properties, header, payload)
             taken.append(outcome in (PublishOutcome.PLACED, PublishOutcome.JOURNALLED))
         return taken
 
     def push_later(self, push: WorkPush) -> None:
         """Publish after the delay; a queue that is full or deleted by then does not get the message."""
         header = _header(push.transaction_id, push.payload)
-        self._flow.publish_later(self._route(push.queue), header, push.payload, push.delay_ms)
+        self._flow.publishing.publish_later(self._route(push.queue), header, push.payload, push.delay_ms)
 
     def pop(
         self, queue: WorkQueue, lease_id: str, limit: int, seconds: float, auto_ack: bool
@@ -297,6 +299,7 @@ class TimedLeases:
             message.seq,
             message.arrived_ms,
             queue.returned.get(message.seq, 0) + 1,
+            message.header,
         )
 
     def _route(self, queue: WorkQueue) -> Route:

@@ -378,6 +378,15 @@ class WorkQueue:
         limit = options.deliveries_allowed
         step = 1 if failed or not options.counts_failures_only else 0
         waits = bool(options.retry_delay_ms) or options.counts_failures_only
+        if limit is None and not waits:
+            back = [lease.message for lease in leases]
+            returned = self.returned
+            for message in back:
+                returned[message.seq] = returned.get(message.seq, 0) + step
+            self.unacked -= len(back)
+            self.figures.returned += len(back)
+            self.restore(back, pager)
+            return waiting
         for lease in leases:
             message = lease.message
             self.unacked -= 1
@@ -401,7 +410,7 @@ class WorkQueue:
         if messages:
             messages.sort(key=_seq)
             self.store.restore(messages, pager)
-            self.bytes += sum(len(message.body) for message in messages)
+            self.bytes += sum([len(message.body) for message in messages])
             if not self.expiring:
                 self.expiring = any(message.expires_ms for message in messages)
 

@@ -60,7 +60,7 @@ async def publish(call: Call) -> object:
             ),
         )
         properties = flow.publish_properties.of(header)
-        outcome = flow.publish(routes[row.key], properties, header, row.payload)
+        outcome = flow.publishing.publish(routes[row.key], properties, header, row.payload)
         if outcome is PublishOutcome.UNROUTED:
             lost.append(row.key)
         elif outcome is PublishOutcome.REFUSED:

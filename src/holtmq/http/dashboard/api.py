@@ -23,7 +23,7 @@ class Dashboard:
         self.context = context
         self.queue_tables = QueueTables(context)
         self.clients = ClientTables(context)
-        self.watch = Watch(context, self.queue_tables, self.clients)
+        self.watch = Watch(context, self.queue_tables)
 
 
 def dashboard_of(context: Context) -> Dashboard:

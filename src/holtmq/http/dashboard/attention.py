@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
-from holtmq.http.dashboard.queue_table import QueueRow
+from holtmq.http.dashboard.queue_table import DIED_MOST, QueueRow
 from holtmq.http.engine.clients import ConsumerRow
+from holtmq.journal.replica.view import Peer
 
 GROWING_MINUTES: Final = 5
 
@@ -23,6 +24,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     group_lag_seconds: float = 300.0
     growing_messages: int = 1_000
     dead_letters: int = 1
+    standby_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -115,17 +117,17 @@ def of_queue(
         if row.oldest is None or row.oldest >= limits.unread_seconds:
             text = f"{_messages(row.ready)} waiting and no consumer"
             found.append(_finding("unread", "bad", row, arrived, text))
-    elif row.oldest is not None and row.oldest >= limits.oldest_seconds:
+    elif row.kind != "stream" and row.oldest is not None and row.oldest >= limits.oldest_seconds:
         text = f"the oldest of {_messages(row.ready)} has waited {_span(row.oldest)}"
         found.append(_finding("oldest", "warn", row, arrived, text))
     growth = net_by_minute
     if len(growth) == GROWING_MINUTES and min(growth) > 0 and sum(growth) >= limits.growing_messages:
         text = f"the backlog has grown by {_messages(sum(growth))} in {GROWING_MINUTES} minutes"
         found.append(_finding("growing", "warn", row, now_ms - GROWING_MINUTES * 60_000, text))
-    if row.dead_letters is not None and row.dead_letters >= max(limits.dead_letters, 1):
-        found.append(
-            _finding("dead-letters", "warn", row, None, f"{_messages(row.dead_letters)} dead-lettered")
-        )
+    if row.died_today >= max(limits.dead_letters, 1):
+        at_least = "at least " if row.kind == "stream" and row.died_today >= DIED_MOST else ""
+        text = f"{at_least}{_messages(row.died_today)} dead-lettered within 24 hours"
+        found.append(_finding("dead-letters", "warn", row, row.died_since, text))
     return found
 
 
@@ -143,6 +145,21 @@ def of_group(lag: GroupLag, limits: Thresholds, now: float) -> list[Finding]:
             text=f"{_messages(lag.messages)} behind, the oldest for {_span(lag.seconds)}",
         )
     ]
+
+
+def of_standbys(peers: Iterable[Peer], limits: Thresholds, now: float) -> list[Finding]:
+    """Findings about the nodes that could take over."""
+    found: list[Finding] = []
+    for peer in peers:
+        behind = peer.behind_seconds + peer.seen_seconds_ago
+        if peer.role == "gone" or behind < limits.standby_seconds:
+            continue
+        text = f"the standby is {peer.behind_bytes:,} bytes behind, seen {_span(peer.seen_seconds_ago)} ago"
+        since = int((now - behind) * 1000)
+        found.append(
+            Finding(rule="standby", severity="warn", subject="node", name=peer.name, since=since, text=text)
+        )
+    return found
 
 
 def of_node(alarm: str, healthy: bool, reason: str) -> list[Finding]:

@@ -69,12 +69,11 @@ class ClientTables:
     async def _read(self, now: float) -> ClientTable:
         clients, stepwise = self._context.clients, Stepwise()
         connections: dict[str, ClientRow] = {}
-        for row in clients.connections():
+        for row in clients.connections(ordered=False):
             connections[row.name] = self._row(row, now)
             await stepwise.between()
         consumers: dict[tuple[str, str], list[ConsumerRow]] = {}
-        await stepwise.rest()  # the first row comes after all connections were sorted
-        for one in clients.consumers():
+        for one in clients.consumers(ordered=False):
             consumers.setdefault((one.queue.vhost, one.queue.name), []).append(one)
             holder = connections.get(one.channel_details.connection_name)
             if holder is not None:
@@ -108,8 +107,14 @@ class ClientTables:
         )
         before = self._before
         known = before.connections.get(row.name) if before is not None else None
-        if before is not None and known is not None and 0 < now - before.at <= _RATE_OVER_AT_MOST:
-            passed = now - before.at
+        if before is None or known is None:
+            return shown
+        passed = now - before.at
+        if passed <= 0:  # read twice at the same moment
+            shown.receiving, shown.sending = known.receiving, known.sending
+            shown.publishing, shown.delivering = known.publishing, known.delivering
+            shown.settling = known.settling
+        elif passed <= _RATE_OVER_AT_MOST:
             shown.receiving = round(max(0, row.recv_oct - known.received) / passed, 1)
             shown.sending = round(max(0, row.send_oct - known.sent) / passed, 1)
             shown.publishing = round(max(0, row.published - known.published) / passed, 1)

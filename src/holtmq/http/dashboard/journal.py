@@ -4,6 +4,7 @@ Owns: the wire form, and the reasons as texts. Must not touch: files.
 """
 
 from bisect import bisect_right
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -38,6 +39,9 @@ async def show_journal(call: Call) -> object:
         "bytesSinceCheckpoint": journal.bytes_since_checkpoint,
         "checkpointAtBytes": context.config.journal.checkpoint_bytes,
         "checkpoints": stats.checkpoints,
+        "checkpointAgeSeconds": None
+        if stats.checkpointed_at is None
+        else round(monotonic() - stats.checkpointed_at, 1),
         "checkpointFailures": stats.checkpoint_failures,
         "checkpointing": journal.is_checkpointing,
         "compactions": stats.compactions,

@@ -21,6 +21,8 @@ _US: Final = 1_000_000
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
 _SETTLED_SECONDS: Final = RATE_SECONDS + 3  # after that the rates of an idle queue are 0
 _HIDDEN: Final = DIRECT_REPLY_TO + "."
+DIED_MOST: Final = 1_000  # dead letters of a stream that are counted
+_DAY_US: Final = 86_400 * _US
 _READ_BACK_AT_ONCE: Final = 20  # queue heads read from disk per table; ``oldest`` of the rest stays unknown
 
 
@@ -38,7 +40,9 @@ class QueueRow(msgspec.Struct, kw_only=True, gc=False):
     acked: float | None
     consumers: int
     groups: int | None = None
-    dead_letters: int | None = None
+    dead_letters: int | None = None  # stored now; a work queue's lie in other queues
+    died_today: int = 0  # messages dead-lettered in the last 24 hours; a stream's: ``DIED_MOST`` at most
+    died_since: int | None = None  # milliseconds
     bytes: int | None = None
     durable: bool = True
     paused: bool = False
@@ -82,6 +86,7 @@ class _Kept:
             or row.unacked != queue.unacked
             or row.consumers != len(queue.consumers)
             or row.paused is not (queue.paused is not None)
+            or queue.figures.dead_letters is not None
             or (ring is not None and now - ring.counted_at < _SETTLED_SECONDS)
         ):
             return False
@@ -95,6 +100,7 @@ class QueueTables:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.oldest_unread: dict[str, float] = {}  # seconds by stream, over its groups, at the last count
         self._kept: dict[int, _Kept] = {}  # rows of work queues that were not used since, by the queue's id
         self._table = Fresh(self._read, context.clock, FRESH_SECONDS)
 
@@ -134,6 +140,8 @@ class QueueTables:
         """The current row of a work queue."""
         rates = _rates(queue.figures.ring, now)
         head = queue.store.peek(self._context.broker.flow.pager) if may_read and len(queue) else None
+        died = queue.figures.dead_letters
+        died_today, died_since = (0, None) if died is None else died.within_a_day(int(now * 1000))
         return QueueRow(
             name=queue.name,
             vhost=queue.vhost,
@@ -145,6 +153,8 @@ class QueueTables:
             outgoing=rates[1],
             acked=rates[2],
             consumers=len(queue.consumers),
+            died_today=died_today,
+            died_since=died_since,
             bytes=queue.bytes,
             durable=queue.durable,
             **_pause(queue.paused),
@@ -156,19 +166,22 @@ class QueueTables:
         rates = _rates(context.sampler.partitioned.get(queue.name), now)
         vhost = context.broker.vhosts.get("/")
         amqp = vhost.queues.get(queue.name) if vhost is not None else None
+        died_today, died_us = queue.dead_letters.since(int(now * _US) - _DAY_US, DIED_MOST)
         return QueueRow(
             name=queue.name,
             vhost="/",
             kind="stream",
             ready=queue.log.live,
             unacked=None,
-            oldest=None,
+            oldest=self.oldest_unread.get(queue.name),
             incoming=rates[0],
             outgoing=rates[1],
             acked=rates[2],
             consumers=len(amqp.consumers) if amqp is not None else 0,
             groups=len(queue.groups),
             dead_letters=len(queue.dead_letters),
+            died_today=died_today,
+            died_since=None if died_us is None else died_us // 1000,
             **_pause(queue.paused),
         )
 

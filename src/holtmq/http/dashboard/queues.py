@@ -30,7 +30,7 @@ _PEEK_MOST: Final = 200
 _PEEK_SKIP_MOST: Final = 10_000
 _PEEK_BYTES: Final = 4 << 20
 _LOOKED_AT_MOST: Final = 5_000  # messages that the histograms of one queue are made from
-_SORTS: Final = frozenset(QueueRow.__struct_fields__)
+_SORTS: Final = frozenset(QueueRow.__struct_fields__) - {"paused_since", "paused_by"}
 _MAY_BE_UNKNOWN: Final = (
     "unacked",
     "oldest",
@@ -39,6 +39,7 @@ _MAY_BE_UNKNOWN: Final = (
     "acked",
     "groups",
     "dead_letters",
+    "died_since",
     "bytes",
 )
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
@@ -58,6 +59,7 @@ async def list_queues(call: Call) -> object:
     visible = {name for name in call.context.broker.vhosts if sees(identity, name)}
     stepwise = Stepwise()
     rows: list[QueueRow] = []
+    await dashboard.watch.refreshed_lags()  # the oldest unread message of each stream
     for place, row in enumerate((await dashboard.queue_tables.queues()).rows):
         if (
             (not text or text in row.name.lower())
@@ -121,6 +123,8 @@ async def show_queue(call: Call) -> object:
     else:
         row, ring = dashboard.queue_tables.work_row(queue, now), queue.figures.ring
     consumers = context.clients.consumers_of(queue.vhost, queue.name)
+    kind = queue.options.queue_type
+    policy = context.broker.policies.for_queue(queue.vhost, queue.name, kind)
     return {
         "row": row,
         "series": series_of(ring, now),
@@ -130,6 +134,7 @@ async def show_queue(call: Call) -> object:
         "totals": _totals(queue),
         "consumers": consumers[:_PAGE_MOST],
         "settings": settings_of(context.broker, queue),
+        "policy": None if policy is None else policy.name,
         "can": offered(call.identity, queue.vhost, queue.name),
         "findings": await dashboard.watch.findings_of(row, holders_of(consumers), now),
     }

@@ -1,19 +1,18 @@
 """Scans the whole node for what needs attention, in steps, at most every two seconds.
 
-Owns: the order of the scan, the current thresholds, the lags of groups (refreshed in turn within a time
-budget). Must not touch: the rules, which are ``attention``'s.
+Owns: the order of the scan, the current thresholds, the lags of groups (so many partitions per scan, in
+turn). Must not touch: the rules, which are ``attention``'s.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
-from time import perf_counter
 from typing import Final, NamedTuple
 
 import msgspec
 
 from holtmq.broker.figures.rings import Ring
-from holtmq.broker.partitioned.groups.group import micros
-from holtmq.broker.partitioned.statistics import count_group
+from holtmq.broker.partitioned.groups.group import Group, micros
+from holtmq.broker.partitioned.statistics import GroupCounts, Steps, count_group
 from holtmq.broker.topology.parameters import THRESHOLDS
 from holtmq.http.dashboard.attention import (
     GROWING_MINUTES,
@@ -25,9 +24,9 @@ from holtmq.http.dashboard.attention import (
     of_group,
     of_node,
     of_queue,
+    of_standbys,
     urgency,
 )
-from holtmq.http.dashboard.client_table import ClientTables
 from holtmq.http.dashboard.fresh import Fresh
 from holtmq.http.dashboard.ordering import ordered_page
 from holtmq.http.dashboard.queue_table import QueueRow, QueueTables
@@ -35,7 +34,7 @@ from holtmq.http.engine.context import Context
 from holtmq.http.engine.stepwise import Stepwise
 
 _FRESH_SECONDS: Final = 2.0
-_GROUPS_SECONDS: Final = 0.02  # per scan; one group is counted to its end
+_PARTITIONS_AT_ONCE: Final = 4_000  # per scan, over all groups: about 20 ms
 _US: Final = 1_000_000
 _LOOK_EVERY: Final = 32  # queues between two looks at the clock
 _SHOWN_MOST: Final = 200
@@ -51,14 +50,14 @@ class Findings(NamedTuple):
 class Watch:
     """The findings of one node, cached for two seconds."""
 
-    def __init__(self, context: Context, queue_tables: QueueTables, clients: ClientTables) -> None:
+    def __init__(self, context: Context, queue_tables: QueueTables) -> None:
         self._context = context
         self._queue_tables = queue_tables
-        self._clients = clients
         self._findings = Fresh(self._look, context.clock, _FRESH_SECONDS)
         self._lags_refreshed = Fresh(self._refresh_lags, context.clock, _FRESH_SECONDS)
         self._lags: dict[tuple[str, str], GroupLag] = {}
         self._next_group = 0
+        self._counting: _Counting | None = None
 
     async def findings(self) -> Findings:
         """What needs attention now, worst first."""
@@ -84,38 +83,43 @@ class Watch:
 
     def change(self, thresholds: Thresholds) -> None:
         """Set the thresholds, also for later starts; the next ``findings`` scans again."""
-        self._context.broker.put_global_parameter(THRESHOLDS, msgspec.json.encode(thresholds))
+        self._context.broker.parameter_changes.put_global(THRESHOLDS, msgspec.json.encode(thresholds))
         self._findings.expire()
 
     async def _look(self, now: float) -> Findings:
         context, stepwise, limits = self._context, Stepwise(), self.thresholds
         healthy, reason = context.health()
         found = of_node(context.alarm(), healthy, reason)
-        holders = await self.holders()
+        replica = context.replica()
+        if replica is not None:
+            found += of_standbys(replica.peers, limits, now)
+        holders = await self.holders(now - limits.unacked_seconds)
+        lags = await self.refreshed_lags()
         none: list[Holder] = []
+        quiet_seconds = min(limits.unread_seconds, limits.oldest_seconds)
         for place, row in enumerate((await self._queue_tables.queues()).rows):
-            held = holders.get((row.vhost, row.name), none)
-            if row.ready or row.dead_letters or held:
+            held = holders.get((row.vhost, row.name), none) if holders else none
+            if held or row.died_today or (row.ready and not _is_quiet(row, quiet_seconds, limits)):
                 # A backlog that has grown by so many messages has at least so many.
                 grown = row.ready >= limits.growing_messages
                 net = _net_by_minute(self.ring(row), now) if grown else []
                 found += of_queue(row, held, net, limits, now)
             if not place % _LOOK_EVERY:
                 await stepwise.between()
-        for lag in (await self.refreshed_lags()).values():
+        for lag in lags.values():
             found += of_group(lag, limits, now)
         worst = await ordered_page(found, urgency, False, 0, _SHOWN_MOST)
         return Findings(worst, len(found))
 
-    async def holders(self) -> dict[tuple[str, str], list[Holder]]:
-        """Consumers with unacked messages, by vhost and queue."""
-        table, stepwise = await self._clients.get(), Stepwise()
+    async def holders(self, before: float) -> dict[tuple[str, str], list[Holder]]:
+        """Consumers that have held a message since this time or longer, by vhost and queue."""
+        stepwise = Stepwise()
         found: dict[tuple[str, str], list[Holder]] = {}
-        for where, consumers in list(table.consumers.items()):
-            held = holders_of(consumers)
-            if held:
-                found[where] = held
-            await stepwise.between()
+        for place, row in enumerate(self._context.clients.holding(int(before * 1000))):
+            if row is not None:
+                found.setdefault((row.queue.vhost, row.queue.name), []).extend(holders_of([row]))
+            if not place % _LOOK_EVERY:
+                await stepwise.between()
         return found
 
     def ring(self, row: QueueRow) -> Ring | None:
@@ -135,19 +139,66 @@ class Watch:
         ]
         known = {(queue.name, group.name) for queue, group in groups}
         self._lags = {key: lag for key, lag in self._lags.items() if key in known}
-        until = perf_counter() + _GROUPS_SECONDS
+        left = _PARTITIONS_AT_ONCE
         for step in range(len(groups)):
             queue, group = groups[(self._next_group + step) % len(groups)]
-            counts = await stepwise.run(count_group(queue, group, now))
-            age = 0.0 if counts.oldest_us is None else max(0.0, (micros(now) - counts.oldest_us) / _US)
-            self._lags[queue.name, group.name] = GroupLag(
-                queue=queue.name, group=group.name, messages=counts.lag, seconds=round(age, 1)
-            )
-            if perf_counter() >= until:
-                self._next_group = (self._next_group + step + 1) % len(groups)
-                return self._lags
-        self._next_group = 0
+            counting = self._counting
+            if counting is None or counting.group is not group:
+                counting = _Counting(group, count_group(queue, group, now))
+            left -= 1  # a group without partitions costs something, too
+            left = await counting.go_on(left, stepwise)
+            counts = counting.result
+            self._counting = None if counts is not None else counting
+            if counts is not None:
+                age = 0.0 if counts.oldest_us is None else max(0.0, (micros(now) - counts.oldest_us) / _US)
+                self._lags[queue.name, group.name] = GroupLag(
+                    queue=queue.name, group=group.name, messages=counts.lag, seconds=round(age, 1)
+                )
+            if left <= 0:
+                finished = counts is not None
+                self._next_group = (self._next_group + step + finished) % len(groups)
+                break
+        else:
+            self._next_group = 0
+        oldest: dict[str, float] = {}
+        for lag in self._lags.values():
+            if lag.messages:
+                oldest[lag.queue] = max(lag.seconds, oldest.get(lag.queue, 0.0))
+        self._queue_tables.oldest_unread = oldest
         return self._lags
+
+
+class _Counting:
+    """A group that is being counted, over several scans if it is large."""
+
+    def __init__(self, group: Group, steps: Steps[GroupCounts]) -> None:
+        self.group = group
+        self.result: GroupCounts | None = None
+        self._steps = steps
+
+    async def go_on(self, most: int, stepwise: Stepwise) -> int:
+        """Count up to ``most`` partitions more, at least one; return what is left of them."""
+        while True:
+            for _ in range(_LOOK_EVERY):
+                try:
+                    next(self._steps)
+                except StopIteration as end:
+                    self.result = end.value
+                    return most
+                most -= 1
+                if most <= 0:
+                    return 0
+            await stepwise.between()
+
+
+def _is_quiet(row: QueueRow, seconds: float, limits: Thresholds) -> bool:
+    """Whether no rule can find anything about a queue's waiting messages: most queues of a large broker."""
+    return (
+        row.oldest is not None
+        and row.oldest < seconds
+        and row.ready < limits.growing_messages
+        and not row.paused
+    )
 
 
 def _net_by_minute(ring: Ring | None, now: float) -> list[int]:

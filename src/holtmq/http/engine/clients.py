@@ -100,10 +100,11 @@ class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Clients(Protocol):
     """All connected clients; only those of ``vhost`` if it is given.
 
-    Rows are made one by one, for the clients that were connected when the first row was requested.
+    Rows are made one by one, for the clients that were connected when the first row was requested. To order
+    5,000 connections takes 6 ms at once: who sorts the rows anyway asks for them without.
     """
 
-    def connections(self, vhost: str | None = None) -> Iterator[ConnectionRow]:
+    def connections(self, vhost: str | None = None, *, ordered: bool = True) -> Iterator[ConnectionRow]:
         """Connections that have completed the handshake."""
         ...
 
@@ -111,8 +112,15 @@ class Clients(Protocol):
         """Their channels."""
         ...
 
-    def consumers(self, vhost: str | None = None) -> Iterator[ConsumerRow]:
+    def consumers(self, vhost: str | None = None, *, ordered: bool = True) -> Iterator[ConsumerRow]:
         """Their consumers."""
+        ...
+
+    def holding(self, before_ms: int) -> Iterator[ConsumerRow | None]:
+        """Consumers whose oldest unacknowledged delivery was made at this time or earlier, in no order.
+
+        None comes after each connection, so that a long search can be divided into steps.
+        """
         ...
 
     def consumers_of(self, vhost: str, queue: str) -> list[ConsumerRow]:

@@ -1,7 +1,11 @@
 """HTTP/1.1 on one socket. A hot request costs no task, no scope and no router lookup.
 
-Owns: each request from request line to written answer, pipelining, and the order of admission checks: site,
-sender, right, size, and only then the body. Must not touch: what routes do, credentials.
+Owns: each request from request line to written answer, pipelining, and admission: site, sender, right
+(``sender.py``), size, and only then the body. Must not touch: what routes do, credentials, how heads are
+parsed (``request_parser.py``).
+
+Over 400 lines: reading, admission, answering and time-outs share the state of one socket, and a hot request
+must not pay for passing it between objects.
 """
 
 from __future__ import annotations
@@ -11,32 +15,25 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Final, cast
 
-import httptools
-
-from holtmq.auth.rights import Identity, RightMissing
+from holtmq.auth.rights import RightMissing
 from holtmq.auth.tokens import TokenRefused
-from holtmq.http.engine.authentication import TELLING, Peer, behind_proxy, peer_of
-from holtmq.http.engine.cross_site import MARKS
+from holtmq.http.engine.authentication import Peer, peer_of
 from holtmq.http.engine.engine import Engine
 from holtmq.http.engine.errors import Refusal, error_body
 from holtmq.http.engine.known_heads import KnownHead, KnownHeads
 from holtmq.http.engine.request import HttpRequest, json_head
+from holtmq.http.engine.request_parser import RequestParser
+from holtmq.http.engine.sender import Sender
 
 log = logging.getLogger(__name__)
 
-# Bound on request line and headers, to within one read. The parser joins them piece by piece: without a bound
-# one unauthenticated client could keep the loop busy for minutes.
-_HEAD_MAX: Final = 65536
 # A body up to this size needs no reservation: the limit on connections bounds how many there are.
 _SMALL: Final = 65536
 _CHUNKED_STEP: Final = 1 << 20
 # How long the rest of a refused body is read and discarded, so that the client can read the answer.
 LINGER_SECONDS: Final = 2.0
-_UNUSUAL: Final = MARKS | TELLING | {b"expect", b"upgrade"}
-_TWICE: Final = b"\0twice"  # key for the _SINGLE header that came twice; cannot be a header's name
-_SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
 
 
 class HttpConnection(asyncio.Protocol):
@@ -48,16 +45,9 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._loop = asyncio.get_running_loop()
-        self._parser: Any = httptools.HttpRequestParser(self)
-        # A client may send more data after a request with "connection: close".
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._is_unusual = False
-        self._requests = 0
+        self._parser = RequestParser(self._begin, self._take_piece, self._complete)
         self._known_heads = KnownHeads()
-        self._head_began = 0.0  # 0: no head is being read
-        self._head_size = 0
+        self._sender = Sender(engine)
         self._reading: HttpRequest | None = None  # its body is arriving
         self._active: HttpRequest | None = None  # is admitted, run or answered now
         self._queue: deque[HttpRequest] = deque()  # pipelined behind the active one
@@ -67,9 +57,6 @@ class HttpConnection(asyncio.Protocol):
         self._is_stopping = False
         self._writable: asyncio.Event | None = None
         self._is_unread = False  # the client does not read its answers: take no more requests until it does
-        self._credentials: bytes | None = None
-        self._identity: Identity | None = None  # of the last request with these credentials
-        self._host: bytes | None = None  # the last Host that passed the check, of an anonymous request
         self._mark_at, self._mark_size = 0.0, 0  # at this time the body had this many bytes
         self._waits_since = 0.0  # since when it waits for memory for a body; 0: it does not wait
         self._moved_at = self._loop.time()  # when the client last sent data, or reading was resumed
@@ -90,30 +77,23 @@ class HttpConnection(asyncio.Protocol):
         """Feed bytes from the client to the parser."""
         if self._is_discarding:
             return
-        self._moved_at = self._loop.time()
-        began, requests = self._head_began, self._requests
-        is_idle = not began and self._active is None and self._reading is None
+        self._moved_at = now = self._loop.time()
+        parser = self._parser
+        requests = parser.requests
+        is_idle = not parser.head_began and self._active is None and self._reading is None
         if is_idle and (again := self._known_heads.find(data)) is not None:
             self._take_again(data, *again)
             return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the client asked for another protocol: answer this request in HTTP/1.1, then close
-        except httptools.HttpParserError as error:
-            self._end(400, f"Invalid HTTP request received: {error}", "bad_request")
+            parser.feed(data, now)
+        except Refusal as error:
+            self._end(error.status, str(error), error.code)
             return
-        if began and began == self._head_began:  # all of the data belongs to the same, still incomplete head
-            self._head_size += len(data)
-            if self._head_size > _HEAD_MAX:
-                self._end(431, "The request line and headers are too long", "head_too_large")
-        elif is_idle and self._requests == requests + 1 and self._reading is None and not self._is_unusual:
-            path, _, query = self._url.partition(b"?")
-            self._known_heads.learn(data, path, query, self._headers)
+        if is_idle and parser.requests == requests + 1 and self._reading is None and not parser.is_unusual:
+            self._known_heads.learn(data, *parser.target(), parser.headers)
 
     def _take_again(self, data: bytes, head: KnownHead, length: bytes, body_at: int) -> None:
         """Take a complete request whose head was parsed before, with another body."""
-        self._requests += 1
         route = self.engine.find_route(b"POST", head.path)
         request = HttpRequest(self, route, head.path, head.query, head.with_length(length))
         request.chunks.append(data[body_at:])
@@ -134,8 +114,8 @@ class HttpConnection(asyncio.Protocol):
             self._run(request)
             return
         self._admit(request)
-        if request.is_admitted and getattr(request, "identity", None) is self._identity:
-            head.admitted = self._identity
+        if request.is_admitted and getattr(request, "identity", None) is self._sender.remembered:
+            head.admitted = self._sender.remembered
             head.admitted_bytes = max(request.size, head.admitted_bytes)
 
     def eof_received(self) -> None:
@@ -191,42 +171,13 @@ class HttpConnection(asyncio.Protocol):
             self._moved_at = self._loop.time()
             self.transport.resume_reading()
 
-    def on_message_begin(self) -> None:
-        """A request starts."""
-        self._requests += 1
-        self._head_began, self._head_size = self._moved_at, 0
-        self._url = b""
-        self._headers = {}
-        self._is_unusual = False
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
-        name = name.lower()
-        if name in _UNUSUAL:
-            self._is_unusual = True
-        headers = self._headers
-        if name in headers:
-            if name in _SINGLE:
-                headers[_TWICE] = name
-                self._is_unusual = True
-            value = headers[name] + b", " + value
-        headers[name] = value
-
-    def on_headers_complete(self) -> None:
-        """The head is complete."""
-        self._head_began = 0.0
-        parser = self._parser
-        method = parser.get_method()
-        path, _, query = self._url.partition(b"?")
-        if path[:1] != b"/":
-            path, query = _absolute(self._url)
-        request = HttpRequest(self, self.engine.find_route(method, path), path, query, self._headers)
-        request.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        request.is_unusual = self._is_unusual
+    def _begin(
+        self, method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], keep_alive: bool
+    ) -> None:
+        """The head of a request is complete."""
+        request = HttpRequest(self, self.engine.find_route(method, path), path, query, headers)
+        request.keep_alive = keep_alive
+        request.is_unusual = self._parser.is_unusual
         if method == b"HEAD":
             request.is_head = True
         self._reading = request
@@ -238,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
             self._queue.append(request)
             self._pause()
 
-    def on_body(self, body: bytes) -> None:
+    def _take_piece(self, body: bytes) -> None:
         """A piece of the body."""
         request = self._reading
         if request is None:
@@ -250,7 +201,7 @@ class HttpConnection(asyncio.Protocol):
         if request.is_admitted and request.size > request.expected:
             self._grow(request)
 
-    def on_message_complete(self) -> None:
+    def _complete(self) -> None:
         """The request is complete."""
         request, self._reading = self._reading, None
         if request is not None:
@@ -260,73 +211,29 @@ class HttpConnection(asyncio.Protocol):
 
     def _admit(self, request: HttpRequest) -> None:
         """Check site, sender and right before the body is accepted."""
-        headers = request.headers
         try:
             if request.is_unusual:
-                self._look_closer(request)
-            if request.route.right.is_public:
-                self._take_body(request)
-                return
-            identity = self._identity
-            if (
-                identity is None
-                or request.is_unusual
-                or headers.get(b"authorization") != self._credentials
-                or not self.engine.authenticator.still_holds(identity)
-            ):
-                identity = self.engine.authenticator.at_once(headers, behind_proxy(self.peer, headers))
+                self._sender.look_closer(request)
+            if not request.route.right.is_public:
+                identity = self._sender.at_once(request, self.peer)
                 if identity is None:
                     self._pause()
                     self.engine.run(self._identify(request), "http-login")
                     return
-                self._remember(request, identity)
-            self._let_in(request, identity)
+                self._sender.let_in(request, identity)
+            self._take_body(request)
         except Exception as error:
             self._refuse(request, error)
-
-    def _look_closer(self, request: HttpRequest) -> None:
-        """Check headers that only browsers, proxies and few other clients send."""
-        headers = request.headers
-        if _TWICE in headers:
-            raise Refusal(400, f"the header {headers[_TWICE].decode('latin-1')} came twice")
-        if not MARKS.isdisjoint(headers):
-            is_public = request.route.right.is_public
-            request.origin = self.engine.cross_site.check(headers, is_public=is_public)
-        if b"upgrade" in headers:
-            request.keep_alive = False
-        request.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
 
     async def _identify(self, request: HttpRequest) -> None:
         """Authenticate a sender that is not known from memory. Reading is paused meanwhile."""
         try:
-            peer = behind_proxy(self.peer, request.headers)
-            identity = await self.engine.authenticator.identify(request.headers, peer)
+            identity = await self._sender.identify(request, self.peer)
             if not request.disconnected:
-                self._remember(request, identity)
-                self._let_in(request, identity)
+                self._sender.let_in(request, identity)
+                self._take_body(request)
         except Exception as error:
             self._refuse(request, error)
-
-    def _remember(self, request: HttpRequest, identity: Identity) -> None:
-        """Keep the identity for the next request, if it depends on the Authorization header alone."""
-        headers = request.headers
-        self._identity = identity if TELLING.isdisjoint(headers) else None
-        self._credentials = headers.get(b"authorization")
-
-    def _let_in(self, request: HttpRequest, identity: Identity) -> None:
-        request.identity = identity
-        headers = request.headers
-        if b"authorization" not in headers:
-            host = headers.get(b"host")
-            if host != self._host and identity.subject is None:  # neither credentials nor a session
-                self.engine.cross_site.check_host(host)
-                self._host = host
-        identity.check(request.route.right, request.names)
-        if self.engine.is_congested:
-            raise Refusal(503, "too many answers wait for clients to read them")
-        if self.engine.refusal is not None:
-            raise self.engine.refusal
-        self._take_body(request)
 
     def _refuse(self, request: HttpRequest, error: Exception) -> None:
         if isinstance(error, TokenRefused | RightMissing) and self.engine.authenticator.is_open(request.path):
@@ -534,13 +441,13 @@ class HttpConnection(asyncio.Protocol):
         """Close if the client sends its request too slowly: it costs a socket, and perhaps memory."""
         patience = self.engine.patience
         reading = self._reading
-        if self._head_began:
-            if now - self._head_began > patience.head:
+        if self._parser.head_began:
+            if now - self._parser.head_began > patience.head:
                 self.transport.abort()
         elif reading is not None:
             self._check_body(reading, now)
         elif self._active is None and not self._is_paused:
-            most = patience.idle if self._requests else patience.head
+            most = patience.idle if self._parser.requests else patience.head
             if now - self._moved_at > most:
                 self.transport.close()
 
@@ -565,12 +472,3 @@ class HttpConnection(asyncio.Protocol):
             self.transport.abort()
         else:
             request.fail(Refusal(408, f"the body did not come within {patience.body:g} seconds"))
-
-
-def _absolute(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a target in absolute form, as sent to proxies; others (``*``) are returned as is."""
-    try:
-        parsed = httptools.parse_url(url)
-    except httptools.HttpParserInvalidURLError:
-        return url, b""
-    return parsed.path or b"/", parsed.query or b""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-STEP = 0.005  # seconds: statistics over 100,000 partitions take 1-2 s, too long for other requests to wait
+STEP = 0.003  # seconds: statistics over 100,000 partitions take 1-2 s, too long for other requests to wait
 
 
 class Stepwise:

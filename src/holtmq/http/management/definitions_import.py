@@ -93,17 +93,19 @@ async def _load(call: ManagementCall, given: DefinitionsIn, vhost: str | None = 
         await _in_steps(plan.bind(stage))
         if call.query.flag("dry_run"):
             return Answer(200, body={"without_meaning": [*without_meaning(stage), *_dropped(given)]})
-        while broker.pending_bindings:  # of another import
+        while broker.exchanges.pending_bindings:  # of another import
             await sleep(0)
         call.refuse_if_failed()
         if stamp(broker) == before or _still_fits(broker, plan, names, stage):
             break
     else:
         raise Refusal(409, "exchanges or queues of these definitions are being replaced: try again")
-    with broker.one_record(changes.batch):
+    with broker.change_log.one_record(changes.batch):
         deque(plan.parts(broker), maxlen=0)
-    broker.pending_bindings.begin(plan.bind(broker, in_journal=True), names.ends, broker.long_changes)
-    while broker.pending_bindings:
+    broker.exchanges.pending_bindings.begin(
+        plan.bind(broker, in_journal=True), names.ends, broker.long_changes
+    )
+    while broker.exchanges.pending_bindings:
         await sleep(0)
     report = [*without_meaning(broker), *_dropped(given)]
     for row in report:
@@ -188,26 +190,26 @@ class _Plan:
         _parameters(broker, limits)  # after the queues, which limits of the same document must not refuse
         for parameter in self.given.global_parameters:
             name = checked_name(parameter.name, "parameter")
-            broker.put_global_parameter(name, bytes(parameter.value))
+            broker.parameter_changes.put_global(name, bytes(parameter.value))
 
     def _users(self, broker: Broker) -> None:
         for vhost in self.given.vhosts:
             broker.put_vhost(checked_name(vhost.name, "vhost"), vhost.description, tags_of(vhost.tags))
         for user in self.users:
-            broker.put_user(user)
+            broker.access.put_user(user)
         for given in self.given.users:
             if given.limits or given.name in broker.limits.of_users:
-                broker.set_user_limits(given.name, given.limits)
+                broker.access.set_user_limits(given.name, given.limits)
         for grant in self.given.permissions:
             rights = Permissions(grant.configure, grant.write, grant.read)
-            broker.set_permissions(grant.user, grant.vhost, rights)
+            broker.access.set_permissions(grant.user, grant.vhost, rights)
         for topic in self.given.topic_permissions:
             permission = TopicPermission(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
-            broker.put_topic_permission(permission)
+            broker.access.put_topic_permission(permission)
 
     def _topology(self, broker: Broker) -> Iterator[None]:
         for exchange in self.given.exchanges:
-            broker.declare_exchange(
+            broker.exchanges.declare(
                 broker.vhost(exchange.vhost),
                 checked_name(exchange.name, "exchange"),
                 exchange.type,

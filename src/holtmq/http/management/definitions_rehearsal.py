@@ -77,7 +77,7 @@ def rehearsal(broker: Broker, names: Names) -> tuple[Broker, ChangesJournal]:
     stage = Broker(journal, max_priority=broker.max_priority, dialect=broker.dialect)
     stage.attach(PartitionedService(journal))
     for user in broker.users.users():
-        stage.put_user(user)
+        stage.access.put_user(user)
     for vhost in broker.vhosts.values():
         stage.put_vhost(vhost.name)
         _copy_exchanges(stage, vhost, [name for where, name in names.exchanges if where == vhost.name])
@@ -86,7 +86,7 @@ def rehearsal(broker: Broker, names: Names) -> tuple[Broker, ChangesJournal]:
         most = limits.get("max-queues", -1)
         if most >= 0:  # the rehearsal has fewer queues: lower the limit by those it lacks
             absent = len(vhost.queues) - len(stage.vhost(vhost.name).queues)
-            stage.set_vhost_limits(vhost.name, {"max-queues": max(0, most - absent)})
+            stage.access.set_vhost_limits(vhost.name, {"max-queues": max(0, most - absent)})
     return stage, journal
 
 

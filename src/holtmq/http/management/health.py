@@ -127,7 +127,7 @@ async def aliveness(call: ManagementCall) -> object:
     header = encode_header(len(body), encode_properties(Properties()))
     properties = flow.publish_properties.of(header)
     route = broker.resolve(vhost, "", _ALIVENESS, make_address("", _ALIVENESS))
-    flow.publish(route, properties, header, body)
+    flow.publishing.publish(route, properties, header, body)
     queue = vhost.queue(_ALIVENESS)
     message = broker.get(queue)
     if message is not None:

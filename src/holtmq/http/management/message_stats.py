@@ -7,15 +7,16 @@ touch: counting; the rings of ``broker/figures`` have the figures.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from holtmq.broker.figures.queue_figures import Totals
+from holtmq.broker.figures.queue_figures import Kinds, Totals
 from holtmq.broker.figures.rings import LevelRing, Ring
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.wire import Query
 
 _MOST_AGE: Final = 10_800  # three hours: what the rings cover
-# RabbitMQ tells pushed deliveries from basic.get; here both are counted as one.
-_SERIES: Final = (("publish",), ("deliver_get", "deliver"), ("ack",))
+_SERIES: Final = ("publish", "deliver_get", "ack")  # in the order of ``Totals``
+_KINDS: Final = ("deliver_no_ack", "get", "get_no_ack", "redeliver")  # in the order of ``Kinds``
+_NO_KINDS: Final = Kinds()
 _LENGTHS: Final = ("messages_ready", "messages_unacknowledged")
 
 History = list[tuple[int, tuple[int, ...]]]
@@ -54,24 +55,43 @@ def _span(query: Query, prefix: str) -> Span:
 def queue_stats(queue: WorkQueue, asked: Wanted) -> dict[str, object]:
     """``message_stats`` of a work queue: totals since the node's start, rates and samples."""
     figures = queue.figures
-    row = stats(figures.totals(queue), figures.ring, asked)
-    row["redeliver"] = figures.returned
-    return row
+    return stats(figures.totals(queue), figures.ring, asked, figures.kind_totals(), figures.kinds)
 
 
-def stats(totals: Totals, ring: Ring | None, asked: Wanted) -> dict[str, object]:
+def stats(
+    totals: Totals, ring: Ring | None, asked: Wanted, kinds: Kinds = _NO_KINDS, kinds_ring: Ring | None = None
+) -> dict[str, object]:
     """``message_stats`` of these totals."""
-    rates = [0.0] * len(totals) if ring is None else ring.rates(asked.second)
-    history: History = []
-    if ring is not None and asked.rates.age:
-        history = ring.history(asked.second, *asked.rates)
+    names = (*_SERIES, *_KINDS)
+    rates = [*_rates(ring, len(_SERIES), asked), *_rates(kinds_ring, len(_KINDS), asked)]
+    plain = [_history(ring, asked), _history(kinds_ring, asked)]
+    history = [
+        (at, (*counts, *(plain[1][place][1] if plain[1] else (0,) * len(_KINDS))))
+        for place, (at, counts) in enumerate(plain[0])
+    ]
     row: dict[str, object] = {}
-    for series, names in enumerate(_SERIES):
-        details = _details(rates[series], history, series)
-        for name in names:
-            row[name] = totals[series]
-            row[f"{name}_details"] = details
+    for series, (name, total) in enumerate(zip(names, (*totals, *kinds), strict=True)):
+        row[name] = total
+        row[f"{name}_details"] = _details(rates[series], history, series)
+    # To consumers that acknowledge: what is left of all deliveries.
+    others = [names.index(name) for name in ("deliver_no_ack", "get", "get_no_ack")]
+    everything = names.index("deliver_get")
+
+    def left(values: Sequence[float]) -> float:
+        return max(0, values[everything] - sum(values[other] for other in others))
+
+    row["deliver"] = left((*totals, *kinds))
+    remaining = [(at, (int(left(values)),)) for at, values in history]
+    row["deliver_details"] = _details(left(rates), remaining, 0)
     return row
+
+
+def _rates(ring: Ring | None, size: int, asked: Wanted) -> list[float]:
+    return [0.0] * size if ring is None else ring.rates(asked.second)
+
+
+def _history(ring: Ring | None, asked: Wanted) -> History:
+    return ring.history(asked.second, *asked.rates) if ring is not None and asked.rates.age else []
 
 
 def lengths(ready: LevelRing | None, unacked: LevelRing | None, asked: Wanted) -> dict[str, object]:

@@ -103,7 +103,7 @@ async def publish(call: ManagementCall) -> object:
     if properties.direct_reply:
         raise Refusal(400, "direct reply-to needs a consumer, which a single request does not have")
     route = call.broker.resolve(vhost, exchange, key, make_address(exchange, key))
-    outcome = flow.publish(route, properties, header, body)
+    outcome = flow.publishing.publish(route, properties, header, body)
     if outcome is PublishOutcome.REFUSED:
         raise Refusal(400, "a queue that this message is for is full and refused it")
     return {"routed": outcome is not PublishOutcome.UNROUTED}

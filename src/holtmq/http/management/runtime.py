@@ -78,13 +78,15 @@ async def put_topic_permission(call: ManagementCall) -> Answer:
     given = call.json(TopicPermissionIn)
     user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.topic_permissions.all(user=user, vhost=vhost))
-    call.broker.put_topic_permission(TopicPermission(user, vhost, given.exchange, given.write, given.read))
+    call.broker.access.put_topic_permission(
+        TopicPermission(user, vhost, given.exchange, given.write, given.read)
+    )
     return CHANGED if known else CREATED
 
 
 async def delete_topic_permissions(call: ManagementCall) -> Answer:
     user, vhost = call.path["user"], call.vhost.name
-    if not call.broker.delete_topic_permissions(user, vhost, call.path.get("exchange")):
+    if not call.broker.access.delete_topic_permissions(user, vhost, call.path.get("exchange")):
         raise NotFound(f"user '{user}' has no such topic permissions in vhost '{vhost}'")
     return CHANGED
 
@@ -98,14 +100,14 @@ async def list_vhost_limits(call: ManagementCall) -> object:
 async def put_vhost_limit(call: ManagementCall) -> Answer:
     name, limits = call.vhost.name, call.broker.limits.of_vhosts
     changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
-    call.broker.set_vhost_limits(name, changed)
+    call.broker.access.set_vhost_limits(name, changed)
     return CHANGED
 
 
 async def delete_vhost_limit(call: ManagementCall) -> Answer:
     name, limits = call.vhost.name, call.broker.limits.of_vhosts
     left = {key: value for key, value in limits.get(name, {}).items() if key != call.path["limit"]}
-    call.broker.set_vhost_limits(name, left)
+    call.broker.access.set_vhost_limits(name, left)
     return CHANGED
 
 
@@ -118,14 +120,14 @@ async def list_user_limits(call: ManagementCall) -> object:
 async def put_user_limit(call: ManagementCall) -> Answer:
     name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
     changed = {**limits.get(name, {}), call.path["limit"]: call.json(LimitIn).value}
-    call.broker.set_user_limits(name, changed)
+    call.broker.access.set_user_limits(name, changed)
     return CHANGED
 
 
 async def delete_user_limit(call: ManagementCall) -> Answer:
     name, limits = user_named(call.broker, call.path["user"]).name, call.broker.limits.of_users
     left = {key: value for key, value in limits.get(name, {}).items() if key != call.path["limit"]}
-    call.broker.set_user_limits(name, left)
+    call.broker.access.set_user_limits(name, left)
     return CHANGED
 
 
@@ -160,17 +162,23 @@ def set_parameter(
             policy = _decoded(value, PolicyIn, f"{component} '{name}'")
             set_policy(broker, vhost, name, policy, operator=component == OPERATOR_POLICY)
         case "vhost-limits":
-            broker.set_vhost_limits(vhost, _decoded(value, dict[str, object], f"limits of vhost '{vhost}'"))
+            broker.access.set_vhost_limits(
+                vhost, _decoded(value, dict[str, object], f"limits of vhost '{vhost}'")
+            )
         case "shovel":
             try:
                 parse_shovel(bytes(value))
             except CannotRun:
                 if not imported:
                     raise
-            broker.put_parameter(Parameter(vhost, component, checked_name(name, "shovel"), bytes(value)))
+            broker.parameter_changes.put(
+                Parameter(vhost, component, checked_name(name, "shovel"), bytes(value))
+            )
         case _ if component in KEPT:
             _decoded(value, dict[str, object], f"{component} '{name}'")
-            broker.put_parameter(Parameter(vhost, component, checked_name(name, "parameter"), bytes(value)))
+            broker.parameter_changes.put(
+                Parameter(vhost, component, checked_name(name, "parameter"), bytes(value))
+            )
         case _:
             raise Refusal(400, f"component {component} not found; there are {', '.join(COMPONENTS)}")
 
@@ -229,11 +237,11 @@ async def delete_parameter(call: ManagementCall) -> Answer:
     _parameter(call)
     vhost, component, name = call.vhost.name, call.path["component"], call.path["name"]
     if component == OPERATOR_POLICY:
-        call.broker.delete_policy(vhost, name, operator=True)
+        call.broker.policy_changes.delete(vhost, name, operator=True)
     elif component == VHOST_LIMITS_COMPONENT:
-        call.broker.set_vhost_limits(vhost, {})
+        call.broker.access.set_vhost_limits(vhost, {})
     else:
-        call.broker.delete_parameter(vhost, component, name)
+        call.broker.parameter_changes.delete(vhost, component, name)
     return CHANGED
 
 
@@ -255,12 +263,12 @@ async def show_global_parameter(call: ManagementCall) -> object:
 async def put_global_parameter(call: ManagementCall) -> Answer:
     name = checked_name(call.path["name"], "parameter")
     known = call.broker.parameters.global_value(name) is not None
-    call.broker.put_global_parameter(name, bytes(call.json(ParameterIn).value))
+    call.broker.parameter_changes.put_global(name, bytes(call.json(ParameterIn).value))
     return CHANGED if known else CREATED
 
 
 async def delete_global_parameter(call: ManagementCall) -> Answer:
-    call.broker.delete_global_parameter(call.path["name"])
+    call.broker.parameter_changes.delete_global(call.path["name"])
     return CHANGED
 
 
@@ -281,7 +289,7 @@ class ClusterNameIn(msgspec.Struct):
 
 async def put_cluster_name(call: ManagementCall) -> Answer:
     name = checked_name(call.json(ClusterNameIn).name, "cluster")
-    call.broker.put_global_parameter(CLUSTER_NAME, msgspec.json.encode(name))
+    call.broker.parameter_changes.put_global(CLUSTER_NAME, msgspec.json.encode(name))
     return CHANGED
 
 

@@ -29,7 +29,7 @@ async def show_shovel(call: ManagementCall) -> ShovelRow:
 
 
 async def delete_shovel(call: ManagementCall) -> Answer:
-    call.broker.delete_parameter(call.vhost.name, COMPONENT, call.path["name"])
+    call.broker.parameter_changes.delete(call.vhost.name, COMPONENT, call.path["name"])
     return CHANGED
 
 

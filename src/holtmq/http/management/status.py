@@ -44,7 +44,9 @@ async def overview(call: ManagementCall) -> object:
         "rates_mode": "basic",
         "sample_retention_policies": {"global": [60, 10_800], "basic": [60, 10_800], "detailed": []},
         "exchange_types": _exchange_types(),
-        "message_stats": message_stats.stats(Totals(*sums), sampler.node, asked),
+        "message_stats": message_stats.stats(
+            Totals(*sums), sampler.node, asked, broker.counts.kinds(), sampler.kinds
+        ),
         "queue_totals": {
             "messages": ready + unacked,
             "messages_ready": ready,

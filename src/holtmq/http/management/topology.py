@@ -236,7 +236,7 @@ async def put_exchange(call: ManagementCall) -> Answer:
         call.require(Action.READ, name)
         call.require(Action.WRITE, alternate)
     known = name in vhost.exchanges
-    call.broker.declare_exchange(
+    call.broker.exchanges.declare(
         vhost,
         exchange_name(name),
         given.type,
@@ -251,7 +251,7 @@ async def put_exchange(call: ManagementCall) -> Answer:
 async def delete_exchange(call: ManagementCall) -> Answer:
     exchange = _exchange(call)
     call.require(Action.CONFIGURE, exchange.name)
-    call.broker.delete_exchange(call.vhost, exchange.name, call.query.flag("if-unused"))
+    call.broker.exchanges.delete(call.vhost, exchange.name, call.query.flag("if-unused"))
     return CHANGED
 
 
@@ -382,7 +382,7 @@ async def delete_binding(call: ManagementCall) -> Answer:
     _, key, arguments = await _one(call)
     call.require(Action.WRITE, name)
     call.require(Action.READ, source)
-    call.broker.unbind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
+    call.broker.exchanges.unbind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
     return CHANGED
 
 

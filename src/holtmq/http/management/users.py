@@ -74,7 +74,7 @@ async def put_vhost(call: ManagementCall) -> Answer:
         return CHANGED
     # As in RabbitMQ, the creator of a vhost gets full access to it.
     if call.broker.users.user(call.identity.name) is not None:  # a token need not belong to a user
-        call.broker.set_permissions(call.identity.name, name, FULL_ACCESS)
+        call.broker.access.set_permissions(call.identity.name, name, FULL_ACCESS)
     return CREATED
 
 
@@ -116,7 +116,7 @@ async def delete_users(call: ManagementCall) -> Answer:
     for name in names:
         user_named(call.broker, name)  # all of them or none
     for name in dict.fromkeys(names):
-        call.broker.delete_user(name)
+        call.broker.access.delete_user(name)
     return CHANGED
 
 
@@ -128,7 +128,7 @@ async def put_user(call: ManagementCall) -> Answer:
     user = await user_from(call.path["user"], call.json(UserIn))
     call.refuse_if_failed()  # check again: hashing takes time
     known = call.broker.users.user(user.name) is not None
-    call.broker.put_user(user)
+    call.broker.access.put_user(user)
     return CHANGED if known else CREATED
 
 
@@ -148,7 +148,7 @@ async def user_from(name: str, given: UserIn) -> User:
 
 
 async def delete_user(call: ManagementCall) -> Answer:
-    call.broker.delete_user(call.path["user"])
+    call.broker.access.delete_user(call.path["user"])
     return CHANGED
 
 
@@ -185,13 +185,13 @@ async def put_permission(call: ManagementCall) -> Answer:
     given = call.json(PermissionIn)
     user, vhost = user_named(call.broker, call.path["user"]).name, call.vhost.name
     known = bool(call.broker.users.grants(user=user, vhost=vhost))
-    call.broker.set_permissions(user, vhost, Permissions(given.configure, given.write, given.read))
+    call.broker.access.set_permissions(user, vhost, Permissions(given.configure, given.write, given.read))
     return CHANGED if known else CREATED
 
 
 async def delete_permission(call: ManagementCall) -> Answer:
     grant = _grant(call)
-    call.broker.clear_permissions(grant.user, grant.vhost)
+    call.broker.access.clear_permissions(grant.user, grant.vhost)
     return CHANGED
 
 
@@ -235,7 +235,7 @@ async def put_policy(call: ManagementCall, operator: bool) -> Answer:
 
 
 def set_policy(broker: Broker, vhost: str, name: str, given: PolicyIn, operator: bool) -> None:
-    broker.put_policy(
+    broker.policy_changes.put(
         vhost,
         checked_name(name, "policy"),
         given.pattern,
@@ -247,7 +247,7 @@ def set_policy(broker: Broker, vhost: str, name: str, given: PolicyIn, operator:
 
 
 async def delete_policy(call: ManagementCall, operator: bool) -> Answer:
-    call.broker.delete_policy(call.vhost.name, call.path["name"], operator)
+    call.broker.policy_changes.delete(call.vhost.name, call.path["name"], operator)
     return CHANGED
 
 

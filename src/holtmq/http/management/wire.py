@@ -99,7 +99,7 @@ class ExchangeIn(msgspec.Struct, kw_only=True):
     vhost: str = ""
 
 
-class BindingIn(msgspec.Struct, kw_only=True):
+class BindingIn(msgspec.Struct, kw_only=True, gc=False):
     routing_key: str = ""
     arguments: Arguments = {}
     source: str = ""

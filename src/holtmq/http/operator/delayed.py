@@ -7,7 +7,6 @@ A list reads the journal, since only due times are in memory. It goes in steps, 
 """
 
 import re
-from heapq import nsmallest
 from typing import Final
 
 from holtmq.auth.permissions import DEFAULT_EXCHANGE, Action
@@ -24,7 +23,7 @@ _PAGE: Final = 50
 _PAGE_MOST: Final = 500
 _MOST_READ: Final = 5_000
 _MOST_BYTES: Final = 64 << 20
-_AT_ONCE: Final = 2_000
+_AT_ONCE: Final = 1_000
 _CURSOR: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,19})")
 
 _Due = tuple[int, int]  # due time, position
@@ -71,8 +70,12 @@ async def _soonest(call: Call, after: _Due, most: int) -> list[_Due]:
     positions = list(delayed)  # a copy, since the next step may change it
     for start in range(0, len(positions), _AT_ONCE):
         part = [(delayed[one][1], one) for one in positions[start : start + _AT_ONCE] if one in delayed]
+        if len(found) == most:  # most of the rest is due too late
+            latest = found[-1]
+            part = [due for due in part if due < latest]
         later = [due for due in part if due > after]
-        found = nsmallest(most, found + later)
+        if later:
+            found = sorted(found + later)[:most]
         await stepwise.between()
     return found
 

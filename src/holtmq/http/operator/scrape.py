@@ -101,7 +101,7 @@ class Node(Collector):
         yield _gauge("rabbitmq_queue_messages_ready", "Messages that wait", sampler.ready)
         yield _gauge("rabbitmq_queue_messages_unacked", "Out with consumers", sampler.unacked)
         yield _gauge("rabbitmq_queue_messages", "Both together", sampler.ready + sampler.unacked)
-        dropped = self._context.broker.flow.dead_lettered
+        dropped = self._context.broker.flow.dead_lettering.count
         yield _counter("holtmq_dead_lettered_messages", "Dead-lettered", dropped)
 
     def _objects(self) -> Iterator[Metric]:

@@ -74,7 +74,7 @@ async def row_text(context: Context, now: float) -> list[bytes]:
         families.consumers.add(where, row.consumers)
         if row.unacked is not None:
             families.unacked.add(where, row.unacked)
-        if row.oldest is not None or not row.ready:
+        if not row.ready or (row.oldest is not None and row.kind != "stream"):  # a stream's: by group, below
             families.oldest.add(where, row.oldest or 0.0)
         if row.dead_letters is not None:
             families.letters.add(where, row.dead_letters)
@@ -85,7 +85,7 @@ async def row_text(context: Context, now: float) -> list[bytes]:
         families.behind.add(where, one.seconds)
         await stepwise.between()
     now_ms = int(now * 1000)
-    for names, holders in (await dashboard.watch.holders()).items():
+    for names, holders in (await dashboard.watch.holders(now)).items():
         families.held.add(place(_QUEUE, names), max((now_ms - one.since) / 1000 for one in holders))
         await stepwise.between()
     pieces = []

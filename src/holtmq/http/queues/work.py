@@ -84,8 +84,7 @@ class WorkApi:
         seconds = asked.lease_seconds or _LEASE_SECONDS
 
         def answer(messages: list[WorkMessage]) -> None:
-            body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
-            request.answer_when_durable(self._journal, 200, body)
+            self._deliver(request, asked, messages, lease_id)
 
         found = self._leases.pop(queue, lease_id, asked.limit, seconds, asked.auto_ack)
         if found:
@@ -118,6 +117,12 @@ class WorkApi:
         timer = loop.call_later(asked.wait_seconds, give_up)
         request.on_lost = lost
         waiting = self._leases.wait(queue, lease_id, asked.limit, seconds, asked.auto_ack, deliver, give_up)
+
+    def _deliver(
+        self, request: HttpRequest, asked: "Parameters", messages: list[WorkMessage], lease_id: str
+    ) -> None:
+        body = _popped(messages, "" if asked.auto_ack else lease_id, asked.group)
+        request.answer_when_durable(self._journal, 200, body)
 
     def settle(self, acks: Sequence[tuple[int, "AckIn"]]) -> list[tuple[int, str]]:
         """Settle messages of work queues; takes (index, ack) and returns (index, answer) of each."""

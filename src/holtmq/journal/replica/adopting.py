@@ -27,9 +27,11 @@ BEAT_SECONDS: Final = 0.2
 def adopt(disk: Disk, store: LogStore, state: LogState, owner: Owner, mark: Mark) -> None:
     """Take over the empty log, upload the folder's journal to it, and mark the folder as its copy.
 
-    After a crash in the middle, the folder is unchanged, and the next owner drops the unfinished uploads.
+    After a lost connection or a crash in the middle the folder is unchanged: the upload begins again, and the
+    owner's next checkpoint drops the unfinished one.
     """
-    if not state.released and state.owner_folder != owner.folder:
+    is_mine = state.owner_process == owner.process or state.owner == owner.name
+    if state.connected and not state.released and not is_mine:
         raise ReplicaRefused(
             f"{disk.folder} holds a journal of its own, and {state.owner} owns the log {store.name}: start "
             "this node first to bring its messages into PostgreSQL, or with an empty folder"
@@ -41,6 +43,9 @@ def adopt(disk: Disk, store: LogStore, state: LogState, owner: Owner, mark: Mark
         for _ in walk.records():
             pass
         end = walk.end
+    if state.newest_part:  # all of it was uploaded, only the answer was lost
+        write_mark(disk, Mark(mark.log, mark.folder, end, state.epoch))
+        return
     epoch = store.take_over(owner, state, 0)
     if epoch is None:
         return  # another node was faster: the caller tries again

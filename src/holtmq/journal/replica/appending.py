@@ -107,9 +107,11 @@ class Appender:
         # The lost answer may have been that of a transaction that created a part.
         self._parts = {part.base: part.id for part in self._store.parts() if part.kind is Kind.PLAIN}
         self._known = session.current
+        self._view.epoch, self._view.trouble = self.epoch, ""
         return end
 
     def _pause(self, reason: Exception) -> None:
+        self._view.trouble = str(reason)
         if self.give_up_at is not None and time.monotonic() > self.give_up_at:
             raise JournalError(f"stopped while PostgreSQL was out of reach: {reason}") from reason
         self._wait.wait(_RETRY_SECONDS)

@@ -1,6 +1,6 @@
 """Errors between a node and the PostgreSQL that stores its log.
 
-Owns: the four cases that a caller must distinguish. Must not touch: connections.
+Owns: the cases that a caller must distinguish. Must not touch: connections.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from holtmq.journal.interface import JournalError
 
 class Unreachable(Exception):
     """No connection, or it was lost: whether the last statement was executed is unknown."""
+
+
+class Locked(Unreachable):
+    """Another session held a lock for too long; the statement was not executed."""
 
 
 class ReplicaRefused(JournalError):

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import StartAgain, Unreachable
+from .errors import Locked, StartAgain, Unreachable
 from .local_copy import LocalCopy
-from .store import Kind, LogState, LogStore, Owner
+from .store import FETCH_ROWS, Kind, LogState, LogStore, Owner
 from .view import ReplicaView, Role, StoppedWaiting
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Follower:
                 fetched = self._fetch(state)
                 if fetched:
                     yield from self._copy.walk()
-                    self._note_behind()
+                    self._note_behind(state)
                     continue
                 self._copy.require_whole()
                 self._note(state)
@@ -105,17 +105,19 @@ class Follower:
         current: int | None = None
         if copy.headers:
             current = copy.part_ids.get(copy.last_base)
+            asked_at = time.monotonic()
             try:
                 rows = [] if current is None else self._store.rows(current, copy.written)
             except StartAgain as exc:  # reclaimed, perhaps after this node had copied all of it
                 rows, gone = [], exc
             if rows:
                 copy.add(rows)
+                if len(rows) < FETCH_ROWS and parts == self._parts_seen:
+                    self._whole_at = asked_at  # there were no more: under load there always are some
                 return True
         if parts == self._parts_seen and gone is None:
             return False
         found = self._store.parts()
-        self._parts_seen = parts
         last = copy.last_base if copy.headers else -1
         later = [part for part in found if part.kind is not Kind.CHECKPOINT and part.base > last]
         if later:
@@ -130,7 +132,8 @@ class Follower:
             return True
         if gone is not None:
             raise gone
-        copy.mirror(found)
+        if copy.mirror(found):
+            self._parts_seen = parts
         return False
 
     def _note(self, state: LogState) -> None:
@@ -143,25 +146,34 @@ class Follower:
         if state.connected or seen != self._lost_seen:
             self._lost_seen, self._lost_at = seen, now
         self._whole_at = now
-        if view.role is Role.STARTING:
-            log.info("standing by", extra={"owner": state.owner, "position": copy.written})
-        self._report(now, Role.STANDBY)
-        view.role, view.owner, view.epoch, view.trouble = Role.STANDBY, state.owner, state.epoch, ""
+        self._stand_by(state)
+        self._report(now)
         view.behind_bytes, view.behind_seconds, view.answered_at = 0, 0.0, now
 
-    def _note_behind(self) -> None:
+    def _note_behind(self, state: LogState) -> None:
+        """Rows were fetched, and more may follow."""
         now = time.monotonic()
         view = self._view
-        view.behind_seconds = now - self._whole_at
+        view.behind_seconds, view.answered_at = now - self._whole_at, now
+        if view.role is not Role.STARTING or self._whole_at > self._began:
+            self._stand_by(state)
         if now - self._reported_at >= _REPORT_SECONDS:
             view.behind_bytes = max(self._store.end() - self._copy.written, 0)
-            self._report(now, view.role)
+            self._report(now)
 
-    def _report(self, now: float, role: Role) -> None:
+    def _stand_by(self, state: LogState) -> None:
+        """The copy is complete, or was so a moment ago."""
+        view = self._view
+        if view.role is Role.STARTING:
+            log.info("standing by", extra={"owner": state.owner, "position": self._copy.written})
+        view.role, view.owner, view.epoch, view.trouble = Role.STANDBY, state.owner, state.epoch, ""
+
+    def _report(self, now: float) -> None:
         if now - self._reported_at >= _REPORT_SECONDS:
             self._reported_at = now
+            behind = now - self._whole_at
             self._store.report(
-                self._owner.name, role, self._watching.address, self._copy.written, now - self._whole_at
+                self._owner.name, self._view.role, self._watching.address, self._copy.written, behind
             )
 
     def _lost(self, reason: Exception) -> None:
@@ -176,6 +188,8 @@ class Follower:
         waited = now - self._alive_at >= takeover_after
         if state.owner_process == self._owner.process or waited:
             return True
+        if state.released and state.successor:
+            return state.successor == self._owner.name
         if (state.owner_folder, state.owner) == (self._owner.folder, self._owner.name):
             # An earlier process on this folder; it has ended, since this one holds the lock. The name tells
             # a copy of that folder on another machine apart.
@@ -183,7 +197,7 @@ class Follower:
         if not state.released:
             # Without a session the owner is dead, or about to reconnect.
             return now - self._lost_at >= min(_RECONNECT_SECONDS, takeover_after / 2)
-        return state.successor in ("", self._owner.name) and not self._watching.standby
+        return not self._watching.standby
 
     def _take(self, state: LogState) -> bool:
         if state.owner_process == self._owner.process:
@@ -194,10 +208,11 @@ class Follower:
         else:
             try:
                 epoch = self._store.take_over(self._owner, state, self._copy.written)
-            except Unreachable:
-                # An owner that hangs in the middle of a transaction holds a lock: end its session first.
+            except Locked:
+                # An owner that hangs in the middle of a transaction: end its session and try again. It has
+                # been silent for long enough, so its timeout does not start again.
                 self._store.end_backend(state.owner_pid)
-                raise
+                return False
             if epoch is None:
                 return False
             self.epoch = epoch
@@ -215,5 +230,5 @@ class Follower:
             },
         )
         self._reported_at = 0.0
-        self._report(time.monotonic(), Role.OWNER)
+        self._report(time.monotonic())
         return True

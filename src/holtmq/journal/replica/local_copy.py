@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from uuid import UUID, uuid4
 
-from holtmq.journal.checkpoint import checkpoint_name, position_of, verify_checkpoint
+from holtmq.journal.checkpoint import Checkpoint, checkpoint_name, position_of, verify_checkpoint
 from holtmq.journal.disk import Disk, File
 from holtmq.journal.interface import JournalCorrupt
 from holtmq.journal.manifest import NAME as MANIFEST
@@ -25,8 +25,9 @@ from holtmq.journal.segment import (
     segment_name,
 )
 
+from .downloading import download, rows_of
 from .errors import ReplicaRefused, StartAgain
-from .mark import Mark, read_mark, write_mark
+from .mark import NAME, Mark, read_mark, write_mark
 from .store import Kind, LogState, LogStore, Part
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class LocalCopy:
         self._fetched_from = 0  # everything from here on was fetched since the start
         self.mark = Mark(UUID(int=0), uuid4(), 0, 0)
         self.headers: dict[int, SegmentHeader] = {}  # by base
+        self.unusable: set[int] = set()  # checkpoints in PostgreSQL, by the number of the part
         self.written = 0  # the copy ends here
         self.walked = 0  # records below this have been read
         self._problem = ""
@@ -63,15 +65,23 @@ class LocalCopy:
         """The part number in PostgreSQL of each plain segment, by base."""
         return {base: part.id for base, part in self._parts.items() if part.kind is Kind.PLAIN}
 
-    def own_mark(self, state: LogState) -> Mark | None:
-        """The folder's mark for this log, or None; ReplicaRefused if its journal conflicts with this log."""
+    def own_mark(self, state: LogState, *, adopted: bool = False) -> Mark | None:
+        """The folder's mark for this log, or None; ReplicaRefused if its journal conflicts with this log.
+
+        ``adopted``: what the log holds was uploaded from this folder.
+        """
         mark = read_mark(self._disk)
         if mark is not None and mark.log == state.identity:
             self.mark = mark
             return mark
         if self.has_segments:
+            if mark is None and NAME in self._disk.list():
+                raise ReplicaRefused(
+                    f"the file {NAME} in {self._disk.folder} is damaged, so which log in PostgreSQL this "
+                    "folder copies is unknown: remove the folder, the node fetches everything again"
+                )
             what = "of another log" if mark is not None else "of its own"
-            if mark is not None or state.newest_part:
+            if mark is not None or (state.newest_part and not adopted):
                 raise ReplicaRefused(
                     f"{self._disk.folder} holds a journal {what}, and the log {self._store.name} in "
                     "PostgreSQL is not empty: start with an empty folder to copy that log, or with another "
@@ -80,8 +90,8 @@ class LocalCopy:
         self.mark = Mark(state.identity, self.mark.folder, 0, 0)
         return None
 
-    def restore(self, state: LogState) -> int | None:
-        """Make the folder equal to PostgreSQL as it is now; return the position of its checkpoint, if any."""
+    def restore(self, state: LogState) -> Checkpoint | None:
+        """Make the folder equal to PostgreSQL as it is now; return the checkpoint to start from, if any."""
         end = self._store.end()
         parts = self._store.parts()
         trusted = min(self.mark.position, end)
@@ -104,10 +114,10 @@ class LocalCopy:
         for part in segments:
             self._leave()
             self._bring(part, trusted)
-        checkpoint = self._bring_checkpoint(checkpoints)
+        checkpoint = self._bring_checkpoint(checkpoints, segments)
         self._disk.sync_dir()
         self.sync(state.epoch)
-        self.walked = checkpoint or 0
+        self.walked = 0 if checkpoint is None else checkpoint.position
         return checkpoint
 
     def _remove_others(self, segments: set[int], checkpoints: set[int]) -> None:
@@ -124,13 +134,13 @@ class LocalCopy:
         name = segment_name(part.base)
         if part.kind is Kind.COMPACTED:
             if not self._is_same_file(name, part):
-                self._download(name, part)
+                download(self._disk, self._store, name, part)
         else:
             have = self._usable(part, trusted)
             if have is None:
-                self._download(name, part)
+                download(self._disk, self._store, name, part)
             self._open_last(part, have)
-            for position, data in self._rows(part, self.written):
+            for position, data in rows_of(self._store, part, self.written):
                 self._write(position, data)
         file = self._disk.open(name)
         try:
@@ -186,39 +196,33 @@ class LocalCopy:
         finally:
             file.close()
 
-    def _rows(self, part: Part, start: int) -> Iterator[tuple[int, bytes]]:
-        while rows := self._store.rows(part.id, start):
-            yield from rows
-            start = rows[-1][0] + len(rows[-1][1])
+    def _bring_checkpoint(self, parts: Sequence[Part], segments: Sequence[Part]) -> Checkpoint | None:
+        """The newest usable checkpoint; None: the records of the whole log are replayed.
 
-    def _download(self, name: str, part: Part) -> None:
-        """Fetch a whole part to a temporary file, then rename it."""
-        plain = part.kind is Kind.PLAIN
-        file = self._disk.open(name + TEMPORARY, create=True)
-        try:
-            if plain:
-                file.pwrite([part.header], 0)
-            at = part.base if plain else 0
-            shift = HEADER_SIZE - part.base if plain else 0
-            for position, data in self._rows(part, at):
-                if position != at:
-                    raise StartAgain(f"PostgreSQL has no row at {at} of {name}, but one at {position}")
-                file.pwrite([data], position + shift)
-                at += len(data)
-            if not plain and at != part.size:
-                raise StartAgain(f"PostgreSQL has {at} of {part.size} bytes of {name}")
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(name + TEMPORARY, name)
-
-    def _bring_checkpoint(self, checkpoints: Sequence[Part]) -> int | None:
-        for part in checkpoints[-1:]:
-            name = checkpoint_name(part.base)
-            if not (self._is_same_file(name, part) and self._is_sound_checkpoint(part.base)):
-                self._download(name, part)
-            return part.base
+        PostgreSQL keeps two, and everything that the older one needs.
+        """
+        bases = {part.base for part in segments}
+        for part in reversed(parts):
+            try:
+                return self._usable_checkpoint(part, bases)
+            except JournalCorrupt as exc:
+                self.unusable.add(part.id)
+                log.error("a checkpoint in PostgreSQL cannot be used", extra={"problem": str(exc)})
+        if parts and (not segments or segments[0].base or any(p.kind is not Kind.PLAIN for p in segments)):
+            raise JournalCorrupt(
+                f"no checkpoint of the log {self._store.name} in PostgreSQL can be used, and the records "
+                "before them have been reclaimed: restore PostgreSQL from a backup"
+            )
         return None
+
+    def _usable_checkpoint(self, part: Part, bases: set[int]) -> Checkpoint:
+        name = checkpoint_name(part.base)
+        if not (self._is_same_file(name, part) and self._is_sound_checkpoint(part.base)):
+            download(self._disk, self._store, name, part)
+        found = verify_checkpoint(self._disk, part.base)
+        if missing := set(found.segments) - bases:
+            raise JournalCorrupt(f"{name} needs the segment {segment_name(min(missing))}, which is gone")
+        return found
 
     def _is_sound_checkpoint(self, position: int) -> bool:
         try:
@@ -285,19 +289,26 @@ class LocalCopy:
         self.mark = Mark(self.mark.log, self.mark.folder, position, epoch)
         write_mark(self._disk, self.mark)
 
-    def mirror(self, parts: Sequence[Part]) -> None:
-        """The owner has reclaimed space: delete and replace segments here as in PostgreSQL."""
+    def mirror(self, parts: Sequence[Part]) -> bool:
+        """The owner has reclaimed space: delete and replace segments here as in PostgreSQL.
+
+        False when it has reclaimed more meanwhile: ask for the parts again.
+        """
         found = {part.base: part for part in parts if part.kind is not Kind.CHECKPOINT}
         for base in sorted(self._parts):
             if base not in found and base != self.last_base:
                 self._disk.remove(segment_name(base))
                 del self._parts[base], self.headers[base]
-        for base, part in found.items():
-            old = self._parts.get(base)
-            if part.kind is Kind.COMPACTED and old is not None and old.id != part.id:
-                self._download(segment_name(base), part)
-                self._parts[base] = part
+        try:
+            for base, part in found.items():
+                old = self._parts.get(base)
+                if part.kind is Kind.COMPACTED and old is not None and old.id != part.id:
+                    download(self._disk, self._store, segment_name(base), part)
+                    self._parts[base] = part
+        except StartAgain:
+            return False
         self._disk.sync_dir()
+        return True
 
     def walk(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield the records from ``walked`` to the last whole one of the copy."""

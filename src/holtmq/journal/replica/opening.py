@@ -9,24 +9,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from holtmq.journal.checkpoint import read_checkpoint, verify_checkpoint
+import psycopg
+
+from holtmq.journal.checkpoint import Checkpoint, read_checkpoint
 from holtmq.journal.disk import Disk, OsDisk
 from holtmq.journal.file_journal import FileJournal, JournalOptions
-from holtmq.journal.interface import Defer, JournalFailed, Later, Recovery
+from holtmq.journal.interface import Defer, JournalCorrupt, JournalFailed, Later, Recovery
 from holtmq.journal.records import MARKER_SIZE
 from holtmq.journal.segment import HEADER_SIZE, TEMPORARY, SegmentHeader, segment_name
 from holtmq.journal.writer import OpenLog
 
 from .adopting import adopt
 from .appending import Appender
-from .errors import StartAgain, Unreachable
+from .errors import ReplicaRefused, StartAgain, Unreachable
 from .following import Follower, Watching
 from .local_copy import LocalCopy
+from .refetching import Refetching
 from .replicated_writer import ReplicatedWriter
 from .session import Session
 from .shipping import Shipper
@@ -36,8 +40,9 @@ from .view import ReplicaView, StoppedWaiting
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.5
-_SHIP_SECONDS: Final = 30.0  # answer timeout for uploads, which are not urgent
+_SHIP_SECONDS: Final = 10.0  # answer timeout for uploads; a node that ends waits for the one that runs
 _ANSWER_SECONDS: Final = 2.0  # minimum answer timeout
+_UNSAFE: Final = "PostgreSQL runs with fsync = off: a crash of its machine loses what was confirmed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,9 @@ class ReplicatedOpening:
         self._stopping = False
         self._follower: Follower | None = None
         self._copy: LocalCopy | None = None
-        self._position: int | None = None  # of the checkpoint
+        self._start_from: Checkpoint | None = None
+        self._warned = False
+        self._failed_before: tuple[str, int, int] | None = None
         self._answer_seconds = max(replica.takeover_after, _ANSWER_SECONDS)
         self._store = LogStore(Session(replica.url, self._answer_seconds, "log"), replica.name)
         self.journal = FileJournal(self._disk, self._options, defer, notify, later)
@@ -91,54 +98,72 @@ class ReplicatedOpening:
 
     def _checkpoint(self) -> Iterator[tuple[int, bytes]]:
         self._prepare_once()
-        if self._position is not None:
-            yield from read_checkpoint(self._disk, self._position)
+        if self._start_from is not None:
+            yield from read_checkpoint(self._disk, self._start_from.position)
 
     def _prepare_once(self) -> None:
         if self._copy is not None:
             return
         self._disk.lock()
-        try:
-            self._prepare()
-        except BaseException as exc:
-            self.abandon()
-            if isinstance(exc, OSError):
-                raise JournalFailed(f"opening {self._disk.folder}: {exc}") from exc
-            raise
+        with self._abandoning():
+            self._copy = self._prepare()
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> LocalCopy:
         for name in self._disk.list():
             if name.endswith(TEMPORARY):
                 self._disk.remove(name)
-        while True:
+        if self._replica.min_standbys:
+            self._store.needs_statistics = True
+        while not self._stopping:
             try:
-                self._state = self._store.open()
+                self._state = state = self._store.open()
+                if self._store.is_unsafe and not self._warned:
+                    self._warned = True
+                    log.warning(_UNSAFE, extra={})
                 copy = LocalCopy(self._disk, self._store)
-                if copy.own_mark(self._state) is None and copy.has_segments:
+                adopted = state.owner_process == self._process
+                if copy.own_mark(state, adopted=adopted) is None and copy.has_segments:
                     owner = Owner(self._replica.node, copy.mark.folder, self._process)
-                    adopt(self._disk, self._store, self._state, owner, copy.mark)
+                    adopt(self._disk, self._store, state, owner, copy.mark)
                     continue
-                self._position = copy.restore(self._state)
-                if self._position is not None:
-                    verify_checkpoint(self._disk, self._position)
-                self._copy = copy
-                return
+                self._start_from = copy.restore(state)
+                return copy
             except Unreachable as exc:
                 if not self.view.trouble:
                     log.warning("PostgreSQL is out of reach", extra={"reason": str(exc)})
                 self.view.trouble = f"PostgreSQL is out of reach: {exc}"
-                if self._stopping:
-                    raise StoppedWaiting from None
-                time.sleep(_RETRY_SECONDS)
             except StartAgain as exc:  # the owner reclaimed a segment while this node fetched it
-                log.info("the copy begins again", extra={"reason": str(exc)})
+                self._begin_again(str(exc))
+            time.sleep(_RETRY_SECONDS)
+        raise StoppedWaiting
+
+    def _begin_again(self, reason: str) -> None:
+        """JournalCorrupt when the log has not changed since the last attempt failed for the same reason."""
+        failed = (reason, self._state.newest_part, self._state.part_count)
+        if failed == self._failed_before:
+            raise JournalCorrupt(f"the log {self._store.name} in PostgreSQL has a gap: {reason}")
+        self._failed_before = failed
+        log.info("the copy begins again", extra={"reason": reason})
+
+    @contextmanager
+    def _abandoning(self) -> Iterator[None]:
+        """Let go of everything after an error, and give it a type that the caller knows."""
+        try:
+            yield
+        except BaseException as exc:
+            self.abandon()
+            if isinstance(exc, OSError):
+                raise JournalFailed(f"opening {self._disk.folder}: {exc}") from exc
+            if isinstance(exc, psycopg.Error):
+                raise ReplicaRefused(f"PostgreSQL refuses: {exc}") from exc
+            raise
 
     def _records(self) -> Iterator[tuple[int, int, bytes]]:
         replica = self._replica
         self._prepare_once()
         copy = self._copy
         assert copy is not None
-        try:
+        with self._abandoning():
             owner = Owner(replica.node, copy.mark.folder, self._process)
             watching = Watching(replica.takeover_after, replica.standby, replica.address)
             self._follower = follower = Follower(self._store, copy, owner, watching, self.view)
@@ -147,11 +172,6 @@ class ReplicatedOpening:
             yield from follower.records(self._state)
             self.recovery.epoch, self.recovery.clean = follower.epoch, follower.was_released
             self.journal.opened(self._open_log(copy, owner, follower.epoch))
-        except BaseException as exc:
-            self.abandon()
-            if isinstance(exc, OSError):
-                raise JournalFailed(f"opening {self._disk.folder}: {exc}") from exc
-            raise
 
     def _open_log(self, copy: LocalCopy, owner: Owner, epoch: int) -> OpenLog:
         capacity = self._options.segment_bytes - HEADER_SIZE
@@ -180,11 +200,16 @@ class ReplicatedOpening:
         )
         sizes = [(base, self._size(base)) for base in sorted(copy.headers)[:-1]]
         sizes.append((base, HEADER_SIZE + capacity))
-        session = Session(self._replica.url, _SHIP_SECONDS, "checkpoints", self._answer_seconds)
-        side = LogStore(session, self._replica.name)
-        shipper = Shipper(self._disk, side, owner, lambda: appender.epoch)
-        mark = None if self._position is None else verify_checkpoint(self._disk, self._position)
-        return OpenLog(writer, epoch, sizes, capacity, end, mark, shipper)
+        shipping, mending = [
+            LogStore(Session(self._replica.url, seconds, purpose, self._answer_seconds), self._replica.name)
+            for seconds, purpose in (
+                (max(_SHIP_SECONDS, self._answer_seconds), "checkpoints"),
+                (self._answer_seconds, "repairs"),
+            )
+        ]
+        refetch = Refetching(self._disk, mending)
+        shipper = Shipper(self._disk, shipping, owner, lambda: appender.epoch, refetch, copy.unusable)
+        return OpenLog(writer, epoch, sizes, capacity, end, self._start_from, shipper)
 
     def _size(self, base: int) -> int:
         file = self._disk.open(segment_name(base))

@@ -93,7 +93,7 @@ class ReplicatedWriter(LogWriter):
             # No commit was running; the next one finds out whether this node still owns the log.
             if not self._view.trouble:
                 log.warning("PostgreSQL is out of reach", extra={"reason": str(exc)})
-            self._view.trouble = f"PostgreSQL is out of reach: {exc}"
+            self._view.trouble = str(exc)
             return
         self._view.trouble = ""
         self._view.answered_at = time.monotonic()

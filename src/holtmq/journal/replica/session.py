@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import re
 import select
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from .errors import ReplicaRefused, Unreachable
+from .errors import Locked, ReplicaRefused, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ _GONE: Final = (
     errors.CannotConnectNow,
     errors.ReadOnlySqlTransaction,  # the primary became a standby: the next connection finds the new primary
     errors.IdleInTransactionSessionTimeout,
-    errors.LockNotAvailable,
     errors.QueryCanceled,
     errors.DeadlockDetected,
     errors.TooManyConnections,
@@ -79,8 +77,8 @@ class Session:
         self._lock_seconds = lock_seconds or answer_seconds
         self._purpose = purpose
         self._connection: PatientConnection | None = None
+        self._has_worked = False
         self.warned = False  # PostgreSQL sent a warning since this was last cleared
-        self.answered_at = time.monotonic()
 
     @contextmanager
     def connection(self) -> Iterator[PatientConnection]:
@@ -89,11 +87,15 @@ class Session:
             if self._connection is None:
                 self._connection = self._open()
             yield self._connection
-            self.answered_at = time.monotonic()
+        except errors.LockNotAvailable as exc:
+            self.close()
+            raise Locked(str(exc).strip()) from exc
         except (*_GONE, errors.OperationalError, errors.InterfaceError) as exc:
             self.close()
             text = str(exc).strip()
-            if _HOPELESS.search(text):
+            # An address that has worked is right: its server is being restored, or asks a directory that is
+            # down. Then a node that runs must wait, not end.
+            if _HOPELESS.search(text) and not self._has_worked:
                 raise ReplicaRefused(f"PostgreSQL refuses: {text}") from exc
             raise Unreachable(text) from exc
         except BaseException:
@@ -125,22 +127,43 @@ class Session:
     def _open(self) -> PatientConnection:
         seconds = self._answer_seconds
         connection = PatientConnection.connect(conninfo(self._url, seconds, self._purpose), autocommit=True)
-        connection.answer_seconds = seconds
-        connection.prepare_threshold = 2
-        connection.add_notice_handler(self._noticed)
-        patience = int(self._lock_seconds * 800)
-        # An owner that hangs in the middle of a transaction must not block the takeover with its lock.
-        connection.execute(f"SET lock_timeout = {patience}")
-        connection.execute(f"SET idle_in_transaction_session_timeout = {patience}")
-        # A takeover reads the end of the log after it has waited for the lock of a running append. With
-        # another isolation level it would see the log as it was before the wait.
-        connection.execute("SET default_transaction_isolation = 'read committed'")
-        connection.execute("SET default_transaction_read_only = off")
-        # Set in any case: a session follows changes of the server's configuration in what it has not set.
-        found = connection.execute("SHOW synchronous_commit").fetchone()
-        level = "on" if found is None or found[0] in ("off", "local") else found[0]
-        connection.execute(sql.SQL("SET synchronous_commit = {}").format(sql.Literal(level)))
+        try:
+            connection.answer_seconds = seconds
+            connection.prepare_threshold = 2
+            connection.add_notice_handler(self._noticed)
+            connection.execute(self._settings(connection.info.server_version))
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+        self._has_worked = True
         return connection
+
+    def _settings(self, server_version: int) -> bytes:
+        """What a session must not leave to the server's or the user's configuration, in one round trip."""
+        patience = int(self._lock_seconds * 800)
+        wanted = {
+            # An owner that hangs in the middle of a transaction must not block the takeover with its lock.
+            "lock_timeout": str(patience),
+            "idle_in_transaction_session_timeout": str(patience),
+            # ``answer_seconds`` is the limit. A shorter one of the server would end commits that only wait
+            # for a synchronous standby.
+            "statement_timeout": "0",
+            # A takeover reads the end of the log after it has waited for the lock of a running append. With
+            # another isolation level it would see the log as it was before the wait.
+            "default_transaction_isolation": "read committed",
+            # A warning says that a commit has not waited for its synchronous standby: it must arrive here.
+            "client_min_messages": "warning",
+        }
+        if server_version >= 140_000:
+            wanted["idle_session_timeout"] = "0"
+        if server_version >= 170_000:
+            wanted["transaction_timeout"] = "0"
+        calls = [f"set_config('{name}', '{value}', false)" for name, value in wanted.items()]
+        # Set in any case: a session follows changes of the server's configuration in what it has not set.
+        level = "current_setting('synchronous_commit')"
+        safe = f"CASE WHEN {level} IN ('off', 'local') THEN 'on' ELSE {level} END"
+        calls.append(f"set_config('synchronous_commit', {safe}, false)")
+        return f"SELECT {', '.join(calls)}".encode()
 
     def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":

@@ -6,6 +6,7 @@ threads, and the decision when to take over.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,8 +19,10 @@ from . import schema
 from .errors import Fenced, ReplicaRefused, StartAgain
 from .session import PatientConnection, Session
 
+log = logging.getLogger(__name__)
+
 ROW_BYTES: Final = 1 << 20  # maximum per row: PostgreSQL copies a value several times
-_FETCH_ROWS: Final = 64
+FETCH_ROWS: Final = 64
 
 
 class Kind(StrEnum):
@@ -86,6 +89,7 @@ class LogStore:
         self.session = session
         self.name = name
         self.id = 0
+        self.needs_statistics = False  # whether ``open`` requires the right to see PostgreSQL's standbys
 
     def open(self, *, create: bool = True) -> LogState:
         """Find the log, with ``create`` also create schema and log; ReplicaRefused if it does not exist."""
@@ -111,7 +115,26 @@ class LogStore:
                     f"PostgreSQL holds no log named {self.name}: no node has started with it"
                 )
             self.id = found[0]
+            if self.needs_statistics:
+                self._require_statistics(connection)
             return self.state_on(connection)
+
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether the server confirms what its machine may lose."""
+        with self.session.connection() as connection:
+            return connection.execute("SHOW fsync").fetchone() == ("off",)
+
+    @staticmethod
+    def _require_statistics(connection: PatientConnection) -> None:
+        query = "SELECT current_user, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')"
+        found = connection.execute(query).fetchone()
+        assert found is not None
+        if not found[1]:
+            raise ReplicaRefused(
+                "journal.replica_min_standbys needs the right to see PostgreSQL's standbys: "
+                f'GRANT pg_monitor TO "{found[0]}"'
+            )
 
     def state(self) -> LogState:
         """Read the log's row."""
@@ -166,7 +189,7 @@ class LogStore:
         try:
             with self.session.connection() as connection:
                 found = connection.execute(
-                    query.format(schema.rows_table(part)), (start, _FETCH_ROWS), binary=True
+                    query.format(schema.rows_table(part)), (start, FETCH_ROWS), binary=True
                 )
                 return found.fetchall()
         except errors.UndefinedTable:
@@ -233,13 +256,16 @@ class LogStore:
 
     def end_backend(self, pid: int) -> None:
         """Terminate the session of an owner that holds a lock on the log and does not answer."""
-        with self.session.connection() as connection:
-            # Not any session that has the same number by now.
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM pg_locks"
-                " WHERE pid = %s AND relation = 'holtmq.log'::regclass) AS holder",
-                (pid,),
-            )
+        try:
+            with self.session.connection() as connection:
+                # Not any session that has the same number by now.
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM (SELECT DISTINCT pid FROM pg_locks"
+                    " WHERE pid = %s AND relation = 'holtmq.log'::regclass) AS holder",
+                    (pid,),
+                )
+        except errors.InsufficientPrivilege as exc:  # the owner's own time limits end it a little later
+            log.warning("the session of the silent owner cannot be ended", extra={"reason": str(exc)})
 
     def beat(self, owner: Owner) -> str:
         """Send a heartbeat; return the node that should take over, or "". Fenced if another node owns it."""

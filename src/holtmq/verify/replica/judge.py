@@ -99,7 +99,10 @@ class ReplicaJudge:
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="holt-verify-", dir=parent) as folder:
             async with self._cluster(Path(folder)):
-                await self._rounds()
+                try:
+                    await self._rounds()
+                except Gone as error:  # a node that hung is a finding, too
+                    self._fail(str(error))
         self.report.seconds = time.perf_counter() - began
         self._count()
         return self.report
@@ -163,8 +166,7 @@ class ReplicaJudge:
         try:
             for fault in faults[:_FAULTS_OF_A_LIFE]:
                 await self._some_promises(self._random.randint(1, self._options.most_before))
-                began = time.perf_counter()
-                await self._suffer(fault, owner, other, proxy)
+                began = await self._suffer(fault, owner, other, proxy)
                 self._note(fault)
                 if fault in _ENDS_OWNER or await self._ready(None) is not owner:
                     break
@@ -212,7 +214,15 @@ class ReplicaJudge:
                 return
             await asyncio.sleep(0.005)
 
-    async def _suffer(self, fault: Fault, owner: NodeProcess, other: NodeProcess, proxy: Proxy) -> None:
+    async def _suffer(self, fault: Fault, owner: NodeProcess, other: NodeProcess, proxy: Proxy) -> float:
+        """Inject the fault; return when it happened, or when a takeover became possible."""
+        began = time.perf_counter()
+        await self._inject(fault, owner, other, proxy)
+        # No node can take over before PostgreSQL is back, or before the nodes' processes run.
+        is_slow = fault in (Fault.BOTH, Fault.POSTGRES_KILLED, Fault.POSTGRES_FAILOVER)
+        return time.perf_counter() if is_slow else began
+
+    async def _inject(self, fault: Fault, owner: NodeProcess, other: NodeProcess, proxy: Proxy) -> None:
         random, wait = self._random, self._options.takeover_after
         match fault:
             case Fault.KILL:
@@ -286,9 +296,11 @@ class ReplicaJudge:
         from holtmq.journal.replica.store import LogStore
 
         store = LogStore(Session(self._url, 10.0, "verify"), self.log_name)
-        store.open(create=False)
-        store.promote(name)
-        store.session.close()
+        try:
+            store.open(create=False)
+            store.promote(name)
+        finally:
+            store.session.close()
 
     async def _end_of(self, owner: NodeProcess, fault: Fault) -> None:
         """The old owner notices that it was replaced, and ends by itself."""

@@ -62,6 +62,25 @@ def test_an_id_may_come_again_after_its_window() -> None:
     assert node.push("p", "a").offsets == [1]
 
 
+def test_a_push_repeated_at_a_node_whose_clock_is_ahead_counts_as_long_as_the_window_is_longer() -> None:
+    for ahead, offsets in ((3599, [0]), (3601, [1])):
+        node = node_with(dedup_window_seconds=3600)
+        node.push("p", "a")  # stored, and the owner died before it could answer
+        node.restart()
+        node.now += ahead
+
+        assert node.push("p", "a").offsets == offsets
+
+
+def test_a_push_repeated_at_a_node_whose_clock_is_behind_is_a_duplicate() -> None:
+    node = node_with(dedup_window_seconds=3600)
+    node.push("p", "a")
+    node.restart()
+    node.now -= 7200
+
+    assert node.push("p", "a").duplicates == {0}
+
+
 def test_a_window_of_zero_switches_deduplication_off() -> None:
     node = node_with(dedup_window_seconds=0)
 

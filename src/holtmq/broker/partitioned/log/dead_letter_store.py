@@ -78,6 +78,15 @@ class DeadLetterStore:
     def count(self, wanted: LetterFilter) -> int:
         return sum(1 for letter in self._letters.values() if wanted.matches(letter))
 
+    def since(self, from_us: int, most: int) -> tuple[int, int | None]:
+        """How many were added from this time on, ``most`` at most, and when the first of them failed."""
+        count, first = 0, None
+        for letter in reversed(self._letters.values()):
+            if letter.failed_us < from_us or count == most:
+                break
+            count, first = count + 1, letter.failed_us
+        return count, first
+
     def remove(self, numbers: Iterable[int]) -> list[int]:
         """Remove dead letters; return the offsets of their messages."""
         offsets: list[int] = []

@@ -106,7 +106,7 @@ function App() {
         <a href="/docs">API</a></span>
     </header>
     <main id="main" tabindex="-1">${Page ? html`<${Page} key=${route.value.path} />`
-      : refused ? html`<h1>Not for you</h1><p>The user <b>${session.value.user}</b> may not see this page. ${pages.length ? html`<a href=${`#/${pages[0][0]}`}>${pages[0][1]}</a>` : null}</p>`
+      : refused ? html`<h1>No access</h1><p>The user <b>${session.value.user}</b> may not see this page. ${pages.length ? html`<a href=${`#/${pages[0][0]}`}>${pages[0][1]}</a>` : null}</p>`
       : pages.length ? html`<p>There is no page <code>${name}</code>. <a href=${`#/${pages[0][0]}`}>${pages[0][1]}</a></p>` : html`<${Nothing} />`}</main>
     <${ConfirmDialog} /><${KeyHelp} pages=${pages} />`;
 }

@@ -2,7 +2,7 @@
 import { html, useState } from "../parts/html.js";
 import { part, query, remove } from "../parts/api.js";
 import { confirmDanger } from "../parts/confirm.js";
-import { bytes, count, moment, since, some } from "../parts/format.js";
+import { bytes, count, moment, rate, since, some } from "../parts/format.js";
 import { brokerNow } from "../parts/live.js";
 import { useData } from "../parts/load.js";
 import { route } from "../parts/route.js";
@@ -12,7 +12,8 @@ import { linkTo } from "./queues.js";
 import { cancelConsumer } from "./work_queue.js";
 
 const LIMIT = 50;
-const traffic = (value) => (value === null ? "–" : `${bytes(value)}/s`);
+const traffic = (value) => (value === null ? "–" : `${bytes(Math.round(value))}/s`);
+const peer = (name) => name.split(" -> ")[0]; // the client's side of "client -> broker"
 
 function Consumers({ name, hide }) {
   const { data, error, reload } = useData(`/api/v1/dashboard/connections/${part(name)}/consumers`, 3);
@@ -41,21 +42,22 @@ export function Connections() {
   } }).then(reload);
   const now = brokerNow();
   const columns = [
-    { title: "Client", sort: "client", show: (row) => html`<b>${row.client || row.product || "unnamed"}</b><br /><code>${row.name}</code>` },
+    { title: "Client", sort: "client", show: (row) => html`<b>${row.client || row.product || "unnamed"}</b>${row.state === "running" ? null : html` <span class=${`tag ${row.state === "blocked" ? "bad" : "warn"}`}>${row.state}</span>`}<br /><code class="nowrap" title=${row.name}>${peer(row.name)}</code>${row.client && row.product ? html`<br /><small class="muted">${row.product}</small>` : null}` },
     { title: "User", sort: "user", show: (row) => html`${row.user} <span class="tag">${row.vhost}</span>` },
-    { title: "Library", sort: "product", show: (row) => row.product },
     { title: "Channels", sort: "channels", num: true, show: (row) => count(row.channels) },
     { title: "Consumers", sort: "consumers", num: true, show: (row) => (row.consumers ? html`<button class="link" aria-label=${`Consumers of ${row.client || row.name}`} onClick=${() => setShown(row.name)}>${count(row.consumers)}</button>` : "0") },
     { title: "Unacked", sort: "unacked", num: true, show: (row) => count(row.unacked) },
-    { title: "Oldest held for", sort: "held_since", num: true, show: (row) => (row.held_since ? since(row.held_since, now) : "") },
-    { title: "State", sort: "state", show: (row) => (row.state === "blocked" ? html`<span class="bad">blocked</span>` : row.state) },
-    { title: "In", sort: "receiving", num: true, show: (row) => html`${traffic(row.receiving)}<br /><small class="muted">${bytes(row.received)}</small>` },
-    { title: "Out", sort: "sending", num: true, show: (row) => html`${traffic(row.sending)}<br /><small class="muted">${bytes(row.sent)}</small>` },
-    { title: "Connected", sort: "connected_at", show: (row) => moment(row.connected_at) },
+    { title: "Held for", sort: "held_since", age: true, num: true, show: (row) => (row.held_since ? since(row.held_since, now) : "") },
+    { title: "Published", sort: "publishing", num: true, show: (row) => html`${rate(row.publishing)}<br /><small class="muted">${count(row.published)}</small>` },
+    { title: "Delivered", sort: "delivering", num: true, show: (row) => html`${rate(row.delivering)}<br /><small class="muted">${count(row.delivered)}</small>` },
+    { title: "Settled", sort: "settling", num: true, show: (row) => html`${rate(row.settling)}<br /><small class="muted">${count(row.settled)}</small>` },
+    { title: "Bytes in", sort: "receiving", num: true, show: (row) => html`${traffic(row.receiving)}<br /><small class="muted">${bytes(row.received)}</small>` },
+    { title: "Bytes out", sort: "sending", num: true, show: (row) => html`${traffic(row.sending)}<br /><small class="muted">${bytes(row.sent)}</small>` },
+    { title: "Connected", sort: "connected_at", age: true, num: true, show: (row) => html`<time title=${moment(row.connected_at)}>${since(row.connected_at, now)}</time>` },
   ];
   if (isAdministrator()) columns.push({ title: "", show: (row) => html`<button class="do small danger" onClick=${() => close(row)}>Close…</button>` });
   return html`<h1>Connections</h1><${Problem} error=${error} />
     <form class="bar" role="search" onSubmit=${(event) => event.preventDefault()}><${Search} label="Client, user or address contains" /></form>
     ${shown && html`<${Consumers} key=${shown} name=${shown} hide=${() => setShown(null)} />`}
-    <section class="panel">${data ? html`<${Table} label="Connections" order="held_since" columns=${columns} rows=${data.rows} keyOf=${(row) => row.name} empty=${text ? "No connection matches." : "Nobody is connected over AMQP."} /><${Pager} total=${data.total} offset=${skip} limit=${LIMIT} />` : html`<${Loading} />`}</section>`;
+    <section class="panel">${data ? html`<${Table} label="Connections" order="held_since" columns=${columns} rows=${data.rows} keyOf=${(row) => row.name} empty=${text ? "No connection matches." : "No client is connected over AMQP."} /><${Pager} total=${data.total} offset=${skip} limit=${LIMIT} />` : html`<${Loading} />`}</section>`;
 }

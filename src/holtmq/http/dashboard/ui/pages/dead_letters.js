@@ -1,11 +1,13 @@
 // Dead letters of both kinds of queue, grouped by what went wrong; redrive, export, discard.
 import { html, useState } from "../parts/html.js";
 import { get, part, post, query } from "../parts/api.js";
+import { Spark } from "../parts/chart.js";
 import { Body } from "../parts/body.js";
 import { confirmDanger } from "../parts/confirm.js";
 import { Field, Form } from "../parts/form.js";
 import { count, moment, some } from "../parts/format.js";
 import { JobState, runJob } from "../parts/jobs.js";
+import { OverTime } from "../parts/over_time.js";
 import { useData } from "../parts/load.js";
 import { Deaths, Properties } from "../parts/message.js";
 import { refine, route } from "../parts/route.js";
@@ -14,6 +16,12 @@ import { linkTo } from "./queues.js";
 
 const BASE = "/api/v1/operator/dead-letters";
 const selectionOf = (row) => ({ kind: row.kind, vhost: row.vhost, queue: row.queue, signature: row.signature, ...(row.in ? { in: row.in } : {}), ...(row.group ? { group: row.group } : {}) });
+
+// Of several signatures together; a letter whose time is unknown is in none of them.
+function summed(rows) {
+  const lists = rows.map((row) => row.over_time).filter(Boolean);
+  return lists.length ? lists[0].map((_, index) => lists.reduce((sum, list) => sum + list[index], 0)) : [0];
+}
 
 // Redrive or discard a selection, after a dry run that counts.
 function Act({ selection, title, reload }) {
@@ -33,7 +41,8 @@ function Act({ selection, title, reload }) {
     reload();
     return `${some(done.done, "dead letter")} ${verb === "redrive" ? "sent back" : "deleted"}${done.unrouted ? `; ${count(done.unrouted)} have no queue to go back to and stayed` : ""}`;
   };
-  return html`<${Form} run=${run} action="Go" label=${title}><${Field} label="What"><select name="verb"><option value="redrive">redrive: send back</option><option value="discard">discard: delete</option></select><//>
+  const [verb, setVerb] = useState("redrive");
+  return html`<${Form} run=${run} action=${verb === "redrive" ? "Redrive…" : "Discard…"} danger=${verb === "discard"} label=${title}><${Field} label="What"><select name="verb" onChange=${(event) => setVerb(event.target.value)}><option value="redrive">redrive: send back</option><option value="discard">discard: delete</option></select><//>
     <${Field} label="To another queue"><input name="to" placeholder="where they died" /><//><${Field} label="At most"><input name="count" type="number" min="1" placeholder="all" /><//><${Field} label="Each second"><input name="rate" type="number" min="1" placeholder="no limit" /><//>
     <${Field} label="Filters, one in a line" wide><textarea name="filter" rows="1" placeholder="json.customer=17"></textarea><//><label><input type="checkbox" name="dry" /> only count</label><//><${JobState} job=${job} setJob=${setJob} />`;
 }
@@ -70,12 +79,14 @@ export function DeadLetters() {
     { title: "Reason", show: (row) => html`<span class="tag">${row.reason}</span>` },
     { title: "What went wrong", wide: true, show: (row) => html`<button class="link" onClick=${() => setChosen(JSON.stringify(selectionOf(row)))}>${row.text || row.reason}</button>` },
     { title: "Letters", num: true, show: (row) => count(row.count) },
+    { title: "Over time", show: (row) => (row.over_time && row.over_time.length > 1 ? html`<${Spark} lines=${[row.over_time, row.over_time]} label=${`${count(row.count)} letters over time`} />` : "") },
     { title: "First", show: (row) => moment(row.first) },
     { title: "Last", show: (row) => moment(row.last) },
   ];
   return html`<h1>Dead letters</h1><${Problem} error=${error} />
     <form class="bar" role="search" onSubmit=${(event) => event.preventDefault()}><${Search} name="queue" label="Died in queue (exact name)" />
       <label>Kind <select value=${kind} onChange=${(event) => refine({ kind: event.target.value })}><option value="">all</option><option value="work">work queues</option><option value="partitioned">partitioned</option></select></label></form>
+    ${rows.length ? html`<section class="panel" aria-label="Over time"><h2>${family ? `${family.queue}: ${family.text || family.reason}` : "When they failed"}</h2><${OverTime} counts=${summed(family ? [family] : rows)} from=${data.over_time.from} step=${data.over_time.step_ms} label="Dead letters over time" /></section>` : null}
     <section class="panel" aria-label="Kinds of dead letters">${data ? html`<${Table} label="Kinds of dead letters" columns=${columns} rows=${rows} keyOf=${(row) => JSON.stringify(selectionOf(row))} empty="No dead letters." />
       ${data.truncated ? html`<p class="muted">${count(data.scanned)} letters were looked at; there are more.</p>` : null}` : html`<${Loading} />`}</section>
     ${family && html`<${Family} key=${chosen} row=${family} reload=${reload} close=${() => setChosen("")} />`}

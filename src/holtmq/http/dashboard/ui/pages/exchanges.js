@@ -34,7 +34,7 @@ function Graph({ vhost, exchange, bindings, sources }) {
     ${right.map((end, index) => {
       const y = at(index, right.length);
       const href = end.destination_type === "queue" ? `#/queue/${part(vhost)}/${part(end.destination)}` : `#/exchanges/${part(vhost)}/${part(end.destination)}`;
-      return html`<path class=${end.is_unread ? "lost" : ""} d=${`M${here + 180} ${middle} C ${here + 250} ${middle}, ${here + 200} ${y}, ${here + 270} ${y} L ${here + 400} ${y}`} /><text class="key" x=${here + 274} y=${y - 5}>${cut(end.keys.join(", "), 17)}<title>${end.keys.join(", ")}</title></text>${box(here + 400, y, 224, end.destination, href, end.is_unread, end.is_unread ? "nobody reads it" : "")}`;
+      return html`<path class=${end.is_unread ? "lost" : ""} d=${`M${here + 180} ${middle} C ${here + 250} ${middle}, ${here + 200} ${y}, ${here + 270} ${y} L ${here + 400} ${y}`} /><text class="key" x=${here + 274} y=${y - 5}>${cut(end.keys.join(", "), 17)}<title>${end.keys.join(", ")}</title></text>${box(here + 400, y, 224, end.destination, href, end.is_unread, end.is_unread ? "no consumer" : "")}`;
     })}
     ${box(here, middle, 180, exchange, "#" + route.value.path, !bindings.length)}</svg></div>`;
 }
@@ -71,7 +71,7 @@ function One({ vhost, name }) {
   const unbind = (one) => confirmDanger({ title: "Remove the binding", text: `Messages with ${one.routing_key || "an empty routing key"} no longer reach ${one.destination}.`, action: "Remove", run: () => remove(`/api/bindings/${part(vhost)}/e/${part(name)}/${one.destination_type[0]}/${part(one.destination)}/${part(one.properties_key)}`) }).then(reload);
   const drop = () => confirmDanger({ title: `Delete ${name}`, text: `The exchange and its ${some(data.total, "binding")} will be deleted; publishers to it get an error.`, name, action: "Delete", run: () => remove(`/api/exchanges/${part(vhost)}/${part(name)}`) }).then((done) => done && go("/exchanges"));
   const columns = [
-    { title: "To", show: (one) => html`<a href=${one.destination_type === "queue" ? `#/queue/${part(vhost)}/${part(one.destination)}` : `#/exchanges/${part(vhost)}/${part(one.destination)}`}>${one.destination}</a> <span class="tag">${one.destination_type}</span>${one.is_unread ? html` <span class="tag warn">${one.destination_type === "queue" ? "nobody reads it" : "unbound"}</span>` : null}` },
+    { title: "To", show: (one) => html`<a href=${one.destination_type === "queue" ? `#/queue/${part(vhost)}/${part(one.destination)}` : `#/exchanges/${part(vhost)}/${part(one.destination)}`}>${one.destination}</a> <span class="tag">${one.destination_type}</span>${one.is_unread ? html` <span class="tag warn">${one.destination_type === "queue" ? "no consumer" : "unbound"}</span>` : null}` },
     { title: "Routing key", show: (one) => html`<code>${one.routing_key}</code>` },
     { title: "Arguments", show: (one) => (Object.keys(one.arguments).length ? html`<code>${JSON.stringify(one.arguments)}</code>` : "") },
     { title: "Ready", num: true, show: (one) => (one.ready === null ? "" : count(one.ready)) },

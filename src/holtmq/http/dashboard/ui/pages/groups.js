@@ -67,8 +67,7 @@ function One({ queue, group }) {
     ${may("read") ? html`<${Seek} row=${row} reload=${reload} />` : null}
     <section class="panel" aria-label="Partitions"><div class="bar"><${Search} label="Partition contains" /></div>
       <${Table} label="Partitions" order="messages" falling columns=${columns} rows=${data.partitions} keyOf=${(place) => place.partition} empty="No partition matches." /><${Pager} total=${data.total} offset=${skip} limit=${LIMIT} /></section>
-    ${may("configure") ? html`<button class="do danger" onClick=${() => drop(row).then((done) => done && go("/groups"))}>Delete the group…</button>` : null}
-    <p><a href=${`#/queue/%2F/${part(queue)}`}>${queue}</a></p>`;
+    ${may("configure") ? html`<button class="do danger" onClick=${() => drop(row).then((done) => done && go("/groups"))}>Delete the group…</button>` : null}`;
 }
 
 export function Groups() {

@@ -1,8 +1,9 @@
 // The journal: how fast it becomes durable, its segments and why each is kept, checkpoints, backup.
 import { html } from "../parts/html.js";
 import { post } from "../parts/api.js";
+import { confirmDanger } from "../parts/confirm.js";
 import { Form } from "../parts/form.js";
-import { bytes, count, milliseconds } from "../parts/format.js";
+import { bytes, count, milliseconds, span } from "../parts/format.js";
 import { overview } from "../parts/live.js";
 import { useData } from "../parts/load.js";
 import { isAdministrator } from "../parts/session.js";
@@ -22,11 +23,28 @@ function Checkpoint({ data, reload }) {
     reload();
     return "begun: it completes in the background";
   };
-  return html`<section class="panel" aria-label="Checkpoint"><h2>Checkpoint</h2><p>A restart reads the newest checkpoint and the ${bytes(data.bytesSinceCheckpoint)} of log after it. The next one is made at ${bytes(data.checkpointAtBytes)}.${data.checkpointing ? html` <b>One is being made now.</b>` : null}</p>
+  return html`<section class="panel" aria-label="Checkpoint"><h2>Checkpoint</h2><p>${data.checkpointAgeSeconds === null ? "No checkpoint was made since the start." : `The newest checkpoint is ${span(data.checkpointAgeSeconds)} old.`} A restart reads the newest checkpoint and ${bytes(data.bytesSinceCheckpoint)} of log after it. The next one is made at ${bytes(data.checkpointAtBytes)}.${data.checkpointing ? html` <b>One is being made now.</b>` : null}</p>
     ${isAdministrator() ? html`<${Form} run=${make} action="Checkpoint now" label="Checkpoint" />` : null}</section>`;
 }
 
-const Nodes = ({ node }) => html`<section class="panel" aria-label="Nodes"><h2>Nodes</h2>${node === null ? html`<p>This node alone has the journal. With <code>journal.replica</code> another one can take over.</p>` : html`<dl class="figures"><div><dt>This node</dt><dd class="small">${node.name}</dd></div><div><dt>Owner</dt><dd class="small">${node.owner || node.name}</dd></div><div><dt>Epoch</dt><dd>${count(node.epoch)}</dd></div></dl>${node.trouble && html`<p class="notice" role="alert">${node.trouble}</p>`}<p class="muted">Standbys and how far behind they are: <code>holt cluster status</code>. Switch over: <code>holt cluster promote NODE</code>.</p>`}</section>`;
+function Nodes({ node, reload }) {
+  if (node === null) return html`<section class="panel" aria-label="Nodes"><h2>Nodes</h2><p>This node alone has the journal. With <code>journal.replica</code> another one can take over.</p></section>`;
+  const switchOver = (peer) => confirmDanger({ title: `Switch over to ${peer.name}`, text: `Consumers get a moment to finish, publishes are confirmed, then ${node.name} stops and ${peer.name} owns the log. ${peer.name} is ${bytes(peer.behind_bytes)} behind.`, name: peer.name, action: "Switch over", run: () => post("/api/v1/dashboard/journal/switchover", { node: peer.name }) }).then(reload);
+  const columns = [
+    { title: "Other node", show: (peer) => html`<b>${peer.name}</b><br /><small class="muted">${peer.address}</small>` },
+    { title: "Role", show: (peer) => html`<span class=${peer.role === "standby" ? "" : "warn"}>${peer.role}</span>` },
+    { title: "Behind", num: true, show: (peer) => html`${bytes(peer.behind_bytes)}<br /><small class="muted">${span(peer.behind_seconds)}</small>` },
+    { title: "Seen", num: true, show: (peer) => `${span(peer.seen_seconds_ago)} ago` },
+  ];
+  if (isAdministrator()) columns.push({ title: "", show: (peer) => (peer.role === "standby" ? html`<button class="do small" disabled=${Boolean(node.handing_over_to)} aria-label=${`Switch over to ${peer.name}`} onClick=${() => switchOver(peer)}>Switch over…</button>` : null) });
+  return html`<section class="panel" aria-label="Nodes"><h2>Nodes</h2><dl class="figures"><div><dt>This node</dt><dd class="small">${node.name}</dd></div><div><dt>Owner</dt><dd class="small">${node.owner || node.name}</dd></div><div><dt>Epoch</dt><dd>${count(node.epoch)}</dd></div></dl>
+    ${node.trouble && html`<p class="notice" role="alert">${node.trouble}</p>`}${node.handing_over_to && html`<p class="notice" role="status">The log is being handed over to ${node.handing_over_to}.</p>`}
+    <${Table} label="Other nodes" columns=${columns} rows=${node.peers} keyOf=${(peer) => peer.name} empty="No other node has reported: if this one fails, none takes over." /></section>`;
+}
+
+const Backup = () => html`<section class="panel" aria-label="Backup"><h2>Backup</h2><p>A backup is taken while the broker runs.${isAdministrator() ? " The download is whole; the command copies only what is new, to a folder or a bucket." : ""}</p>
+  ${isAdministrator() ? html`<div class="bar"><a class="do" href="/api/v1/operator/backups/archive" download>Download a backup</a></div>` : null}<pre>holt backup /backups/holt
+holt restore /backups/holt NEW_FOLDER</pre></section>`;
 
 export function Journal() {
   const { data, error, reload } = useData("/api/v1/dashboard/journal", 3);
@@ -41,8 +59,7 @@ export function Journal() {
       <div><dt>Sync p50</dt><dd>${milliseconds(data.syncP50Ms)}</dd><small class="muted">of the last 512</small></div><div><dt>Sync p99</dt><dd>${milliseconds(data.syncP99Ms)}</dd></div><div><dt>Not yet durable</dt><dd>${bytes(data.backlogBytes)}</dd></div>
       <div><dt>On disk</dt><dd>${bytes(data.bytesOnDisk)}</dd></div><div><dt>Freed so far</dt><dd>${bytes(data.reclaimedBytes)}</dd></div><div><dt>Checkpoints</dt><dd>${count(data.checkpoints)}</dd>${data.checkpointFailures ? html`<small class="bad">${count(data.checkpointFailures)} failed</small>` : null}</div>
     </dl></section>
-    <div class="grid"><${Checkpoint} data=${data} reload=${reload} /><${Nodes} node=${data.node} />
-      <section class="panel" aria-label="Backup"><h2>Backup</h2><p>A backup is taken while the broker runs, to a folder or a bucket; later ones copy only what is new.</p><pre>holt backup /backups/holt</pre></section></div>
+    <div class="grid"><${Checkpoint} data=${data} reload=${reload} /><${Nodes} node=${data.node} reload=${reload} /><${Backup} /></div>
     <section class="panel" aria-label="Segments"><h2>Segments</h2><${Table} label="Segments" columns=${SEGMENTS} rows=${data.segments} keyOf=${(row) => row.base} empty="This journal has no files: it is in memory." />
       ${data.total > data.segments.length ? html`<p class="muted">The newest ${count(data.segments.length)} of ${count(data.total)} are shown.</p>` : null}</section>`;
 }

@@ -3,7 +3,7 @@ import { html, useState } from "../parts/html.js";
 import { get, part, put } from "../parts/api.js";
 import { Rates } from "../parts/chart.js";
 import { Field, Form } from "../parts/form.js";
-import { bytes, count, milliseconds, rate, since, span } from "../parts/format.js";
+import { bytes, count, milliseconds, moment, rate, since, some, span } from "../parts/format.js";
 import { overview } from "../parts/live.js";
 import { useData } from "../parts/load.js";
 import { isAdministrator } from "../parts/session.js";
@@ -25,13 +25,13 @@ export function Findings({ findings, now, linked = true }) {
   return html`<ul class="findings">${findings.map((finding) => html`<li class=${finding.severity} key=${finding.rule + finding.vhost + finding.name}>
     <span class="what">${linked ? html`<a href=${linkOf(finding)}><b>${finding.name}</b></a>` : html`<b>${finding.rule}</b>`}: ${finding.text}
       ${finding.who?.length ? html`<${Holders} who=${finding.who} />` : null}</span>
-    <span class="since">${finding.since ? html`for <time datetime=${new Date(finding.since).toISOString()} title=${new Date(finding.since).toLocaleString()}>${since(finding.since, now)}</time>` : "since: unknown"}</span>
+    <span class="since">${finding.since ? html`for <time datetime=${new Date(finding.since).toISOString()} title=${moment(finding.since)}>${since(finding.since, now)}</time>` : "since: unknown"}</span>
   </li>`)}</ul>`;
 }
 
 const LABELS = {
   unread_seconds: "A queue without a reader, after (s)", oldest_seconds: "Oldest waiting message, over (s)", unacked_seconds: "Unacknowledged, over (s)",
-  group_lag_seconds: "A group behind, over (s)", growing_messages: "Backlog grown in 5 minutes by", dead_letters: "Dead letters, from",
+  group_lag_seconds: "A group behind, over (s)", growing_messages: "Backlog grown in 5 minutes by", dead_letters: "Dead letters within 24 hours, from", standby_seconds: "A standby behind or silent, over (s)",
 };
 
 function Thresholds() {
@@ -73,8 +73,8 @@ export function Overview() {
       </dl></section>
       <section class="panel" aria-label="Node"><h2>Node</h2><dl class="figures">
         <${Figure} name="Memory" value=${bytes(memory.used)} note=${`alarm at ${bytes(memory.limit)}`} bad=${memory.used >= memory.limit} />
-        <${Figure} name="Disk free" value=${bytes(disk.free)} note=${`alarm at ${bytes(disk.limit)}`} bad=${disk.free !== null && disk.free <= disk.limit} />
-        <${Figure} name="Journal" value=${html`<a href="#/journal">${bytes(disk.journal)}</a>`} note=${`${count(journal.segments)} segments`} />
+        <${Figure} name="Disk free" value=${bytes(disk.free)} note=${disk.limit ? `alarm at ${bytes(disk.limit)}` : "no alarm set"} bad=${disk.free !== null && disk.free <= disk.limit} />
+        <${Figure} name="Journal" value=${html`<a href="#/journal">${bytes(disk.journal)}</a>`} note=${some(journal.segments, "segment")} />
         <${Figure} name="Sync p50" value=${milliseconds(journal.syncP50Ms)} note=${`p99 ${milliseconds(journal.syncP99Ms)}`} />
         <${Figure} name="Group commit" value=${count(journal.group)} note="records each" />
         <${Figure} name="Up for" value=${span(now.uptime)} />

@@ -1,11 +1,13 @@
 // One queue: the frame that both kinds share. The rest is in work_queue.js and partitioned_queue.js.
 import { html, useState } from "../parts/html.js";
-import { part } from "../parts/api.js";
+import { get, part, put } from "../parts/api.js";
 import { Depth, Rates } from "../parts/chart.js";
+import { Field, Form, readJson } from "../parts/form.js";
 import { bytes, count, rate, span } from "../parts/format.js";
 import { brokerNow } from "../parts/live.js";
 import { useData } from "../parts/load.js";
 import { go, route } from "../parts/route.js";
+import { isPolicymaker } from "../parts/session.js";
 import { Loading, Problem, Table } from "../parts/table.js";
 import { Findings } from "./overview.js";
 import { PartitionedQueue } from "./partitioned_queue.js";
@@ -18,20 +20,46 @@ const ORIGINS = [
   { title: "Comes from", show: (one) => (one.origin === "default" ? html`<span class="muted">default</span>` : one.origin) },
 ];
 
-function Settings({ settings }) {
+function Settings({ vhost, name, data, reload }) {
+  const { settings } = data;
   const [all, setAll] = useState(false);
   const rows = all ? settings : settings.filter((one) => one.origin !== "default");
   return html`<section class="panel" aria-label="Settings"><h2>Settings</h2><${Table} label="Settings" columns=${ORIGINS} rows=${rows} empty="Everything is as by default." />
-    <button class="do small" onClick=${() => setAll(!all)} aria-pressed=${all}>${all ? "Hide defaults" : "Show defaults"}</button></section>`;
+    <button class="do small" onClick=${() => setAll(!all)} aria-pressed=${all}>${all ? "Hide defaults" : "Show defaults"}</button>
+    ${isPolicymaker() ? html`<${LiveSettings} vhost=${vhost} name=${name} policy=${data.policy} reload=${reload} />` : null}</section>`;
+}
+
+const exactly = (name) => `^${name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$`;
+
+// A queue's arguments never change; a policy of its own does, and takes effect at once. It replaces the policy
+// that applied before, so it begins with what that one says.
+function LiveSettings({ vhost, name, policy, reload }) {
+  const [now, setNow] = useState(null);
+  const pattern = exactly(name);
+  const open = async (event) => {
+    if (event.target.open) setNow(policy ? await get(`/api/policies/${part(vhost)}/${part(policy)}`) : {});
+  };
+  const save = async (given) => {
+    const own = now.pattern === pattern;
+    const title = own ? now.name : `only-${name}`;
+    const next = { pattern, definition: readJson(given.definition, "Settings"), "apply-to": "queues", priority: own ? now.priority : (now.priority ?? -1) + 1 };
+    await put(`/api/policies/${part(vhost)}/${part(title)}`, next);
+    setNow({ ...next, name: title });
+    reload();
+    return `saved as the policy ${title}`;
+  };
+  return html`<details onToggle=${open}><summary>Change settings</summary>${now && html`<${Form} run=${save} action="Save" label="Change settings">
+    <p class="wide muted">They are kept as a policy of this queue alone and take effect at once.${policy && now.pattern !== pattern ? html` It is put above the policy <code>${policy}</code>.` : null}</p>
+    <${Field} label="Settings as JSON" wide><textarea name="definition" rows="4" placeholder='{"max-length": 1000, "message-ttl": 60000}'>${now.definition ? JSON.stringify(now.definition, null, 1) : ""}</textarea><//><//>`}</details>`;
 }
 
 function Figures({ row, totals }) {
   const stream = row.kind === "stream";
   return html`<section class="panel" aria-label="Figures"><dl class="figures">
     <div><dt>${stream ? "Stored" : "Ready"}</dt><dd>${count(row.ready)}</dd></div>
-    ${stream ? html`<div><dt>Groups</dt><dd>${count(row.groups)}</dd></div><div><dt>Dead letters</dt><dd>${count(row.dead_letters)}</dd></div>` : html`<div><dt>Unacked</dt><dd>${count(row.unacked)}</dd></div><div><dt>Oldest waits</dt><dd>${row.ready ? span(row.oldest) : "–"}</dd></div><div><dt>Bytes waiting</dt><dd>${bytes(row.bytes)}</dd></div>`}
+    ${stream ? html`<div><dt>Oldest unread</dt><dd>${span(row.oldest)}</dd></div><div><dt>Groups</dt><dd>${count(row.groups)}</dd></div><div><dt>Dead letters</dt><dd>${count(row.dead_letters)}</dd></div>` : html`<div><dt>Unacked</dt><dd>${count(row.unacked)}</dd></div><div><dt>Oldest waits</dt><dd>${row.ready ? span(row.oldest) : "–"}</dd></div><div><dt>Bytes waiting</dt><dd>${bytes(row.bytes)}</dd></div>`}
     <div><dt>In</dt><dd>${rate(row.incoming)}</dd></div><div><dt>Out</dt><dd>${rate(row.outgoing)}</dd></div><div><dt>Acked</dt><dd>${rate(row.acked)}</dd></div>
-    ${totals && html`<div><dt>Returned</dt><dd>${count(totals.returned)}</dd></div><div><dt>Dropped or dead</dt><dd>${count(totals.dropped)}</dd></div>`}
+    ${totals && html`<div><dt>Returned</dt><dd>${count(totals.returned)}</dd></div><div><dt>Dropped</dt><dd>${count(totals.dropped)}</dd></div><div><dt>Dead today</dt><dd>${row.died_today ? html`<a href=${`#/dead-letters?queue=${part(row.name)}`}>${count(row.died_today)}</a>` : "0"}</dd></div>`}
   </dl></section>`;
 }
 
@@ -70,7 +98,7 @@ export function Queue() {
   const base = `/api/v1/dashboard/queues/${part(vhost)}/${part(name)}`;
   const { data, error, reload } = useData(base, 2);
   if (!data) return html`<h1>${name}</h1><${Problem} error=${error} />${error ? null : html`<${Loading} />`}`;
-  const { row, totals, settings } = data;
+  const { row, totals } = data;
   const may = (action) => data.can.includes(action);
   return html`<h1>${name} <span class="tag">${row.kind}</span> ${row.durable ? null : html`<span class="tag">transient</span>`} <span class="tag">vhost ${vhost}</span> ${row.paused ? html`<span class="tag warn">paused</span>` : null}</h1>
     <${Problem} error=${error} />
@@ -78,5 +106,5 @@ export function Queue() {
     ${data.findings.length ? html`<section class="panel" aria-label="Needs attention"><${Findings} findings=${data.findings} now=${brokerNow()} linked=${false} /></section>` : null}
     <${Figures} row=${row} totals=${totals} /><${Charts} data=${data} />
     ${row.kind === "stream" ? html`<${PartitionedQueue} vhost=${vhost} name=${name} base=${base} may=${may} data=${data} reload=${reload} />` : html`<${WorkQueue} vhost=${vhost} name=${name} base=${base} may=${may} data=${data} reload=${reload} />`}
-    <${Settings} settings=${settings} />`;
+    <${Settings} vhost=${vhost} name=${name} data=${data} reload=${reload} />`;
 }

@@ -13,7 +13,13 @@ import { Loading, Pager, Problem, Search, Table } from "../parts/table.js";
 const LIMIT = 50;
 export const linkTo = (vhost, name) => `#/queue/${part(vhost)}/${part(name)}`;
 
-const Age = ({ row }) => (row.ready && row.kind !== "stream" ? span(row.oldest) : "");
+const Age = ({ row }) => (!row.ready || (row.kind === "stream" && row.oldest === null) ? "" : span(row.oldest));
+
+// A stream keeps its dead letters itself: how many there are in all is known, too.
+function Dead({ row }) {
+  const shown = row.died_today || row.dead_letters ? html`<a href=${`#/dead-letters?queue=${part(row.name)}`}>${count(row.died_today)}</a>` : "0";
+  return row.dead_letters > row.died_today ? html`${shown}<br /><small class="muted">${count(row.dead_letters)} in all</small>` : shown;
+}
 
 // What can be done to a queue, from the list and from its own page. Each resolves to true when it was done.
 export const pausePath = (vhost, name) => `/api/v1/operator/queues/${part(vhost)}/${part(name)}/pause`;
@@ -52,7 +58,7 @@ const columnsOf = (data, reload) => [
   { title: "Out", sort: "outgoing", num: true, show: (row) => rate(row.outgoing) },
   { title: "Last minute", show: (row, index) => html`<${Spark} lines=${data.lines[index]} label=${`in and out over the last minute, now ${rate(row.incoming)} in`} />` },
   { title: "Consumers", sort: "consumers", num: true, show: (row) => (row.groups === null ? count(row.consumers) : some(row.groups, "group")) },
-  { title: "Dead", sort: "dead_letters", num: true, show: (row) => (row.dead_letters ? html`<a href=${`#/dead-letters?queue=${part(row.name)}`}>${count(row.dead_letters)}</a>` : row.dead_letters === null ? "" : "0") },
+  { title: "Dead today", sort: "died_today", num: true, show: (row) => html`<${Dead} row=${row} />` },
   { title: "", show: (row, index) => html`<${Actions} row=${row} can=${data.can[index]} reload=${reload} />` },
 ];
 

@@ -28,7 +28,7 @@ function Consumers({ data, reload }) {
     { title: "Oldest held for", num: true, show: (row) => (row.held_since ? since(row.held_since, now) : "") },
   ];
   if (isAdministrator()) columns.push({ title: "", show: (row) => html`<button class="do small danger" onClick=${() => cancelConsumer(row).then(reload)}>Cancel…</button>` });
-  return html`<section class="panel" aria-label="Consumers"><h2>Consumers</h2><${Table} label="Consumers" columns=${columns} rows=${data.consumers} empty="Nobody consumes this queue." /></section>`;
+  return html`<section class="panel" aria-label="Consumers"><h2>Consumers</h2><${Table} label="Consumers" columns=${columns} rows=${data.consumers} empty="This queue has no consumer." /></section>`;
 }
 
 // The bounds of ages are whole seconds, minutes, hours or days.

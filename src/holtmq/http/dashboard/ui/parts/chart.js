@@ -1,6 +1,6 @@
 // Lines over time, drawn by uPlot in the page's own colours.
 import { html, useEffect, useRef } from "./html.js";
-import { count } from "./format.js";
+import { clock, count } from "./format.js";
 import { brokerNow } from "./live.js";
 import uPlot from "../vendor/uplot.js";
 
@@ -21,7 +21,7 @@ function Lines({ lines, step, label, unit }) {
       plot.current?.destroy();
       plot.current = new uPlot(
         { width: place.current.clientWidth || 320, height: HEIGHT, legend: { show: false }, cursor: { y: false },
-          axes: [axis, { ...axis, size: 66, values: (_, ticks) => ticks.map((tick) => `${count(tick)}${unit}`) }],
+          axes: [{ ...axis, space: step === 1 ? 72 : 56, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000, step === 1)) }, { ...axis, size: 66, values: (_, ticks) => ticks.map((tick) => `${count(tick)}${unit}`) }],
           scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
           series: [{}, ...lines.map(([name, variable]) => ({ label: name, stroke: colour(variable), width: 2, points: { show: false } }))] },
         plot.current ? plot.current.data : data, place.current);

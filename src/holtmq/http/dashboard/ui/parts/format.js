@@ -33,7 +33,20 @@ export function bytes(value) {
   return `${unit === 0 ? value : value.toFixed(1)} ${units[unit]}`;
 }
 
-export const moment = (ms) => (ms ? new Date(ms).toLocaleString() : UNKNOWN);
+const two = (value) => String(value).padStart(2, "0");
+
+// The time of day, by the viewer's clock: the same everywhere, not "2:03 PM" here and "14.03" there.
+export function clock(ms, seconds = true) {
+  const at = new Date(ms);
+  return `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? `:${two(at.getSeconds())}` : ""}`;
+}
+
+export function day(ms) {
+  const at = new Date(ms);
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+}
+
+export const moment = (ms) => (ms ? `${day(ms)} ${clock(ms)}` : UNKNOWN);
 
 export const milliseconds = (value) => (value === null || value === undefined ? UNKNOWN : `${value} ms`);
 

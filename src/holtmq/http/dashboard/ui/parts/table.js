@@ -3,18 +3,20 @@ import { html } from "./html.js";
 import { count } from "./format.js";
 import { refine, route } from "./route.js";
 
+// A column has ``age`` when the server sorts by a time and the page shows how long ago that was.
 // ``order``: the column that the server sorts by unless it is asked otherwise; ``falling``: the largest first.
 export function Table({ columns, rows, empty, label, keyOf, order, falling }) {
   const asked = route.value.query;
   const sort = asked.sort || order;
   const descending = asked.sort ? asked.descending : falling;
+  const falls = (column) => Boolean(descending) !== Boolean(column.age); // the earliest time is the greatest age
   const sortable = columns.filter((column) => column.sort);
   return html`${sortable.length ? html`<label class="only-narrow">Sort by <select value=${sort} onChange=${(event) => refine({ sort: event.target.value, descending: "", offset: "" })}>${sortable.map((column) => html`<option value=${column.sort}>${column.title}</option>`)}</select></label>` : null}<div class="scroll"><table class="list" aria-label=${label}>
     <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.num ? "num" : ""}
-        aria-sort=${column.sort && sort === column.sort ? (descending ? "descending" : "ascending") : undefined}>
+        aria-sort=${column.sort && sort === column.sort ? (falls(column) ? "descending" : "ascending") : undefined}>
       ${column.sort
         ? html`<button onClick=${() => refine({ sort: column.sort, descending: sort === column.sort && !descending ? "true" : "", offset: "" })}>
-            ${column.title}${sort === column.sort ? (descending ? " ↓" : " ↑") : ""}</button>`
+            ${column.title}${sort === column.sort ? (falls(column) ? " ↓" : " ↑") : ""}</button>`
         : column.title || html`<span class="hidden">Actions</span>`}</th>`)}</tr></thead>
     <tbody>${rows.length
       ? rows.map((row, index) => html`<tr key=${keyOf ? keyOf(row) : undefined}>${columns.map((column) => html`<td class=${column.num ? "num" : column.wide ? "wide" : ""} data-title=${column.title}>${column.show(row, index)}</td>`)}</tr>`)

@@ -1,0 +1,164 @@
+"""Messages that a queue casts out: dead-lettered or dropped.
+
+Owns: that a removal and its dead letter are one atomic record. Must not touch: why a message leaves its queue
+(``work/``), how it gets into others (``publish/``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holtmq.broker.message import Message, make_address, unplaced
+from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.message_records import encode_settled
+from holtmq.broker.topology.recent_history import RecentHistory
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.work.dead_letter import DeadLetter, dead_letter
+from holtmq.broker.work.work_queue import Reason, WorkQueue
+from holtmq.journal.interface import JournalFailed
+
+if TYPE_CHECKING:
+    from holtmq.broker.flow import Flow
+
+_CAST_OUT_BYTES: Final = 16 << 20  # bodies per record: a record's size is limited, a queue's overflow is not
+
+
+class DeadLettering:
+    """What happens to the outcasts of all queues."""
+
+    __slots__ = ("_flow", "count")
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self.count = 0  # of dead letters that reached a queue
+
+    def record_leaving(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+        """Add to the open batch what leaves a queue: its outcasts, and what was settled."""
+        flow = self._flow
+        assert flow.batch is not None
+        if outcasts:
+            self._bury(queue, outcasts)
+        if queue.settled:
+            flow.batch.add(Kind.SETTLED, take_settled(queue))
+
+    def cast_out(self, queue: WorkQueue) -> None:
+        """Dead-letter or drop the queue's outcasts. A removal and its dead letter are in one atomic record.
+
+        On an error the rest stay in ``outcasts``. After a journal failure only messages that need no record
+        are dead-lettered; a restart restores the others.
+        """
+        flow = self._flow
+        leaving, queue.outcasts = queue.outcasts, []
+        gone = 0
+        try:
+            while gone < len(leaving):
+                failed = flow.journal.failed is not None
+                count = 1 if failed else _fit_a_record(leaving, gone)
+                try:
+                    self._cast_out(queue, leaving[gone : gone + count])
+                except JournalFailed:
+                    if not failed:
+                        continue  # again, one message at a time
+                gone += count
+        finally:
+            queue.outcasts[:0] = leaving[gone:]
+
+    def _cast_out(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+        flow = self._flow
+        if flow.journal.failed:
+            queue.settled.clear()  # as at the end of the turn: a restart brings these back
+            queue.settled_bytes = 0
+        settled, settled_bytes = queue.settled[:], queue.settled_bytes
+        try:
+            flow.begin()
+            self.record_leaving(queue, outcasts)
+            flow.commit()
+        except BaseException:
+            flow.abort()
+            queue.settled, queue.settled_bytes = settled, settled_bytes
+            raise
+
+    def _bury(self, queue: WorkQueue, outcasts: list[tuple[Reason, Message]]) -> None:
+        flow = self._flow
+        vhost = flow.vhosts[queue.vhost]
+        name = queue.options.dead_letter_exchange
+        exchange = vhost.exchanges.get(name) if name is not None else None
+        for reason, message in outcasts:
+            queue.returned.pop(message.seq, None)
+            if message.persistent and queue.persisted and message.position:
+                queue.settled.append(message.position)
+                queue.settled_bytes += len(message.body)
+            if exchange is not None:
+                self.dead_letter(vhost, queue, exchange.name, reason, message)
+
+    def dead_letter(
+        self, vhost: VHost, queue: WorkQueue, exchange: str, reason: Reason, message: Message
+    ) -> None:
+        """Route a message to a dead-letter exchange, within the open batch."""
+        flow = self._flow
+        routing_key = queue.options.dead_letter_routing_key
+        letter: DeadLetter = dead_letter(
+            message.header,
+            message.exchange,
+            message.routing_key,
+            queue.name,
+            reason.value,
+            flow.now_ms // 1000,
+            keep_cc=routing_key is None,
+        )
+        keys = [routing_key] if routing_key is not None else letter.routing_keys
+        start = vhost.exchanges[exchange]
+        properties = (
+            flow.publish_properties.of(letter.header).hash_properties() if start.needs_properties else None
+        )
+        queues: dict[str, WorkQueue] = {}
+        delays: dict[str, int] = {}
+        histories: list[RecentHistory] = []
+        for key in keys:
+            result = vhost.route(start, key, letter.headers, properties)
+            delays.update((delay.exchange.name, delay.delay_ms) for delay in result.delays)
+            histories += result.histories
+            for found in result.queues:
+                if not letter.cycles_through(found.name):
+                    queues[found.name] = found
+        if not queues and not delays and not histories:
+            return
+        flow.seq += 1
+        moved = Message(
+            flow.seq,
+            make_address(exchange, keys[0]),
+            letter.header,
+            message.body,
+            flow.now_ms,
+            0,
+            message.priority,
+            message.persistent,
+        )
+        for history in dict.fromkeys(histories):
+            history.keep(unplaced(moved), letter.headers)
+        if not queues and not delays:
+            return
+        placed = flow.publishing.place_unconfirmed(vhost, queues.values(), moved, queue)
+        if placed or delays:
+            self.count += 1
+            queue.figures.dead_lettered(flow.now_ms)
+        for waits_at, delay_ms in delays.items():
+            flow.delays.add(moved, vhost.name, waits_at, flow.now_ms + delay_ms)
+
+
+def _fit_a_record(outcasts: list[tuple[Reason, Message]], start: int) -> int:
+    """How many outcasts from ``start`` on fit into one record; at least one."""
+    size = 0
+    for count in range(len(outcasts) - start):
+        size += len(outcasts[start + count][1].body)
+        if count and size > _CAST_OUT_BYTES:
+            return count
+    return len(outcasts) - start
+
+
+def take_settled(queue: WorkQueue) -> bytes:
+    """The record of what was settled in a queue since the last one."""
+    payload = encode_settled(queue.id, queue.settled_bytes, queue.settled)
+    queue.settled.clear()
+    queue.settled_bytes = 0
+    return payload

@@ -1,0 +1,95 @@
+"""Policies: each change with its journal record, and what it changes in queues.
+
+Owns: the policies of users and operators, and applying them. Must not touch: how a definition is read
+(``topology/policies.py``).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from holtmq.broker.flow import Flow
+from holtmq.broker.records.change_log import ChangeLog
+from holtmq.broker.records.changes import PolicyDeleted, PolicyPut, pack_table
+from holtmq.broker.topology.long_changes import LongChanges
+from holtmq.broker.topology.policies import PolicyBook, effective, make_policy
+from holtmq.broker.topology.vhost import VHost
+from holtmq.broker.topology.vhosts import VHosts
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.wire.tables import FieldTable
+
+_POLICY_STEP: Final = 200  # queues per step when a policy is applied: about 5 ms
+
+
+class PolicyChanges:
+    """The policies of a broker. ``schedule_expiry`` is called for a queue whose options have changed."""
+
+    def __init__(
+        self,
+        log: ChangeLog,
+        vhosts: VHosts,
+        long_changes: LongChanges,
+        flow: Flow,
+        schedule_expiry: Callable[[WorkQueue], None],
+    ) -> None:
+        self._log = log
+        self._vhosts = vhosts
+        self._long_changes = long_changes
+        self._flow = flow
+        self._schedule_expiry = schedule_expiry
+        self.policies = PolicyBook()
+        self.operator_policies = PolicyBook()
+
+    def forget_vhost(self, name: str) -> None:
+        """Drop the policies of a vhost that is being deleted; its record says so."""
+        self.policies.remove_vhost(name)
+        self.operator_policies.remove_vhost(name)
+
+    def put(
+        self,
+        vhost: str,
+        name: str,
+        pattern: str,
+        definition: FieldTable,
+        apply_to: str = "all",
+        priority: int = 0,
+        operator: bool = False,
+    ) -> None:
+        """Add or replace a policy and apply it to every queue and exchange it matches."""
+        self._vhosts.find(vhost)
+        policy = make_policy(vhost, name, pattern, definition, apply_to, priority, operator=operator)
+        (self.operator_policies if operator else self.policies).put(policy)
+        self._log.record(
+            PolicyPut(vhost, name, pattern, apply_to, priority, pack_table(definition), operator)
+        )
+        self._long_changes.add(self.apply_all(self._vhosts[vhost]), _POLICY_STEP)
+
+    def delete(self, vhost: str, name: str, operator: bool = False) -> None:
+        """Delete a policy; its queues return to their own arguments."""
+        (self.operator_policies if operator else self.policies).remove(vhost, name)
+        self._log.record(PolicyDeleted(vhost, name, operator))
+        self._long_changes.add(self.apply_all(self._vhosts.find(vhost)), _POLICY_STEP)
+
+    def apply_all(self, vhost: VHost) -> Iterator[WorkQueue]:
+        """Apply the current policies to every queue of a vhost, one queue per step."""
+        vhost.rules_changed()  # an exchange may have a different alternate exchange now
+        for queue in list(vhost.queues.values()):
+            if not queue.deleted and self.apply(queue):
+                self._flow.touch(queue)
+                if queue.limited:
+                    queue.shed_excess(self._flow.pager)
+                vhost.rules_changed()  # cached routes depend on which queues have limits
+            yield queue
+
+    def apply(self, queue: WorkQueue) -> bool:
+        """Apply the current policies to one queue; return whether its options changed."""
+        own = queue.declared
+        policy = self.policies.for_queue(queue.vhost, queue.name, own.queue_type)
+        operator = self.operator_policies.for_queue(queue.vhost, queue.name, own.queue_type)
+        queue.policy = policy.name if policy else None
+        options = effective(own, policy, operator) if policy or operator else own
+        if options == queue.options:
+            return False
+        queue.reconfigure(replace(options, max_priority=own.max_priority))
+        self._schedule_expiry(queue)
+        return True

@@ -1,0 +1,114 @@
+"""Users, their permissions, and the limits of users and vhosts: each change with its journal record.
+
+Owns: these. Must not touch: how logins are checked, queues, sockets.
+"""
+
+from collections.abc import Callable, Mapping
+
+from holtmq.auth.permissions import Permissions
+from holtmq.auth.topic_permissions import TopicPermission, TopicPermissions
+from holtmq.auth.users import Grant, User, UserStore
+from holtmq.broker.errors import NotFound
+from holtmq.broker.records.change_log import ChangeLog
+from holtmq.broker.records.changes import (
+    PermissionDeleted,
+    PermissionPut,
+    TopicPermissionDeleted,
+    TopicPermissionPut,
+    UserDeleted,
+    UserLimitsPut,
+    UserPut,
+    VhostLimitsPut,
+)
+from holtmq.broker.topology.limits import USER_LIMITS, VHOST_LIMITS, Limits, read_limit
+from holtmq.broker.topology.vhosts import VHosts
+
+
+class AccessChanges:
+    """Users, permissions and limits of a broker."""
+
+    def __init__(self, log: ChangeLog, vhosts: VHosts) -> None:
+        self._log = log
+        self._vhosts = vhosts
+        self.users = UserStore()
+        self.topic_permissions = TopicPermissions()
+        self.limits = Limits()
+        # Called when clients must be disconnected: the reason, and a predicate of vhost and user.
+        self.on_expelled: Callable[[str, Callable[[str, str], bool]], None] = _no_clients
+
+    def forget_vhost(self, name: str) -> None:
+        """Drop everything about a vhost that is being deleted; its record says so."""
+        self.users.delete_vhost(name)
+        self.topic_permissions.forget(vhost=name)
+        self.limits.of_vhosts.pop(name, None)
+
+    def put_user(self, user: User) -> None:
+        """Add or replace a user."""
+        self.users.put_user(user)
+        self._log.record(UserPut(user.name, user.password_hash, list(user.tags)))
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user with all permissions."""
+        if not self.users.delete_user(name):
+            raise NotFound(f"no user '{name}'")
+        self.topic_permissions.forget(user=name)
+        self.limits.of_users.pop(name, None)
+        self.on_expelled(f"user '{name}' is deleted", lambda _, user: user == name)
+        self._log.record(UserDeleted(name))
+
+    def set_permissions(self, user: str, vhost: str, permissions: Permissions) -> None:
+        """Give a user permissions in a vhost."""
+        permissions.check()
+        if self.users.user(user) is None:
+            raise NotFound(f"no user '{user}'")
+        self._vhosts.find(vhost).rules_changed()  # publishers cache whether the user may write here
+        self.users.set_permissions(Grant(user, vhost, permissions))
+        self._log.record(
+            PermissionPut(user, vhost, permissions.configure, permissions.write, permissions.read)
+        )
+
+    def clear_permissions(self, user: str, vhost: str) -> None:
+        """Remove a user's permissions in a vhost."""
+        self._vhosts.find(vhost).rules_changed()
+        if self.users.clear_permissions(user, vhost):
+            self._log.record(PermissionDeleted(user, vhost))
+
+    def put_topic_permission(self, permission: TopicPermission) -> None:
+        """Set which topics of an exchange a user may write to and read from."""
+        permission.check()
+        if self.users.user(permission.user) is None:
+            raise NotFound(f"no user '{permission.user}'")
+        self._vhosts.find(permission.vhost).rules_changed()  # publishers cache the answer
+        self.topic_permissions.put(permission)
+        self._log.record(
+            TopicPermissionPut(
+                permission.user, permission.vhost, permission.exchange, permission.write, permission.read
+            )
+        )
+
+    def delete_topic_permissions(self, user: str, vhost: str, exchange: str | None = None) -> bool:
+        """Remove a user's topic permissions for one exchange, or all; False when there were none."""
+        self._vhosts.find(vhost).rules_changed()
+        if not self.topic_permissions.remove(user, vhost, exchange):
+            return False
+        self._log.record(TopicPermissionDeleted(user, vhost, exchange))
+        return True
+
+    def set_vhost_limits(self, vhost: str, limits: Mapping[str, object]) -> None:
+        """Replace all limits of a vhost."""
+        name = self._vhosts.find(vhost).name
+        read = {key: read_limit(key, limits[key], VHOST_LIMITS, f"vhost '{vhost}'") for key in limits}
+        self.limits.replace(self.limits.of_vhosts, name, read)
+        self._log.record(VhostLimitsPut(name, read))
+
+    def set_user_limits(self, user: str, limits: Mapping[str, object]) -> None:
+        """Replace all limits of a user."""
+        if self.users.user(user) is None:
+            raise NotFound(f"no user '{user}'")
+        read = {key: read_limit(key, limits[key], USER_LIMITS, f"user '{user}'") for key in limits}
+        self.limits.replace(self.limits.of_users, user, read)
+        self._log.record(UserLimitsPut(user, read))
+
+
+def _no_clients(reason: str, is_meant: Callable[[str, str], bool]) -> None:
+    return None

@@ -1,0 +1,132 @@
+"""Exchanges and bindings: each change with its journal record.
+
+Owns: these. Must not touch: queues beyond their bindings, messages.
+"""
+
+from collections.abc import Iterable
+
+from holtmq.broker.records.change_log import ChangeLog
+from holtmq.broker.records.changes import (
+    BindingDeleted,
+    BindingPut,
+    ExchangeDeleted,
+    ExchangePut,
+    pack_table,
+)
+from holtmq.broker.topology.long_changes import LongChanges
+from holtmq.broker.topology.pending_bindings import PendingBindings
+from holtmq.broker.topology.vhost import QueueExchange, VHost, refuse_default
+from holtmq.broker.work.work_queue import WorkQueue
+from holtmq.wire.tables import FieldTable
+
+
+class ExchangeChanges:
+    """The exchanges and bindings of a broker."""
+
+    def __init__(self, log: ChangeLog, long_changes: LongChanges) -> None:
+        self._log = log
+        self._long_changes = long_changes
+        self.pending_bindings = PendingBindings()
+
+    def declare(
+        self,
+        vhost: VHost,
+        name: str,
+        kind: str,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: FieldTable | None = None,
+    ) -> bool:
+        """Create an exchange, or check that the existing one is equivalent. True if journalled."""
+        refuse_default(name)
+        arguments = arguments or {}
+        if not vhost.declare_exchange(name, kind, durable, auto_delete, internal, arguments) or not durable:
+            return False
+        self._log.record(ExchangePut(vhost.name, name, kind, auto_delete, internal, pack_table(arguments)))
+        return True
+
+    def delete(self, vhost: VHost, name: str, if_unused: bool = False) -> bool:
+        """Delete an exchange and all bindings from and to it. True if journalled."""
+        self.pending_bindings.settle(vhost.name, True, name)
+        exchange = vhost.exchanges.get(name)
+        removal = vhost.delete_exchange(name, if_unused)
+        durable = exchange is not None and exchange.durable
+        if durable:
+            self._log.record(ExchangeDeleted(vhost.name, name))
+        self._long_changes.add(removal.steps)
+        self.delete_unused(vhost, removal.sources)
+        return durable
+
+    def bind(
+        self,
+        vhost: VHost,
+        source: str,
+        destination: str,
+        routing_key: str,
+        arguments: FieldTable | None = None,
+        *,
+        to_exchange: bool = False,
+        owner: object | None = None,
+        in_journal: bool = False,
+    ) -> bool:
+        """Bind a queue or exchange. True if journalled. ``in_journal``: its record is there already."""
+        refuse_default(source)
+        if to_exchange:
+            refuse_default(destination)
+        where = vhost.destination(destination, to_exchange, owner)
+        exchange = vhost.exchange(source)
+        arguments = arguments or {}
+        if not vhost.bind(exchange, where, routing_key, arguments) or not _lasts(exchange, where):
+            return False
+        if in_journal:
+            return True
+        self._log.record(
+            BindingPut(vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments))
+        )
+        return True
+
+    def unbind(
+        self,
+        vhost: VHost,
+        source: str,
+        destination: str,
+        routing_key: str,
+        arguments: FieldTable | None = None,
+        *,
+        to_exchange: bool = False,
+        owner: object | None = None,
+    ) -> bool:
+        """Remove a binding; no error when there is none. True if journalled."""
+        refuse_default(source)
+        self.pending_bindings.settle(vhost.name, True, source)
+        arguments = arguments or {}
+        if not vhost.is_bound(source, destination, routing_key, arguments, to_exchange):
+            return False
+        where = vhost.destination(destination, to_exchange, owner)
+        exchange = vhost.exchange(source)
+        vhost.unbind(exchange, where, routing_key, arguments)
+        lasting = _lasts(exchange, where)
+        if lasting:
+            self._log.record(
+                BindingDeleted(
+                    vhost.name, source, destination, to_exchange, routing_key, pack_table(arguments)
+                )
+            )
+        if exchange.auto_delete and exchange.is_unused:
+            self.delete(vhost, source)
+        return lasting
+
+    def delete_unused(self, vhost: VHost, names: Iterable[str]) -> None:
+        """Delete those of these exchanges that are auto-delete and have no binding left."""
+        for name in names:
+            exchange = vhost.exchanges.get(name)
+            if exchange is not None and exchange.auto_delete and exchange.is_unused:
+                self.delete(vhost, name)
+
+
+def _lasts(source: QueueExchange, destination: WorkQueue | QueueExchange) -> bool:
+    return source.durable and (
+        destination.persisted if isinstance(destination, WorkQueue) else destination.durable
+    )

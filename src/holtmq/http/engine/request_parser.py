@@ -1,0 +1,125 @@
+"""From bytes to heads of HTTP/1.1 requests, with httptools (llhttp).
+
+Owns: the head that is being read, and its bounds. Must not touch: bodies, sockets, what a request may do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import httptools
+
+from holtmq.http.engine.authentication import TELLING
+from holtmq.http.engine.cross_site import MARKS
+from holtmq.http.engine.errors import Refusal
+
+# Bound on request line and headers, to within one read. The parser joins them piece by piece: without a bound
+# one unauthenticated client could keep the loop busy for minutes.
+_HEAD_MAX: Final = 65536
+_UNUSUAL: Final = MARKS | TELLING | {b"expect", b"upgrade"}
+TWICE: Final = b"\0twice"  # key for the _SINGLE header that came twice; cannot be a header's name
+_SINGLE: Final = frozenset({b"host", b"authorization", b"content-length", b"origin", b"sec-fetch-site"})
+
+
+class RequestParser:
+    """Parses the requests of one connection; httptools calls the ``on_`` methods.
+
+    ``on_head`` gets the method, path, query, headers, and whether the connection stays open. Then come
+    ``on_body`` for each piece of the body, and ``on_complete``.
+    """
+
+    __slots__ = (
+        "_head_size",
+        "_now",
+        "_on_head",
+        "_parser",
+        "_url",
+        "head_began",
+        "headers",
+        "is_unusual",
+        "on_body",
+        "on_message_complete",
+        "requests",
+    )
+
+    def __init__(
+        self,
+        on_head: Callable[[bytes, bytes, bytes, dict[bytes, bytes], bool], None],
+        on_body: Callable[[bytes], None],
+        on_complete: Callable[[], None],
+    ) -> None:
+        self._on_head = on_head
+        self.on_body = on_body
+        self.on_message_complete = on_complete
+        self._url = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.is_unusual = False  # the last head has headers that most requests do not have
+        self.requests = 0  # how many have begun
+        self.head_began = 0.0  # when; 0: no head is being read
+        self._head_size = 0
+        self._now = 0.0
+        self._parser: Any = httptools.HttpRequestParser(self)
+        # A client may send more data after a request with "connection: close".
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Parse bytes from the client; raises Refusal for what is not HTTP, or too long a head."""
+        began, self._now = self.head_began, now
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the client asked for another protocol: answer this request in HTTP/1.1, then close
+        except httptools.HttpParserError as error:
+            raise Refusal(400, f"Invalid HTTP request received: {error}") from None
+        if began and began == self.head_began:  # all of the data belongs to the same, still incomplete head
+            self._head_size += len(data)
+            if self._head_size > _HEAD_MAX:
+                raise Refusal(431, "The request line and headers are too long", "head_too_large")
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Path and query of the last head."""
+        path, _, query = self._url.partition(b"?")
+        return (path, query) if path[:1] == b"/" else _absolute(self._url)
+
+    def on_message_begin(self) -> None:
+        """A request starts."""
+        self.requests += 1
+        self.head_began, self._head_size = self._now, 0
+        self._url = b""
+        self.headers = {}
+        self.is_unusual = False
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        name = name.lower()
+        if name in _UNUSUAL:
+            self.is_unusual = True
+        headers = self.headers
+        if name in headers:
+            if name in _SINGLE:
+                headers[TWICE] = name
+                self.is_unusual = True
+            value = headers[name] + b", " + value
+        headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self.head_began = 0.0
+        parser = self._parser
+        path, query = self.target()
+        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        self._on_head(parser.get_method(), path, query, self.headers, keep_alive)
+
+
+def _absolute(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a target in absolute form, as sent to proxies; others (``*``) are returned as is."""
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserInvalidURLError:
+        return url, b""
+    return parsed.path or b"/", parsed.query or b""

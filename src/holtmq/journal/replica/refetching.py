@@ -1,0 +1,71 @@
+"""Replaces a damaged segment in the folder by PostgreSQL's copy.
+
+Owns: that exchange, on a connection of its own for each. Must not touch: the segment that is being written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from holtmq.journal.disk import Disk
+from holtmq.journal.interface import JournalError
+from holtmq.journal.scrub import Rot, scrub_segment
+from holtmq.journal.segment import TEMPORARY, base_of, segment_name
+
+from .downloading import fetch
+from .errors import StartAgain, Unreachable
+from .store import Kind, LogStore, Part
+
+log = logging.getLogger(__name__)
+
+
+class Refetching:
+    """Called by any thread, one at a time."""
+
+    def __init__(self, disk: Disk, store: LogStore) -> None:
+        self._disk = disk
+        self._store = store
+        self._turn = threading.Lock()
+        self._useless: set[int] = set()  # numbers of parts that are damaged in PostgreSQL, too
+
+    def replace(self, base: int) -> bool:
+        """Replace a segment; False when PostgreSQL has no better one. JournalError if it is out of reach."""
+        with self._turn:
+            try:
+                self._store.open(create=False)
+                return self._replace(base)
+            except StartAgain:
+                return False  # reclaimed by now
+            except Unreachable as exc:
+                raise JournalError(
+                    f"{segment_name(base)} is damaged, and PostgreSQL is out of reach: {exc}"
+                ) from exc
+            finally:
+                self._store.session.close()
+
+    def _replace(self, base: int) -> bool:
+        part = self._find(base)
+        if part is None or part.id in self._useless:
+            return False
+        name = segment_name(base)
+        fetch(self._disk, self._store, name, part)
+        following = sorted(at for at in map(base_of, self._disk.list()) if at is not None and at > base)
+        steps = scrub_segment(self._disk, base, following, TEMPORARY)
+        problems = [step for step in steps if isinstance(step, Rot)]
+        if problems:
+            self._useless.add(part.id)
+            self._disk.remove(name + TEMPORARY)
+            log.error(
+                "a segment is damaged in this folder and in PostgreSQL",
+                extra={"segment": name, "position": problems[0].position, "reason": problems[0].reason},
+            )
+            return False
+        self._disk.rename(name + TEMPORARY, name)
+        self._disk.sync_dir()
+        log.warning("a damaged segment was fetched again from PostgreSQL", extra={"segment": name})
+        return True
+
+    def _find(self, base: int) -> Part | None:
+        parts = [part for part in self._store.parts() if part.kind is not Kind.CHECKPOINT]
+        return next((part for part in parts if part.base == base), None)

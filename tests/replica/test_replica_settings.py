@@ -1,0 +1,169 @@
+"""What a PostgreSQL server or its administrator may have set, and what a node makes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from replica_support import PATIENCE, Member, log_of, new_log, until
+
+from holtmq.journal import JournalFailed
+from holtmq.journal.replica.errors import ReplicaRefused, Unreachable
+from holtmq.journal.replica.session import PatientConnection, Session
+from postgres import Cluster
+
+
+@contextmanager
+def new_role(postgres: Cluster) -> Iterator[tuple[str, str]]:
+    """The name and the address of a user who may do what a node needs."""
+    name = f"role_{uuid4().hex[:8]}"
+    postgres.execute(f"CREATE ROLE {name} LOGIN")
+    postgres.execute(f"CREATE DATABASE {name} OWNER {name}")
+    base = postgres.url.removesuffix("/postgres").replace("postgres@", f"{name}@")
+    yield name, f"{base}/{name}"
+
+
+@contextmanager
+def system_setting(postgres: Cluster, name: str, value: str) -> Iterator[None]:
+    """Change the server's configuration, and wait until it has read it."""
+    query = sql.SQL("SHOW {}").format(sql.Identifier(name))
+    with psycopg.connect(postgres.url, autocommit=True) as look:
+        before = look.execute(query).fetchone()
+        postgres.execute(f"ALTER SYSTEM SET {name} = {value}")
+        postgres.execute("SELECT pg_reload_conf()")
+        until(lambda: look.execute(query).fetchone() != before, f"{name} has changed")
+        try:
+            yield
+        finally:
+            look.execute("SET default_transaction_read_only = off")
+            look.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
+            look.execute("SELECT pg_reload_conf()")
+
+
+def test_a_session_does_not_take_over_limits_that_would_harm_it(postgres: Cluster) -> None:
+    with new_role(postgres) as (name, url):
+        postgres.execute(f"ALTER ROLE {name} SET statement_timeout = '10ms'")
+        postgres.execute(f"ALTER ROLE {name} SET idle_session_timeout = '10ms'")
+        postgres.execute(f"ALTER ROLE {name} SET client_min_messages = error")
+        postgres.execute(f"ALTER ROLE {name} SET synchronous_commit = off")
+        session = Session(url, 10.0, "test")
+        try:
+            with session.connection() as connection:
+                shown = [
+                    connection.execute(f"SHOW {setting}".encode()).fetchone()
+                    for setting in (
+                        "statement_timeout",
+                        "idle_session_timeout",
+                        "client_min_messages",
+                        "synchronous_commit",
+                    )
+                ]
+                connection.execute("DO $$ BEGIN RAISE WARNING 'not replicated'; END $$")
+        finally:
+            session.close()
+
+    assert shown == [("0",), ("0",), ("warning",), ("on",)]
+    assert session.warned
+
+
+def test_a_connection_that_fails_while_it_is_prepared_is_closed(
+    postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[PatientConnection] = []
+    real = PatientConnection.connect
+
+    def connect(*arguments: object, **options: object) -> PatientConnection:
+        made.append(real(*arguments, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(PatientConnection, "connect", connect)
+    monkeypatch.setattr(Session, "_settings", lambda *_: b"SELECT pg_terminate_backend(pg_backend_pid())")
+    session = Session(postgres.url, 10.0, "test")
+
+    with pytest.raises(Unreachable), session.connection():
+        pass
+
+    assert [connection.closed for connection in made] == [True]
+
+
+def test_a_server_made_read_only_by_its_administrator_is_not_written_to(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url, takeover_after=60.0)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    owner.write(b"before")
+    told: list[JournalFailed | None] = []
+    with log_of(postgres.url, log.name) as store:
+        end = store.end()
+        with system_setting(postgres, "default_transaction_read_only", "on"):
+            owner.journal.append(20, b"during")
+            owner.journal.on_durable(told.append)
+            committing = threading.Thread(target=owner.journal.flush, name="commit", daemon=True)
+            committing.start()
+            until(lambda: "read-only" in owner.opening.view.trouble, "the owner says why it waits")
+            during = store.end()
+        committing.join(PATIENCE)
+
+        assert (during, told) == (end, [None])
+        assert store.end() > end
+
+
+def test_an_address_that_has_worked_is_tried_again_whatever_the_server_says(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    with new_role(postgres) as (name, url):
+        owner = Member(new_log(url, takeover_after=60.0), tmp_path / "a").own()
+        members.append(owner)
+        postgres.execute(f"ALTER ROLE {name} RENAME TO {name}_away")
+        owner.opening._store.session.close()
+        told: list[JournalFailed | None] = []
+        owner.journal.append(20, b"one")
+        owner.journal.on_durable(told.append)
+        committing = threading.Thread(target=owner.journal.flush, name="commit", daemon=True)
+        committing.start()
+        until(lambda: "does not exist" in owner.opening.view.trouble, "the owner is refused and waits")
+
+        postgres.execute(f"ALTER ROLE {name}_away RENAME TO {name}")
+        committing.join(PATIENCE)
+
+    assert told == [None]
+    assert owner.opening.view.epoch == 2  # what operators see
+
+
+def test_a_user_who_cannot_see_the_standbys_is_told_which_role_is_missing(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    with new_role(postgres) as (name, url):
+        with pytest.raises(ReplicaRefused, match=f'GRANT pg_monitor TO "{name}"'):
+            Member(new_log(url, min_standbys=1), tmp_path / "a").own()
+
+        postgres.execute(f"GRANT pg_monitor TO {name}")
+        members.append(Member(new_log(url, min_standbys=1), tmp_path / "a").own())
+
+
+def test_a_right_that_was_taken_away_is_named(postgres: Cluster, tmp_path: Path) -> None:
+    with new_role(postgres) as (name, url):
+        log = new_log(url)
+        Member(log, tmp_path / "a").own().journal.close()
+        with psycopg.connect(postgres.url.removesuffix("postgres") + name, autocommit=True) as connection:
+            connection.execute("ALTER TABLE holtmq.part OWNER TO postgres")
+
+        with pytest.raises(ReplicaRefused, match="permission denied for table part"):
+            Member(log, tmp_path / "b").own()
+
+
+def test_a_server_without_fsync_is_warned_about(
+    postgres: Cluster, tmp_path: Path, members: list[Member], caplog: pytest.LogCaptureFixture
+) -> None:
+    members.append(Member(new_log(postgres.url), tmp_path / "a").own())  # the tests' server has none
+
+    assert [record.message for record in caplog.records if "fsync" in record.message] == [
+        "PostgreSQL runs with fsync = off: a crash of its machine loses what was confirmed"
+    ]

@@ -1,0 +1,182 @@
+"""Which node takes the log, and when: successors, owners that hang, standbys under load."""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from replica_support import Member, log_of, new_log, until
+
+from holtmq.journal import JournalError
+from holtmq.journal.replica.errors import StartAgain
+from holtmq.journal.replica.following import Follower
+from holtmq.journal.replica.local_copy import LocalCopy
+from holtmq.journal.replica.store import Kind, LogState, LogStore, Part
+from holtmq.journal.replica.view import Role
+from postgres import Cluster
+
+
+def test_a_node_that_only_stands_by_takes_the_log_when_it_is_named(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url, takeover_after=3600.0)
+    owner = Member(log, tmp_path / "a").own()
+    standby = Member(replace(log, node="two", standby=True), tmp_path / "b").follow()
+    members += [owner, standby]
+    with log_of(postgres.url, log.name) as store:
+        store.promote("two")
+    owner.write(b"one")
+
+    owner.journal.close()
+
+    assert standby.owns().payloads == [b"one"]
+
+
+def test_an_owner_that_restarts_does_not_take_back_what_it_has_handed_over(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url, takeover_after=3600.0)
+    owner = Member(log, tmp_path / "a").own()
+    owner.write(b"one")
+    with log_of(postgres.url, log.name) as store:
+        store.promote("two")
+        owner.journal.close()
+
+        again = Member(log, tmp_path / "a").follow()
+        until(lambda: again.opening.view.role == Role.STANDBY, "the old owner stands by")
+        successor = Member(replace(log, node="two"), tmp_path / "b").follow()
+        members += [owner, again, successor]
+
+        assert successor.owns().payloads == [b"one"]
+        assert store.state().owner == "two"
+        assert again.opening.view.role == Role.STANDBY
+
+
+def test_a_hanging_transaction_of_the_owner_is_ended_and_its_timeout_does_not_start_again(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    owner.write(b"one")
+    lost: list[str] = []
+    monkeypatch.setattr(Follower, "_lost", lambda _, reason: lost.append(str(reason)))
+    with closing(psycopg.connect(postgres.url)) as hanging, log_of(postgres.url, log.name) as store:
+        hanging.execute("SELECT FROM holtmq.log WHERE id = %s FOR SHARE", (store.id,))
+        # This session is the owner's, as far as the standby knows.
+        monkeypatch.setattr(LogStore, "state_on", _with_pid(LogStore.state_on, hanging.info.backend_pid))
+        other = Member(replace(log, node="two"), tmp_path / "b").own()
+    members.append(other)
+
+    assert other.payloads == [b"one"]
+    assert lost == []
+
+
+def _with_pid(real: object, pid: int) -> object:
+    def state_on(store: LogStore, connection: object, lock: str = "") -> LogState:
+        found: LogState = real(store, connection, lock)  # type: ignore[operator]
+        return replace(found, owner_pid=pid, connected=True)
+
+    return state_on
+
+
+def test_a_standby_under_steady_load_is_a_standby_and_seconds_behind_do_not_add_up(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url, takeover_after=3600.0)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    owner.write(b"first")
+    standby = Member(replace(log, node="two"), tmp_path / "b")
+    members.append(standby)
+    list(standby.opening.recovery.checkpoint)
+    records = standby.opening.recovery.records
+    view = standby.opening.view
+
+    for number in range(20):  # whenever it looks, there is more
+        owner.write(b"%d" % number)
+        next(records)
+
+    follower = standby.opening._follower
+    assert follower is not None
+    assert view.role is Role.STANDBY
+    assert view.owner == "one"
+    assert follower._whole_at > follower._began
+    records.close()  # type: ignore[attr-defined]
+
+
+def test_a_standby_asks_again_when_the_owner_reclaims_more_meanwhile(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(postgres.url, takeover_after=3600.0)
+    owner = Member(log, tmp_path / "a").own()
+    standby = Member(replace(log, node="two"), tmp_path / "b").follow()
+    members += [owner, standby]
+    real, failures = LocalCopy.mirror, [True]
+
+    def mirror(copy: LocalCopy, parts: list[Part]) -> bool:
+        if any(part.kind is Kind.COMPACTED for part in parts) and failures:
+            failures.pop()
+            with monkeypatch.context() as change:
+                change.setattr(LogStore, "rows", _gone)
+                return real(copy, parts)
+        return real(copy, parts)
+
+    monkeypatch.setattr(LocalCopy, "mirror", mirror)
+    first = owner.write(*[b"%d" % number * 50 for number in range(200)])[0]
+    for round in range(3):
+        last = owner.write(*[b"%d" % number * 50 for number in range(200)])[-1]
+        until(lambda so_far=200 * (round + 2): len(standby.payloads) == so_far, "the standby follows")  # type: ignore[misc]
+        assert owner.journal.checkpoint([(40, b"state")], [array("Q", [first, last])])
+
+    def has_compacted() -> bool:
+        return (tmp_path / "b" / f"{0:016x}.seg").stat().st_size < 1000
+
+    until(has_compacted, "the standby has replaced the first segment")
+
+    assert not failures
+    assert standby.error is None
+
+
+def _gone(*_: object) -> list[tuple[int, bytes]]:
+    raise StartAgain("reclaimed")
+
+
+def test_an_owner_of_another_user_that_hangs_is_waited_for(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    owner = Member(new_log(postgres.url), tmp_path / "a").own()
+    members.append(owner)
+    postgres.execute("CREATE ROLE stranger LOGIN")
+    postgres.execute("GRANT USAGE ON SCHEMA holtmq TO stranger")
+    postgres.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holtmq TO stranger")
+    with (
+        psycopg.connect(postgres.url) as holder,
+        log_of(postgres.url.replace("postgres@", "stranger@"), owner.opening._replica.name) as store,
+    ):
+        holder.execute("SELECT FROM holtmq.log FOR SHARE")
+
+        store.end_backend(holder.info.backend_pid)
+
+        assert holder.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_copy_that_can_never_be_complete_is_not_fetched_for_ever(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    for number in range(4):
+        owner.write(b"%d" % number)
+    with log_of(postgres.url, log.name) as store:
+        (part,) = store.parts()
+        row = store.rows(part.id, 0)[1][0]
+        postgres.execute(f"DELETE FROM holtmq.rows_{part.id} WHERE position = {row}")
+
+    with pytest.raises(JournalError, match="has a gap"):
+        Member(replace(log, node="two"), tmp_path / "b").own()
