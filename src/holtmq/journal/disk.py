@@ -109,15 +109,26 @@ class OsFile:
                 waiting[0] = memoryview(waiting[0])[written:]
 
     def pread(self, size: int, offset: int) -> bytes:
+        data = self._read_some(size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = self._read_some(size - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def _read_some(self, size: int, offset: int) -> bytes:
         try:
-            data = os.pread(self._fd, size, offset)
+            return os.pread(self._fd, size, offset)
         except OSError as exc:
             if exc.errno != errno.EIO:
                 raise
             return self._read_around(min(size, self.size() - offset), offset)
-        if len(data) == size or not data:
-            return data
-        return data + self.pread(size - len(data), offset + len(data))
 
     def _read_around(self, size: int, offset: int) -> bytes:
         """Read what can be read of a stretch with bad blocks: halve it until a single block fails."""
