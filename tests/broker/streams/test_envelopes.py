@@ -1,11 +1,12 @@
 """Stored messages on their way to AMQP consumers."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.broker.message import Message
-from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body, decode_body, encode_body
-from holtmq.broker.streams.envelopes import Showing, message_of, to_payload
+from holtmq.broker.partitioned.log.bodies import AmqpMetadata, Body, decode_body, encode_bodies, encode_body
+from holtmq.broker.streams.envelopes import Showing, message_of, to_body, to_payload
 from holtmq.wire.properties import Properties, encode_properties
 
 EDGES = st.one_of(st.integers(0, 300), st.integers(0x7FFF_FFF0, 0x8000_0010), st.integers(0, 1 << 62))
@@ -56,6 +57,33 @@ def test_a_publisher_s_own_header_of_that_name_does_not_mislead() -> None:
         shown = showing.message("p", offset, 0, body)
 
         assert fields(shown) == fields(message_of("queue", "p", offset, 0, body))
+
+
+@pytest.mark.parametrize(
+    ("body", "payload"),
+    [
+        (b'{"a":[1,-0.5e3,"\\u00e9",null]}', b'{"a":[1,-0.5e3,"\\u00e9",null]}'),
+        ('{"a":"é"}'.encode(), '{"a":"é"}'.encode()),
+        (b'{"a":1e999}', b'{"a":1e999}'),  # beyond a double, but JSON
+        (b'{"a":"\xff"}', b'{"$base64":"eyJhIjoi/yJ9"}'),
+        (b"[1,]", b'"[1,]"'),
+        (b'{"a":1}x', b'"{\\"a\\":1}x"'),
+        (b'["\\ud800"]', b'"[\\"\\\\ud800\\"]"'),
+        (b'"text"', b'"\\"text\\""'),
+        (b"", b'""'),
+    ],
+)
+def test_only_json_is_stored_unchanged_and_every_body_comes_back(body: bytes, payload: bytes) -> None:
+    assert to_payload(body) == payload
+    assert to_body(payload) == body
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "ex", "é"]), st.sampled_from(["k", "\udcff.x"]), st.binary())))
+def test_messages_encoded_together_are_what_each_would_be_alone(rows: list[tuple[str, str, bytes]]) -> None:
+    metadata = [AmqpMetadata(exchange, key, header, 3) for exchange, key, header in rows]
+    bodies = [Body(f"id-{at}", b"1", metadata=one) for at, one in enumerate(metadata)]
+
+    assert encode_bodies(bodies) == [encode_body(body) for body in bodies]
 
 
 def test_what_neighbours_share_in_the_journal_is_shared_in_memory() -> None:

@@ -32,6 +32,8 @@ PARTITION_HEADER: Final = _PARTITION.encode()
 _OFFSET: Final = "x-stream-offset"
 _INT: Final = Struct(">cI")  # a header's value: its type, and a 31-bit number
 _json = msgspec.json
+# Checks the syntax and creates no objects: 0.5 instead of 2.4 µs for 570 bytes. It does not look for UTF-8.
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
@@ -43,7 +45,9 @@ def to_payload(body: bytes, *, is_json: bool = False) -> bytes:
     # The first byte excludes most bodies that are not JSON, cheaper than a failed decode.
     if body and body[0] in _JSON_STARTS and (is_json or (body[:1] != b'"' and not body.startswith(_BASE64))):
         try:
-            _json.decode(body)
+            _check_json(body)
+            if not body.isascii():
+                body.decode()
             return body
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nested too deeply to decode
             pass

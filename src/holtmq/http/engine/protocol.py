@@ -317,8 +317,9 @@ class HttpConnection(asyncio.Protocol):
 
     def write_answer(self, request: HttpRequest, data: bytes) -> None:
         """Write a whole answer, head and body."""
-        if request.reserved or request.chunks:
+        if request.reserved:
             self._let_go(request)
+        request.chunks = []
         transport = self.transport
         if request.disconnected or transport.is_closing():
             if request.on_dropped is not None:
@@ -371,8 +372,10 @@ class HttpConnection(asyncio.Protocol):
         elif self.write_paused:
             self._is_unread = True
             self._pause()
-        else:
+        elif self._queue or self._is_taking or self._is_paused:
             self._take_next()
+        else:
+            self._active = None
 
     def _take_next(self) -> None:
         self._active = None

@@ -167,7 +167,8 @@ class PushApi:
             incoming = _decode(body).items
         except msgspec.MsgspecError as error:
             raise _explain(body, error) from None
-        check_text(body)
+        if not body.isascii():
+            check_text(body)
         if not incoming:
             request.answer(201, b"[]")
             return

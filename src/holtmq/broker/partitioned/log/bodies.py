@@ -106,10 +106,11 @@ def encode_body(body: Body, cipher: Cipher | None = None) -> bytes:
 
 
 def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
-    """Consecutive AMQP messages mostly share one ``AmqpMetadata``, which is then encoded once."""
+    """Consecutive AMQP messages mostly share one ``AmqpMetadata``, or its names; these are encoded once."""
     records: list[bytes] = []
     known: AmqpMetadata | None = None
-    packed = b""
+    exchange = key = packed = names = b""
+    exchange_name = key_name = ""
     head, size = _pack(_FROM_AMQP, 0, 0, 0), 0
     for body in bodies:
         metadata = body.metadata
@@ -117,7 +118,14 @@ def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
             records.append(encode_body(body))
             continue
         if metadata is not known:
-            known, packed = metadata, _encode_metadata(metadata)
+            known = metadata
+            if metadata.exchange is not exchange_name or metadata.routing_key is not key_name:
+                exchange_name, key_name = metadata.exchange, metadata.routing_key
+                exchange, key = _encode_names(metadata)
+                names = exchange + key
+            header = metadata.header
+            lengths = _METADATA.pack(len(exchange), len(key), len(header), metadata.priority)
+            packed = b"".join((lengths, names, header))
         name = body.transaction_id.encode()
         if len(name) != size:
             size = len(name)
@@ -126,9 +134,13 @@ def _encode_published(bodies: Sequence[Body]) -> list[bytes]:
     return records
 
 
+def _encode_names(metadata: AmqpMetadata) -> tuple[bytes, bytes]:
+    # Publishers may send any bytes as a routing key.
+    return metadata.exchange.encode(), metadata.routing_key.encode("utf-8", "surrogateescape")
+
+
 def _encode_metadata(metadata: AmqpMetadata) -> bytes:
-    exchange = metadata.exchange.encode()
-    key = metadata.routing_key.encode("utf-8", "surrogateescape")  # publishers may send any bytes
+    exchange, key = _encode_names(metadata)
     header = metadata.header
     lengths = _METADATA.pack(len(exchange), len(key), len(header), metadata.priority)
     return b"".join((lengths, exchange, key, header))
