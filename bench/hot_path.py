@@ -16,6 +16,7 @@ import click
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.errors import AmqpError
 from holtmq.amqp.handshake import Settings
+from holtmq.amqp.methods import BasicConsume, BasicQos, ChannelOpen, ConfirmSelect
 from holtmq.auth.permissions import FULL_ACCESS
 from holtmq.auth.users import User
 from holtmq.broker.broker import Broker
@@ -47,7 +48,7 @@ class _Peer:
     def __init__(self, broker: Broker) -> None:
         self.connection = Connection(broker, Settings("HoltMQ", "0"), self, from_loopback=True)
         self.connection.opened(broker.vhost("/"), "guest", broker.users.access("guest", "/"))
-        self.say(frames.method(CHANNEL, frames.CHANNEL_OPEN, b"\0"))
+        self.say(frames.method(CHANNEL, ChannelOpen()))
 
     def say(self, data: bytes) -> None:
         self.connection.receive(data)
@@ -90,16 +91,15 @@ def _measure(workload: Workload, messages: int) -> tuple[float, str]:
                 vhost, exchange, name, binding_key(number) if workload.distinct else "load.*.used", {}
             )
         peer = _Peer(broker)
-        peer.say(frames.method(CHANNEL, frames.BASIC_QOS, frames.u32(0), frames.u16(_PREFETCH), b"\0"))
-        consume = (b"\0\0", frames.short(name), frames.short("consumer"), b"\0", frames.table({}))
-        peer.say(frames.method(CHANNEL, frames.BASIC_CONSUME, *consume))
+        peer.say(frames.method(CHANNEL, BasicQos(prefetch_count=_PREFETCH)))
+        peer.say(frames.method(CHANNEL, BasicConsume(name, "consumer")))
         consumers.append((peer, AckWriter(CHANNEL)))
     for number in range(workload.other_bindings):
         first = "load" if number % 2 else f"other-{number}"
         broker.bind(vhost, exchange, "q0", f"{first}.*.unused-{number}", {})
     publisher = _Peer(broker)
     if workload.window:
-        publisher.say(frames.method(CHANNEL, frames.CONFIRM_SELECT, b"\0"))
+        publisher.say(frames.method(CHANNEL, ConfirmSelect()))
     if workload.distinct:
         varied = VariedBlob(Variety.of(replace(workload, distinct=messages)), exchange, 131072)
         data, count = varied.data, messages

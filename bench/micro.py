@@ -22,6 +22,7 @@ from rich.table import Table
 from holtmq.amqp.connection import Connection
 from holtmq.amqp.errors import AmqpError
 from holtmq.amqp.handshake import Settings
+from holtmq.amqp.methods import BasicCancel, BasicConsume, ChannelOpen, QueueDeclare
 from holtmq.auth.permissions import FULL_ACCESS, Access
 from holtmq.auth.users import ADMINISTRATOR, User
 from holtmq.broker.broker import Broker
@@ -110,11 +111,11 @@ def cancel_ms(unacked: int, others: int, repeats: int = 15) -> float:
         broker.access.set_permissions("guest", "/", FULL_ACCESS)
         connection = Connection(broker, Settings("bench", "0"), _NoSocket(), from_loopback=True)
         connection.opened(broker.vhost("/"), "guest", Access(FULL_ACCESS))
-        connection.receive(frames.method(CHANNEL, frames.CHANNEL_OPEN, b"\0"))
+        connection.receive(frames.method(CHANNEL, ChannelOpen()))
         for queue, count in (("others", others), ("cancelled", unacked)):
             _hold(connection, queue, count)
         connection.outbox.take()
-        cancel = frames.method(CHANNEL, frames.BASIC_CANCEL, frames.short("cancelled"), b"\0")
+        cancel = frames.method(CHANNEL, BasicCancel("cancelled"))
 
         start = perf_counter()
         connection.receive(cancel)
@@ -128,9 +129,8 @@ def cancel_ms(unacked: int, others: int, repeats: int = 15) -> float:
 
 def _hold(connection: Connection, queue: str, count: int) -> None:
     """Declare a queue, fill it, and let a consumer take all of it without an ack."""
-    name, nothing = frames.short(queue), frames.table({})
-    connection.receive(frames.method(CHANNEL, frames.QUEUE_DECLARE, b"\0\0", name, b"\0", nothing))
-    connection.receive(frames.method(CHANNEL, frames.BASIC_CONSUME, b"\0\0", name, name, b"\0", nothing))
+    connection.receive(frames.method(CHANNEL, QueueDeclare(queue)))
+    connection.receive(frames.method(CHANNEL, BasicConsume(queue, queue)))
     message = frames.publish(CHANNEL, "", queue, b"\0\0", bytes(16), 131_072)
     for at in range(0, count, 1000):
         connection.receive(message * min(1000, count - at))

@@ -11,7 +11,8 @@ import click
 from prometheus_client.metrics_core import Metric
 
 from holtmq.broker.topology import policies
-from holtmq.broker.topology.queue_arguments import REFUSED, RULES, WITHOUT_EFFECT, QueueType
+from holtmq.broker.topology.queue_arguments import REFUSED, RULES, WITHOUT_EFFECT
+from holtmq.broker.topology.queue_options import QueueType
 from holtmq.cli import main as holt
 from holtmq.config import Config
 from holtmq.config.settings import Data

@@ -16,6 +16,7 @@ if ! has amqp-publish; then missing+=(amqp-tools); fi
 if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then missing+=(postgresql); fi
 # A test runs the example of docs/failover.md with it.
 if ! has haproxy; then missing+=(haproxy); fi
+if ! has pgbouncer; then missing+=(pgbouncer); fi
 if ! has curl; then missing+=(curl); fi
 # `holt verify` watches sync calls with it, and a test plants a broker that makes none.
 if ! has strace; then missing+=(strace); fi

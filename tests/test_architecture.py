@@ -1,5 +1,6 @@
 """The map in docs/architecture.md is true: files exist, every package has a row, the walks are what runs."""
 
+import ast
 import re
 import sys
 from collections.abc import Callable
@@ -34,6 +35,14 @@ def test_every_package_has_a_row() -> None:
         package = init.parent.relative_to(SOURCE).as_posix()
         if package != ".":  # a row of its own, of a package that it is in, or of those in it
             assert f"`{package}/" in TEXT or f"`{package.split('/')[0]}/`" in TEXT, package
+
+
+def test_a_long_file_says_why() -> None:
+    for path in sorted(SOURCE.rglob("*.py")):
+        text = path.read_text()
+        if text.count("\n") > 400:
+            head = ast.get_docstring(ast.parse(text)) or ""
+            assert "Over 400 lines: " in head, f"{path}: split it, or say at its head why not"
 
 
 def ran(broker: TestBroker, action: Callable[[], None]) -> set[str]:

@@ -2,6 +2,8 @@
 
 Owns: the order of starting and stopping, and which part calls which: all callbacks are wired here. Must not
 touch: rules and protocols. The work of a turn is in ``turns.py``, regular work in ``upkeep/``.
+
+Over 400 lines: the parts are made and connected in one place.
 """
 
 import asyncio
@@ -143,6 +145,7 @@ class Node:
         self._password_upgrades = PasswordUpgrades(self.broker, self.amqp.verified)
         self._prepare_upkeep()
         self.turns.flush, self.turns.on_end = self.amqp.flush, self._retention.plan_if_needed
+        self.broker.access.on_expelled = self.amqp.expel
         self.broker.flow.on_dirty = self.partitioned.line.on_dirty = self.turns.wake
         self.partitioned.line.at = self.turns.at
         self.partitioned.plan_timed()
@@ -168,6 +171,7 @@ class Node:
             # A process that keeps crashing before a checkpoint is due must not replay more each time.
             self.checkpoints.make()
         self.shovels.start()
+        self.broker.parameter_changes.on_changed = self.shovels.parameters_changed
         start_checks.warn(self.config, self.broker)
         log.info(
             "ready",

@@ -140,5 +140,6 @@ class ReplicaLife:
             return ""
         if self.view.short_of_standbys:
             return f"PostgreSQL has too few synchronous standbys for {silent:.0f} s: nothing is confirmed"
-        reason = f" ({self.view.trouble})" if self.view.trouble else ""
-        return f"PostgreSQL has not answered for {silent:.0f} s{reason}: nothing is confirmed"
+        text = f"PostgreSQL has not answered for {silent:.0f} s: nothing is confirmed"
+        reason = self.view.trouble.partition("\n")[0]  # the driver adds advice on further lines
+        return f"{text} ({reason})" if reason else text

@@ -294,7 +294,7 @@ def play(
         patch.setattr("holtmq.wire.property_walker._SEEN_BEFORE", 1)
         patch.setattr("holtmq.amqp.publish_run._SAMPLE", 1)
         # A body frame that a read has cut is kept in pieces, or completed first.
-        patch.setattr("holtmq.amqp.frame_reader._PIECE", 1 if short else 1 << 30)
+        patch.setattr("holtmq.amqp.frame_loop._PIECE", 1 if short else 1 << 30)
         patch.setattr("holtmq.amqp.connection._COPIED", 50 if short else 1 << 30)
         # A deleted queue's bindings go one at a time, so that publishes meet those that are left.
         patch.setattr(LongChanges.add, "__defaults__", (1,))
@@ -333,7 +333,7 @@ class _World:
         connection = self.publisher.connection
         connection.settings = Settings("HoltMQ", "0", max_message_bytes=600)
         connection.max_payload = 800
-        connection._frame_reader.opened(vhost)
+        connection._frame_loop.opened(vhost)
 
     def play(self, steps: list[Step], sizes: list[int], fails_at: int) -> list[object]:
         out: list[bytes] = []

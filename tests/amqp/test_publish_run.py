@@ -80,7 +80,7 @@ def test_a_fault_in_the_frame_that_was_cut_ends_the_connection_once(monkeypatch:
 
 
 def test_a_body_frame_in_pieces_with_a_wrong_end_is_a_frame_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holtmq.amqp.frame_reader._PIECE", 1)
+    monkeypatch.setattr("holtmq.amqp.frame_loop._PIECE", 1)
     client = Client(new_broker())
     client.call(QueueDeclare("q"))
 
@@ -94,7 +94,7 @@ def test_a_body_frame_in_pieces_with_a_wrong_end_is_a_frame_error(monkeypatch: p
 def test_the_rest_of_a_body_frame_is_skipped_when_its_channel_was_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holtmq.amqp.frame_reader._PIECE", 1)
+    monkeypatch.setattr("holtmq.amqp.frame_loop._PIECE", 1)
     client = Client(new_broker())
     client.call(QueueDeclare("q"))
     client.call(ChannelOpen(), channel=2)
@@ -189,8 +189,8 @@ def test_connections_share_what_is_known_and_keep_little_themselves() -> None:
     for peer in peers:
         peer.feed(publish(b"a", "q") * 100)
 
-    assert {id(peer.connection._frame_reader._caches) for peer in [first, *peers]} == {
-        id(first.connection._frame_reader._caches)
+    assert {id(peer.connection._frame_loop._caches) for peer in [first, *peers]} == {
+        id(first.connection._frame_loop._caches)
     }
     assert isinstance(peers[0], Peer)
     assert len(first.queue()) == 1500

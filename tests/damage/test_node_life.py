@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from holtmq.config import Amqp, Config, Data, Http, Journal, Limits
 from holtmq.journal import FileJournal, JournalOptions, open_journal
 from holtmq.journal.disk import OsDisk, OsFile
 from holtmq.node import Node
+from holtmq.upkeep import scrubber
 
 KIND = 18
 
@@ -24,12 +26,16 @@ class FillingDisk(OsDisk):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.full = threading.Event()
-        self.refused = threading.Event()
+        self.code = errno.ENOSPC
+        self.refusals = 0
+        self.refused = threading.Event()  # twice: the journal has noticed the first time by then
 
     def open(self, name: str, *, create: bool = False, write: bool = False) -> OsFile:
         if create and ".seg" in name and self.full.is_set():
-            self.refused.set()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.refusals += 1
+            if self.refusals > 1:
+                self.refused.set()
+            raise OSError(self.code, os.strerror(self.code))
         return super().open(name, create=create, write=write)
 
 
@@ -51,6 +57,7 @@ def opened(disk: OsDisk) -> FileJournal:
 
 async def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path) -> None:
     disk = FillingDisk(tmp_path)
+    disk.code = errno.EDQUOT  # a full quota is no different
     journal = opened(disk)
     first = journal.append(KIND, b"x" * 3000)
     await durable(journal)
@@ -163,4 +170,31 @@ async def test_the_scrub_finds_rot_and_writes_a_damaged_checkpoint_again(folder:
         await asyncio.sleep(0)
     await node.settle()
     assert len(list(folder.glob("*.ckpt"))) == 2
+    await node.stop(0)
+
+
+async def test_the_scrub_goes_on_after_a_pass_that_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(config(folder, disk_free_min_bytes=0))
+    await node.start()
+    passes = 0
+    again = asyncio.Event()
+
+    def failing_once(*_: object) -> Iterator[int]:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        again.set()
+        return iter(())
+
+    monkeypatch.setattr(scrubber, "scrub", failing_once)
+    monkeypatch.setattr(scrubber, "_PAUSE_SECONDS", 0)
+    task = asyncio.create_task(node.scrubber.run(1e9))
+
+    await asyncio.wait_for(again.wait(), 60)
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     await node.stop(0)

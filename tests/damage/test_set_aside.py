@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holtmq.cli.journal import journal as command
+from holtmq.journal import disk
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.testing import TestBroker
 from holtmq.verify.door import Ports
@@ -57,14 +60,14 @@ class Node:
         channel.connection.close()
 
     def hurt(self, text: bytes) -> None:
-        """Behind a checkpoint, so that a start does not read it; one bit."""
+        """Behind a checkpoint, so that a start does not read it; one bit. The second time undoes it."""
         self.broker.call(lambda node: node.checkpoints.make())
         self.broker.stop()
         for file in self.folder.glob("*.seg"):
             data = bytearray(file.read_bytes())
-            at = data.find(text)
+            at = data.find(text[2:])
             if at >= 0:
-                data[at + 1] ^= 1
+                data[at - 1] ^= 1
                 file.write_bytes(data)
                 break
         else:
@@ -112,6 +115,26 @@ def test_a_work_queue_goes_on_without_it(node: Node, arguments: dict[str, object
     assert "holt_messages_unreadable 1.0" in metrics
 
 
+def test_a_queue_goes_on_behind_a_bad_sector(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.publish("work")
+    node.broker.call(lambda running: running.checkpoints.make())
+    node.broker.restart()
+    file = next(path for path in node.folder.glob("*.seg") if BODIES[2] in path.read_bytes())
+    bad, size = file.read_bytes().index(BODIES[2]), 10
+    really_pread = os.pread
+
+    def pread(fd: int, count: int, offset: int) -> bytes:
+        if offset < bad + size and bad < offset + count and os.readlink(f"/proc/self/fd/{fd}") == str(file):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return really_pread(fd, count, offset)
+
+    monkeypatch.setattr(disk, "_BLOCK", 4)  # the whole queue is in one real sector
+    monkeypatch.setattr(os, "pread", pread)
+
+    assert drained(node.channel, "work") == [*BODIES[:2], *BODIES[3:]]
+    assert node.call("GET", "/health")["status"] == "degraded"
+
+
 def test_consumers_get_the_others(node: Node) -> None:
     node.publish("work")
     node.hurt(BODIES[0])
@@ -137,6 +160,7 @@ def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it
     assert json.loads(listed.output.splitlines()[0])["name"] == "work"
     drained(node.channel, "work")
 
+    node.broker.call(lambda running: running.checkpoints.make())
     node.broker.restart()
     assert node.call("GET", "/health")["status"] == "degraded"
     node.broker.call(lambda running: running.checkpoints.make())
@@ -148,8 +172,21 @@ def test_it_stays_listed_over_restarts_and_checkpoints_until_a_repair_settles_it
     assert node.call("GET", "/health")["status"] == "healthy"
     assert drained(node.channel, "work") == []
     node.broker.restart()
+    assert drained(node.channel, "work") == []
+    assert node.broker.call(lambda running: running.broker.flow.damage.dropped) == 0  # not met again
     assert node.call("GET", "/api/v1/system/damaged")["messages"] == []
     assert holt("check", node.folder).exit_code == 0
+
+
+def test_it_is_delivered_when_it_can_be_read_again(node: Node) -> None:
+    node.publish("work")
+    node.hurt(BODIES[2])
+    assert drained(node.channel, "work") == [*BODIES[:2], *BODIES[3:]]
+
+    node.hurt(BODIES[2])  # as if the file had been restored
+
+    assert drained(node.channel, "work") == [BODIES[2]]
+    assert node.call("GET", "/health")["status"] == "healthy"
 
 
 def test_a_queue_that_is_deleted_takes_its_entries_along(node: Node) -> None:
@@ -315,6 +352,11 @@ def test_a_delayed_message_that_cannot_be_read_keeps_nothing_else_waiting(node: 
     assert sorted(drained(node.channel, "work")) == [*BODIES[:2], *BODIES[3:]]
     (row,) = node.call("GET", "/api/v1/system/damaged")["messages"]
     assert row["where"] == "delayed"
+
+    node.hurt(BODIES[2])  # as if the file had been restored
+
+    assert drained(node.channel, "work") == [BODIES[2]]
+    assert node.call("GET", "/health")["status"] == "healthy"
 
 
 def test_the_durability_check_counts_such_a_dead_letter_as_lost(node: Node) -> None:

@@ -243,6 +243,7 @@ EXPECTED: dict[tuple[str, str], tuple[str, ...]] = {
         "PUT /api/v1/dashboard/thresholds",
         "POST /api/v1/dashboard/journal/checkpoint",
         "POST /api/v1/dashboard/journal/switchover",
+        "POST /api/v1/pipelines/{query}/stop",
         "POST /api/v1/dashboard/definitions-diff",
         "DELETE /api/connections/{connection}",
         "POST /api/v1/operator/consumers/cancel",

@@ -13,7 +13,7 @@ import pytest
 from expected_rights import EXPECTED
 from http_support import Api
 
-from holtmq.auth.permissions import Permissions
+from holtmq.auth.permissions import FULL_ACCESS, Permissions
 from holtmq.auth.users import User
 from holtmq.config import Auth, Config, Http, Limits
 from holtmq.config.values import Secret
@@ -207,12 +207,18 @@ def test_a_token_that_names_a_user_has_that_user_s_rights(guarded: TestBroker) -
 
 @pytest.fixture
 def mine() -> Iterator[tuple[Api, Api, TestBroker]]:
-    """A user with every right on names that begin with ``mine``, the guest, and their broker."""
+    """A user with every right on names that begin with ``mine``, the guest, and their broker.
+
+    In another vhost the user has every right on all names: nothing of that may reach into this one.
+    """
 
     def add(node: FaultyNode) -> None:
         node.broker.access.put_user(User("me", GUEST_HASH))
         node.amqp.authenticator.remember("me", "me", GUEST_HASH)
         node.broker.access.set_permissions("me", "/", Permissions("^mine", "^mine", "^mine"))
+        node.broker.put_vhost("elsewhere")
+        for user in ("me", "guest"):
+            node.broker.access.set_permissions(user, "elsewhere", FULL_ACCESS)
 
     with TestBroker(config=Config(limits=LIMITS, http=Http(max_wait_ms=20))) as broker:
         broker.call(add)

@@ -100,6 +100,33 @@ def test_a_check_beside_a_running_owner_says_so(folder: Path) -> None:
     journal.close()
 
 
+def test_a_scrub_finds_damage_in_every_kind_of_file(folder: Path) -> None:
+    positions = written(folder, 150, live=10, checkpoints=3)
+    compacted, plain = min(folder.glob("*.seg")), segment_of(folder, positions[110])[0]
+    mark, last = max(folder.glob("*.ckpt")), max(folder.glob("*.seg"))
+    assert plain != last
+    assert "0 damaged places" in holt("scrub", folder).output
+    hurt(compacted, compacted.read_bytes().index(b"0010" + BODY) + 20)
+    hurt(plain, plain.read_bytes().index(b"0110" + BODY) + 20)
+    hurt(last, last.read_bytes().index(b"0148" + BODY) + 20)
+    hurt(mark, 70)
+    bases = sorted(int(path.stem, 16) for path in folder.glob("*.seg"))
+    headless = next(path for path in sorted(folder.glob("*.seg")) if path not in (compacted, plain, last))
+    base = int(headless.stem, 16)
+    hurt(headless, 10)
+
+    found = holt("scrub", folder)
+
+    assert found.exit_code == 1
+    assert "5 damaged places" in found.output
+    size = bases[bases.index(base) + 1] - base
+    assert f"DAMAGE in {headless.name} at position {base}, {size} bytes" in found.output
+    assert f"DAMAGE in {compacted.name} at position {positions[10]}," in found.output
+    assert f"DAMAGE in {plain.name} at position {positions[110]}, 63 bytes" in found.output
+    assert f"DAMAGE in {last.name} at position {positions[148]}, 63 bytes" in found.output
+    assert f"DAMAGE in {mark.name}" in found.output
+
+
 def test_a_dump_lists_positions_kinds_and_sizes(folder: Path) -> None:
     positions = written(folder)
 

@@ -17,6 +17,7 @@ from holtmq.journal import (
     open_journal,
 )
 from holtmq.journal.fake_disk import FakeDisk, Keep
+from holtmq.journal.inspection import check
 from holtmq.journal.records import SYNC_SIZE, encode_sync, find_syncs
 from holtmq.journal.segment import HEADER_SIZE, read_header
 
@@ -470,6 +471,24 @@ def test_a_segment_of_a_newer_format_is_refused_as_such() -> None:
 
     with pytest.raises(JournalTooNew, match=r"format version 9 .* HoltMQ 0\.1\.0 wrote it"):
         recovered(disk)
+
+
+def test_a_checkpoint_of_a_newer_format_is_refused_as_such_also_beside_damage() -> None:
+    disk, _, _ = killed_when_idle()
+    newest = max(name for name in disk.list() if name.endswith(".ckpt"))
+    header = bytearray(disk.content(newest)[:64])
+    header[8] = 9
+    header[60:64] = zlib.crc32(bytes(header[:60])).to_bytes(4, "little")
+    disk.replace(newest, bytes(header) + disk.content(newest)[64:])
+    with pytest.raises(JournalTooNew, match=f"{newest} has format version 9"):
+        recovered(disk)
+    disk.crash()
+    disk.flip(FIRST, 20)
+
+    report = check(disk)
+
+    assert report.too_new
+    assert "format version 9" in report.refusal
 
 
 def test_a_damaged_body_is_noticed_when_it_is_read() -> None:

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holtmq.amqp.frames import FRAME_HEARTBEAT, encode_frame
+from holtmq.amqp.methods import BasicNack, ConnectionClose, ConnectionUnblocked
 from holtmq.load import frames
 from holtmq.load.confirm_stream import ConfirmStream
 from holtmq.load.link import LoadError
@@ -33,8 +35,8 @@ def test_any_legal_sequence_of_confirms_counts_every_publish_once(data: st.DataO
 
 
 def test_other_frames_between_confirms_are_passed_over() -> None:
-    heartbeat = frames.frame(frames.HEARTBEAT_FRAME, 0, b"")
-    unblocked = frames.method(0, frames.CONNECTION_UNBLOCKED)
+    heartbeat = encode_frame(FRAME_HEARTBEAT, 0, b"")
+    unblocked = frames.method(0, ConnectionUnblocked())
     stream = ConfirmStream()
 
     for byte in ack(1) + heartbeat + ack(2) + unblocked + ack(5, multiple=True) + heartbeat:
@@ -52,14 +54,14 @@ def test_a_confirm_that_comes_twice_is_an_error() -> None:
 
 
 def test_a_nack_is_an_error() -> None:
-    nack = frames.method(1, frames.BASIC_NACK, (1).to_bytes(8, "big"), b"\0")
+    nack = frames.method(1, BasicNack(1))
 
     with pytest.raises(LoadError, match=r"basic\.nack"):
         ConfirmStream().feed(ack(1) + nack)
 
 
 def test_a_close_is_an_error_with_its_reason() -> None:
-    close = frames.method(0, frames.CONNECTION_CLOSE, frames.u16(320), frames.short("bye"), b"\0\0\0\0")
+    close = frames.method(0, ConnectionClose(320, "bye"))
 
     with pytest.raises(LoadError, match="320 bye"):
         ConfirmStream().feed(ack(1) + close)

@@ -4,19 +4,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from holtmq.amqp.frames import FRAME_HEARTBEAT, encode_frame
+from holtmq.amqp.methods import BasicDeliver, ChannelClose, ConnectionBlocked
 from holtmq.load import frames
 from holtmq.load.delivery_stream import AckWriter, DeliveryStream
 from holtmq.load.link import LoadError
 
 PREFIX = frames.deliver_prefix(1, "tag", "ex", "key")
-HEARTBEAT = frames.frame(frames.HEARTBEAT_FRAME, 0, b"")
-CLOSE = frames.method(1, frames.CHANNEL_CLOSE, frames.u16(404), frames.short("NOT_FOUND - gone"), b"\0\0\0\0")
-BLOCKED = frames.method(0, frames.CONNECTION_BLOCKED, frames.short("low on memory"))
+HEARTBEAT = encode_frame(FRAME_HEARTBEAT, 0, b"")
+CLOSE = frames.method(1, ChannelClose(404, "NOT_FOUND - gone"))
+BLOCKED = frames.method(0, ConnectionBlocked("low on memory"))
 
 
 def delivery(tag: int, body: bytes = b"0123456789abcdef", frame_max: int = 4096) -> bytes:
-    fields = (frames.short("tag"), tag.to_bytes(8, "big"), b"\0", frames.short("ex"), frames.short("key"))
-    return frames.method(1, frames.BASIC_DELIVER, *fields) + frames.content(1, b"\0\0", body, frame_max)
+    deliver = frames.method(1, BasicDeliver("tag", tag, False, "ex", "key"))
+    return deliver + frames.content(1, b"\0\0", body, frame_max)
 
 
 SIZE = len(delivery(1))

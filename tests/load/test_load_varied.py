@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from holtmq.amqp.methods import BasicDeliver, ChannelClose
 from holtmq.load import frames
 from holtmq.load.link import CHANNEL, LoadError
 from holtmq.load.varied_blob import VariedBlob, Variety
@@ -17,14 +18,7 @@ _BLOB = VariedBlob(Variety.of(replace(WORKLOADS["mixed-keys"], distinct=50)), "h
 def _delivery(number: int, serial: int) -> bytes:
     published = _BLOB.data[_BLOB.end_of(serial) : _BLOB.end_of(serial + 1)]
     content = published[8 + int.from_bytes(published[3:7], "big") :]
-    fields = [
-        frames.short(_TAG),
-        number.to_bytes(8, "big"),
-        b"\0",
-        frames.short("holt-load"),
-        frames.short("k"),
-    ]
-    return frames.method(CHANNEL, frames.BASIC_DELIVER, *fields) + content
+    return frames.method(CHANNEL, BasicDeliver(_TAG, number, False, "holt-load", "k")) + content
 
 
 def _feed(stream: VariedStream, data: bytes) -> None:
@@ -69,7 +63,7 @@ def test_a_changed_body_is_noticed() -> None:
 
 def test_a_close_between_deliveries_is_told() -> None:
     stream = VariedStream(_TAG, _BLOB)
-    close = frames.method(CHANNEL, frames.CHANNEL_CLOSE, frames.u16(404), frames.short("gone"), bytes(4))
+    close = frames.method(CHANNEL, ChannelClose(404, "gone"))
 
     with pytest.raises(LoadError, match="404 gone"):
         _feed(stream, _delivery(1, 3) + close)

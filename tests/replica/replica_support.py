@@ -22,6 +22,7 @@ from holtmq.journal.replica.view import StoppedWaiting
 
 SMALL = JournalOptions(segment_bytes=4096)
 PATIENCE = 30.0
+SILENCE = 0.5  # takeover_after, where an owner that lives and is silent shall be replaced
 
 
 class Member:
@@ -104,6 +105,6 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def new_log(url: str, **changes: object) -> ReplicaOptions:
-    """A log that no other test uses."""
-    options = ReplicaOptions(url, name=uuid4().hex, node="one", takeover_after=0.5)
+    """A log that no other test uses. An owner that is merely slow is not replaced: see ``SILENCE``."""
+    options = ReplicaOptions(url, name=uuid4().hex, node="one", takeover_after=60.0)
     return replace(options, **changes)  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ def test_an_upload_goes_on_after_a_lost_connection(
         return real(store, epoch, part, pieces, at)
 
     monkeypatch.setattr(LogStore, "upload", upload)
-    owner = Member(new_log(postgres.url, takeover_after=3600.0), folder).own()
+    owner = Member(new_log(postgres.url), folder).own()
     members.append(owner)
 
     assert not failures
@@ -106,7 +106,7 @@ def test_an_upload_whose_last_answer_was_lost_is_not_repeated(
             raise Unreachable("lost")
 
     monkeypatch.setattr(LogStore, "swap", swap)
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, folder).own()
     members.append(owner)
 
@@ -118,7 +118,7 @@ def test_an_upload_whose_last_answer_was_lost_is_not_repeated(
 def test_a_node_killed_during_the_upload_begins_again(
     postgres: Cluster, folder: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -136,7 +136,7 @@ def test_a_node_killed_during_the_upload_begins_again(
 def test_a_journal_is_not_uploaded_while_another_node_owns_the_log(
     postgres: Cluster, folder: Path, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     other = Member(replace(log, node="two"), tmp_path / "b").own()
     members.append(other)
 

@@ -150,7 +150,11 @@ def test_the_page_shows_the_code_that_amqplib_runs() -> None:
     not (NODE_FOLDER / "node_modules" / "amqplib").is_dir(), reason="scripts/setup-system.sh installs amqplib"
 )
 async def test_every_client_goes_on_at_the_new_owner(postgres: Cluster, tmp_path: Path) -> None:
-    settings = {"HOLT_JOURNAL_REPLICA": postgres.url, "HOLT_JOURNAL_REPLICA_NAME": uuid4().hex}
+    settings = {
+        "HOLT_JOURNAL_REPLICA": postgres.url,
+        "HOLT_JOURNAL_REPLICA_NAME": uuid4().hex,
+        "HOLT_JOURNAL_TAKEOVER_AFTER": "60",  # only the kill ends the owner, no matter how slow it is
+    }
     command = (sys.executable, "-m", "holtmq", "serve")
     nodes = [NodeProcess(name, tmp_path / name, command, settings) for name in ("one", "two")]
     try:

@@ -30,17 +30,19 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def shell(postgres: Cluster, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     """Starts what the page says in a folder of its own, with PostgreSQL where its tools look for it."""
-    cluster = Cluster().create()
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "sudo").write_text(SUDO)
     (tools / "sudo").chmod(0o755)
     folders = [str(tools), str(Path(sys.executable).parent), str(programs()), os.environ["PATH"]]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLT_")}
-    environment |= {"PATH": ":".join(folders), "PGHOST": "127.0.0.1", "PGPORT": str(cluster.port)}
+    environment |= {"PATH": ":".join(folders), "PGHOST": "127.0.0.1", "PGPORT": str(postgres.port)}
     environment |= {"USER": "newcomer", "PGUSER": "newcomer"}
+    environment["HOLT_JOURNAL_TAKEOVER_AFTER"] = (
+        "60"  # only the kill ends the owner, no matter how slow it is
+    )
     started: list[subprocess.Popen[str]] = []
 
     def start(command: str) -> subprocess.Popen[str]:
@@ -66,7 +68,6 @@ def shell(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
             continue
     for process in started:
         process.wait()
-    cluster.destroy()
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -13,9 +13,10 @@ from psycopg import sql
 from replica_support import Member, log_of, new_log, until
 
 from holtmq.journal import JournalFailed
-from holtmq.journal.replica.errors import StartAgain
+from holtmq.journal.replica import local_copy
+from holtmq.journal.replica.errors import StartAgain, Unreachable
 from holtmq.journal.replica.following import Follower
-from holtmq.journal.replica.store import Kind, LogState
+from holtmq.journal.replica.store import Kind, LogState, LogStore
 from postgres import Cluster
 
 
@@ -84,7 +85,7 @@ def test_a_connection_lost_right_after_the_takeover_is_noticed(
 def test_a_standby_ahead_of_postgresql_begins_again(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two"), tmp_path / "b").follow()
     members += [owner, standby]
@@ -185,3 +186,55 @@ def test_a_damaged_checkpoint_is_fetched_again(
     members += [owner, again]
 
     assert again.checkpoint == [(40, b"state" * 100)]
+
+
+def test_a_copy_that_is_interrupted_goes_on_where_it_was(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    written = [b"%d" % number * 50 for number in range(200)]
+    owner.write(*written)
+    real, fetched = LogStore.rows, []
+
+    def rows(store: LogStore, part: int, start: int) -> list[tuple[int, bytes]]:
+        fetched.append(start)
+        if len(fetched) == 9:
+            raise Unreachable("lost")
+        return real(store, part, start)
+
+    monkeypatch.setattr(local_copy, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(LogStore, "rows", rows)
+    early = Member(replace(log, node="two"), tmp_path / "b")
+    members.append(early)
+    list(early.opening.recovery.checkpoint)
+
+    assert 0 in fetched[:9]
+    assert 0 not in fetched[9:]
+    monkeypatch.undo()
+    owner.journal.close()
+    assert early.own().payloads == written
+
+
+def test_a_restart_asks_for_the_rows_of_the_last_segment_only(
+    postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    written = [b"%d" % number * 50 for number in range(200)]
+    owner.write(*written)
+    owner.journal.close()
+    real, asked = LogStore.rows, set()
+
+    def rows(store: LogStore, part: int, start: int) -> list[tuple[int, bytes]]:
+        asked.add(part)
+        return real(store, part, start)
+
+    monkeypatch.setattr(LogStore, "rows", rows)
+    again = Member(log, tmp_path / "a").own()
+    members += [owner, again]
+
+    assert again.payloads == written
+    assert len(list((tmp_path / "a").glob("*.seg"))) > 3
+    assert len(asked) == 1

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from replica_support import PATIENCE, Member, new_log
 
@@ -17,22 +18,25 @@ from postgres import Cluster
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Cluster, Cluster]]:
-    primary, standby = Cluster(), Cluster()
+def standby(postgres: Cluster) -> Iterator[Cluster]:
+    """What is to become the synchronous standby of the tests' PostgreSQL, for this test."""
+    standby = Cluster()
     try:
-        yield primary.create(), standby
+        yield standby
     finally:
+        with psycopg.connect(postgres.url, autocommit=True) as reset:  # it may wait for the standby itself
+            reset.execute("SET synchronous_commit = local")
+            reset.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            reset.execute("SELECT pg_reload_conf()")
         standby.destroy()
-        primary.destroy()
 
 
 def test_confirms_wait_until_postgresql_has_a_synchronous_standby(
-    pair: tuple[Cluster, Cluster], tmp_path: Path
+    postgres: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
-    primary, standby = pair
-    log = new_log(primary.url, min_standbys=1)
+    log = new_log(postgres.url, min_standbys=1)
     owner = Member(log, tmp_path / "a").own()
-    store = LogStore(Session(primary.url, 10.0, "test"), log.name)
+    store = LogStore(Session(postgres.url, 10.0, "test"), log.name)
     store.open(create=False)
     told: list[JournalFailed | None] = []
     owner.journal.append(20, b"waits")
@@ -46,9 +50,9 @@ def test_confirms_wait_until_postgresql_has_a_synchronous_standby(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     before = (list(told), store.end())
-    standby.create_standby_of(primary, "second")
-    primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'second'")
-    primary.execute("SELECT pg_reload_conf()")
+    standby.create_standby_of(postgres, "second")
+    postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'second'")
+    postgres.execute("SELECT pg_reload_conf()")
     committing.join(PATIENCE)
 
     assert before == ([], 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from replica_support import SMALL, Member, log_of, new_log, until
+from replica_support import SILENCE, SMALL, Member, log_of, new_log, until
 
 from holtmq.journal import JournalError, JournalFailed, open_journal
 from holtmq.journal.replica.errors import ReplicaRefused, Unreachable
@@ -40,7 +40,7 @@ def test_a_standby_has_everything_the_owner_committed(
 def test_an_owner_that_was_replaced_confirms_nothing_more(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url)
+    log = new_log(postgres.url, takeover_after=SILENCE)
     owner = Member(log, tmp_path / "a").own()
     owner.write(b"before")
     other = Member(replace(log, node="two"), tmp_path / "b").own()  # the owner shows no sign of life
@@ -72,7 +72,7 @@ def test_a_folder_is_a_cache(postgres: Cluster, tmp_path: Path, members: list[Me
 
 
 def test_what_only_the_disk_has_is_cut_off(postgres: Cluster, tmp_path: Path, members: list[Member]) -> None:
-    log = new_log(postgres.url)
+    log = new_log(postgres.url, takeover_after=SILENCE)
     owner = Member(log, tmp_path / "a").own()
     owner.write(b"kept")
     other = Member(replace(log, node="two"), tmp_path / "b").own()
@@ -88,7 +88,7 @@ def test_what_only_the_disk_has_is_cut_off(postgres: Cluster, tmp_path: Path, me
 
 
 def test_a_clean_end_hands_over_at_once(postgres: Cluster, tmp_path: Path, members: list[Member]) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two"), tmp_path / "b").follow()
     members += [owner, standby]
@@ -103,7 +103,7 @@ def test_a_clean_end_hands_over_at_once(postgres: Cluster, tmp_path: Path, membe
 def test_a_log_that_is_asked_for_goes_to_the_one_who_was_named(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     first = Member(replace(log, node="two"), tmp_path / "b").follow()
     second = Member(replace(log, node="three"), tmp_path / "c").follow()
@@ -159,7 +159,7 @@ def count_tables(postgres: Cluster, parts: list[int]) -> int:
 def test_a_standby_gives_space_back_with_the_owner(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two"), tmp_path / "b").follow()
     members += [owner, standby]

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import TupleRow
-from replica_support import PATIENCE, Member, log_of, new_log, until
+from replica_support import PATIENCE, SILENCE, Member, log_of, new_log, until
 
 from holtmq.journal import JournalFailed
 from holtmq.journal.replica.session import PatientConnection, Session
@@ -59,7 +59,7 @@ def test_a_takeover_sees_the_append_it_waited_for_whatever_the_default_isolation
 ) -> None:
     option = quote("-c default_transaction_isolation=repeatable\\ read")
     strict = f"{postgres.url}?options={option}"
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     members.append(owner)
     owner.write(b"first")
@@ -114,7 +114,7 @@ def test_a_session_keeps_waiting_for_commits_when_the_server_is_told_not_to(post
 def test_a_commit_whose_wait_for_a_standby_was_cut_short_is_not_confirmed(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=60.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     members.append(owner)
     told: list[JournalFailed | None] = []
@@ -198,7 +198,7 @@ def test_a_user_who_owns_the_schema_needs_no_right_to_create_one(postgres: Clust
 
 
 def test_a_copied_folder_is_not_the_owners(postgres: Cluster, tmp_path: Path, members: list[Member]) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     owner.write(b"one")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -217,7 +217,7 @@ def test_a_copied_folder_is_not_the_owners(postgres: Cluster, tmp_path: Path, me
 def test_an_owner_without_a_session_is_replaced_long_before_takeover_after(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two"), tmp_path / "b").follow()
     members += [owner, standby]
@@ -245,7 +245,7 @@ def test_only_a_session_that_uses_the_log_is_ended(postgres: Cluster, tmp_path: 
 def test_no_session_of_a_frozen_owner_holds_the_log_for_long(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    owner = Member(new_log(postgres.url), tmp_path / "a").own()
+    owner = Member(new_log(postgres.url, takeover_after=SILENCE), tmp_path / "a").own()
     members.append(owner)
     kept = owner.write(b"one")[0]
     assert owner.journal.checkpoint([(40, b"state")], [array("Q", [kept])])

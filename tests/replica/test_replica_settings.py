@@ -95,7 +95,7 @@ def test_a_connection_that_fails_while_it_is_prepared_is_closed(
 def test_a_server_made_read_only_by_its_administrator_is_not_written_to(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=60.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     members.append(owner)
     owner.write(b"before")
@@ -119,7 +119,7 @@ def test_an_address_that_has_worked_is_tried_again_whatever_the_server_says(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
     with new_role(postgres) as (name, url):
-        owner = Member(new_log(url, takeover_after=60.0), tmp_path / "a").own()
+        owner = Member(new_log(url), tmp_path / "a").own()
         members.append(owner)
         postgres.execute(f"ALTER ROLE {name} RENAME TO {name}_away")
         owner.opening._store.session.close()

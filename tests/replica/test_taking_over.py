@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from contextlib import closing
 from dataclasses import replace
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from replica_support import Member, log_of, new_log, until
+from click.testing import CliRunner
+from replica_support import SILENCE, Member, log_of, new_log, until
 
+from holtmq.cli.cluster import cluster
 from holtmq.journal import JournalError
 from holtmq.journal.replica.errors import StartAgain
 from holtmq.journal.replica.following import Follower
@@ -23,7 +26,7 @@ from postgres import Cluster
 def test_a_node_that_only_stands_by_takes_the_log_when_it_is_named(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two", standby=True), tmp_path / "b").follow()
     members += [owner, standby]
@@ -39,7 +42,7 @@ def test_a_node_that_only_stands_by_takes_the_log_when_it_is_named(
 def test_an_owner_that_restarts_does_not_take_back_what_it_has_handed_over(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     owner.write(b"one")
     with log_of(postgres.url, log.name) as store:
@@ -59,7 +62,7 @@ def test_an_owner_that_restarts_does_not_take_back_what_it_has_handed_over(
 def test_a_hanging_transaction_of_the_owner_is_ended_and_its_timeout_does_not_start_again(
     postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = new_log(postgres.url)
+    log = new_log(postgres.url, takeover_after=SILENCE)
     owner = Member(log, tmp_path / "a").own()
     members.append(owner)
     owner.write(b"one")
@@ -87,7 +90,7 @@ def _with_pid(real: object, pid: int) -> object:
 def test_a_standby_under_steady_load_is_a_standby_and_seconds_behind_do_not_add_up(
     postgres: Cluster, tmp_path: Path, members: list[Member]
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     members.append(owner)
     owner.write(b"first")
@@ -112,7 +115,7 @@ def test_a_standby_under_steady_load_is_a_standby_and_seconds_behind_do_not_add_
 def test_a_standby_asks_again_when_the_owner_reclaims_more_meanwhile(
     postgres: Cluster, tmp_path: Path, members: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = new_log(postgres.url, takeover_after=3600.0)
+    log = new_log(postgres.url)
     owner = Member(log, tmp_path / "a").own()
     standby = Member(replace(log, node="two"), tmp_path / "b").follow()
     members += [owner, standby]
@@ -180,3 +183,21 @@ def test_a_copy_that_can_never_be_complete_is_not_fetched_for_ever(
 
     with pytest.raises(JournalError, match="has a gap"):
         Member(replace(log, node="two"), tmp_path / "b").own()
+
+
+def test_the_status_of_a_log_whose_owner_is_dead_says_so(
+    postgres: Cluster, tmp_path: Path, members: list[Member]
+) -> None:
+    log = new_log(postgres.url)
+    owner = Member(log, tmp_path / "a").own()
+    members.append(owner)
+    where = ["status", "--replica", postgres.url, "--log", log.name]
+
+    alive = CliRunner().invoke(cluster, where)
+    owner.crash()
+    postgres.execute("UPDATE holtmq.node SET seen = seen - interval '1 hour'")
+    dead = CliRunner().invoke(cluster, where)
+
+    assert (alive.exit_code, dead.exit_code) == (0, 1)
+    assert "owner one\n" in alive.output
+    assert re.search(r"owner one, silent for 3,6\d\d s\n", dead.output)

@@ -30,7 +30,7 @@ from holtmq.broker.partitioned.waiting.waiting_pops import WaitingLine
 from holtmq.broker.publish.delays import Delays
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.checkpoint import snapshot
-from holtmq.broker.records.recovery import _Holding
+from holtmq.broker.records.recovered_queue import RecoveredQueue
 from holtmq.broker.work.leases import Ledger
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal import compaction, live
@@ -125,7 +125,7 @@ def test_a_lease_that_is_not_released_on_channel_close_is_found(monkeypatch: pyt
 
 
 def test_an_ack_that_recovery_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Holding, "settle", lambda *_: None)
+    monkeypatch.setattr(RecoveredQueue, "settle", lambda *_: None)
 
     promise = first_broken_promise()
     assert "after a crash" in promise or "after a restart" in promise
@@ -369,7 +369,7 @@ def test_soak_counts_histories_and_shows_one_on_request() -> None:
 
 
 def test_soak_names_the_seed_of_every_broken_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Holding, "settle", lambda *_: None)
+    monkeypatch.setattr(RecoveredQueue, "settle", lambda *_: None)
 
     total = soak.run_portion(list(range(60)), STEPS, None)
 

@@ -69,6 +69,23 @@ def test_a_query_that_fails_says_why(spark: SparkSession, shop: Shop, tmp_path: 
     assert "boom" in told(shop, f"{shop.prefix}-bad", "failed")["lastError"]
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("reported")
+def test_a_query_stops_when_an_operator_asks_for_it(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    shop.push("q", range(3))
+    frame = shop.stream(spark, "q").select("payload")
+    writer = frame.writeStream.format("holtmq").option("url", shop.url).option("queue", shop.name("out"))
+    writer = writer.option("checkpointLocation", str(tmp_path / "c")).queryName(f"{shop.prefix}-stop")
+    query = writer.start()
+    told(shop, f"{shop.prefix}-stop", "running")
+
+    assert shop.http.post(f"/api/v1/pipelines/{query.id}/stop").status_code == 202
+    shop.push("q", range(3, 6))  # the next batch is the next report
+
+    query.awaitTermination()
+    assert told(shop, f"{shop.prefix}-stop", "stopped")["lastError"] == ""
+
+
 def test_a_broker_that_is_away_does_not_disturb_a_query(
     spark: SparkSession, shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,8 +17,8 @@ from holtmq.broker.partitioned import store as partitioned_store
 from holtmq.broker.partitioned.events import Acked, Event
 from holtmq.broker.partitioned.log.bodies import Body
 from holtmq.broker.partitioned.store import Change, PartitionedStore, StateRecord
-from holtmq.broker.records import recovery
 from holtmq.broker.records.changes import Kind
+from holtmq.broker.records.recovered_queue import RecoveredQueue
 from holtmq.http.engine.request import HttpRequest
 from holtmq.journal import live
 from holtmq.journal.file_journal import FileJournal
@@ -54,10 +54,10 @@ def search_as_handed_over() -> None:
 def forget_acks() -> None:
     """Recovery does not read that a message was settled."""
 
-    def settle(holding: recovery._Holding, settled: array[int], size: int) -> None:
+    def settle(holding: RecoveredQueue, settled: array[int], size: int) -> None:
         return
 
-    recovery._Holding.settle = settle  # type: ignore[method-assign, assignment]
+    RecoveredQueue.settle = settle  # type: ignore[method-assign, assignment]
 
 
 def tear_transactions() -> None:

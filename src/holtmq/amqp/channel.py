@@ -2,6 +2,8 @@
 
 Owns: publish, settle and confirm; the channel's leases and prefetch; method dispatch; closing.
 Must not touch: sockets, the connection's handshake, parsing of frames.
+
+Over 400 lines: method dispatch, and the per-message paths, which share the channel's state.
 """
 
 from collections.abc import Iterator

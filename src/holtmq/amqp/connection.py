@@ -2,7 +2,9 @@
 
 Owns: the channels, connection methods, closing. Must not touch: sockets, clocks, argon2; the server passes
 bytes in, writes the outbox and implements ``Hooks``. The frame loop with the per-message code is in
-``frame_reader.py``.
+``frame_loop.py``.
+
+Over 400 lines: reading, methods and closing change the same phase and the same channels.
 """
 
 from enum import Enum, auto
@@ -13,7 +15,7 @@ from holtmq.amqp.client_rights import ClientRights
 from holtmq.amqp.codec import UnknownMethod, decode_method, encode_method
 from holtmq.amqp.codes import ReplyCode
 from holtmq.amqp.errors import AmqpError, ChannelFault, ConnectionFault, channel_error
-from holtmq.amqp.frame_reader import FrameReader
+from holtmq.amqp.frame_loop import FrameLoop
 from holtmq.amqp.frames import FRAME_METHOD, HEARTBEAT, encode_frame
 from holtmq.amqp.handshake import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER, Handshake, Hooks, Settings
 from holtmq.amqp.methods import (
@@ -97,7 +99,7 @@ class Connection:
         self.unread = b""  # received but not processed
         self._deaf = False  # ignore further input: it cannot be parsed, or the journal failed
         self._stalled = 0  # logins and replies being waited for; no frame is processed meanwhile
-        self._frame_reader = FrameReader(self)
+        self._frame_loop = FrameLoop(self)
 
     def make_channel(self, number: int) -> Channel:
         """A new channel. (A traced connection makes others.)"""
@@ -165,9 +167,9 @@ class Connection:
             if self.phase is Phase.PROTOCOL:
                 self.unread = data
             else:
-                if self._frame_reader.is_within_body:
-                    at = self._frame_reader.rest_of_body(data)
-                self._frame_reader.frames(data, at)
+                if self._frame_loop.is_within_body:
+                    at = self._frame_loop.rest_of_body(data)
+                self._frame_loop.frames(data, at)
         except AmqpError as error:
             # After a broken frame the start of the next one is unknown.
             self._deaf = error.code is ReplyCode.FRAME_ERROR
@@ -214,7 +216,7 @@ class Connection:
             if channel.closing:
                 self._while_closing(channel, kind, payload)
             elif channel.partial_route is not None:
-                self._frame_reader.content_frame(channel, kind, payload)
+                self._frame_loop.content_frame(channel, kind, payload)
             else:
                 raise ConnectionFault(
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
@@ -378,7 +380,7 @@ class Connection:
         self.vhost = vhost
         self.user_name = user_name
         self.rights = ClientRights(self.broker, vhost, user_name, access, self.token)
-        self._frame_reader.opened(vhost)
+        self._frame_loop.opened(vhost)
         user = self.broker.users.user(user_name)
         tags = identity.tags if identity is not None else user.tags if user is not None else ()
         self.may_impersonate = self.is_trusted or "impersonator" in tags
@@ -392,7 +394,7 @@ class Connection:
     def use_access(self, access: Access) -> None:
         """Use these permissions from now on; what was allowed before is checked again."""
         self.rights.use(access)
-        self._frame_reader.opened(self.vhost)
+        self._frame_loop.opened(self.vhost)
 
     def renewed(self, identity: Identity | None) -> None:
         """A new token was checked; None: it is refused."""

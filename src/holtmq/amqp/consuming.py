@@ -24,7 +24,8 @@ from holtmq.auth.permissions import Action
 from holtmq.broker.message import Message
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.topology.equivalence import type_name
-from holtmq.broker.topology.queue_arguments import MAX_MS, QueueType, queue_text
+from holtmq.broker.topology.queue_arguments import MAX_MS, queue_text
+from holtmq.broker.topology.queue_options import QueueType
 from holtmq.broker.work.leases import Holder, Lease
 from holtmq.broker.work.work_queue import WorkQueue
 

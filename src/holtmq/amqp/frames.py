@@ -1,7 +1,7 @@
 """Frames: the envelope around every method, content header, body part and heartbeat.
 
 Owns: encoding a frame, and splitting a byte stream into frames for clients, tests and a standby's listener.
-Must not touch: payloads. The broker's own read path has a faster loop (``frame_reader.py``).
+Must not touch: payloads. The broker's own read path has a faster loop (``frame_loop.py``).
 """
 
 from __future__ import annotations

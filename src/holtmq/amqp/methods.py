@@ -7,6 +7,8 @@ A layout has one letter per field in wire order: o u8, h u16, l u32, q u64, s sh
 b bit (neighbours share an octet), F table. Reserved fields are not part of the class; their letters are
 H (u16), e (short string), E (long string), B (bit): ignored when read, written as zero or empty.
 Long strings are bytes: they carry secrets and SASL tokens, which are not text.
+
+Over 400 lines: a table, one entry for each method of the protocol.
 """
 
 from __future__ import annotations

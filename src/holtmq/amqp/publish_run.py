@@ -2,7 +2,7 @@
 
 Owns: messages whose frames are complete and in order, whose properties need no special handling
 (``property_walker.py``) and whose key leads directly to queues without limits (``targets.py``). The loop
-stops at any other message; the general path in ``frame_reader.py`` handles or refuses it.
+stops at any other message; the general path in ``frame_loop.py`` handles or refuses it.
 Must not touch: acks, other methods.
 """
 

@@ -66,7 +66,6 @@ class AmqpServer:
         self.authenticator = Authenticator(broker.users, self.verified)
         self.connections: set[AmqpProtocol] = set()
         self.with_output: list[AmqpProtocol] = []
-        broker.access.on_expelled = self.expel
         self.alarm = ""  # why publishers are paused; empty: they are not
         self._waiting_for_journal: set[AmqpProtocol] = set()
         self.refusal = ""  # why clients are sent away; empty: they are not

@@ -67,6 +67,7 @@ class Identity:
     __slots__ = (
         "_access",
         "_could",
+        "_passed",
         "_place_of",
         "_vhosts",
         "changes",
@@ -111,6 +112,7 @@ class Identity:
         self._could = {action for action in Action if any(one.could(action) for one in in_vhosts)}
         self.reads_everything = all(one.is_total(Action.READ) for one in in_vhosts)
         self.writes_everything = all(one.is_total(Action.WRITE) for one in in_vhosts)
+        self._passed: dict[int, Right] = {}  # by identity of the object: to hash a right costs more
         # Caches of allowed names: the usual check of a request is one lookup here.
         self.reads: set[str] = set()
         self.writes: set[str] = set()
@@ -134,7 +136,7 @@ class Identity:
 
     def check(self, right: Right, path: dict[str, str]) -> None:
         """Raise RightMissing if a right is missing. Names in the body are checked later."""
-        if right.is_public:
+        if id(right) in self._passed or right.is_public:
             return
         if self.role is not None and right.role is not None and self.role < right.role:
             raise RightMissing("Insufficient permissions")
@@ -143,10 +145,12 @@ class Identity:
             raise RightMissing(f"user '{self.name}' has no tag {named}")
         if right.path_name:
             self._check_path(right, path)
-        elif right.actions:
+            return
+        if right.actions:
             missing = [action for action in right.actions if action not in self._could]
             if missing and (not right.is_either or len(missing) == len(right.actions)):
                 raise RightMissing(f"user '{self.name}' has no {missing[0].value} permission in any vhost")
+        self._passed[id(right)] = right  # tags, role and permissions of this object do not change
 
     def _check_path(self, right: Right, path: dict[str, str]) -> None:
         name, vhost = path[right.path_name], path.get("vhost")

@@ -39,12 +39,8 @@ from holtmq.broker.topology.exchange_changes import ExchangeChanges
 from holtmq.broker.topology.long_changes import LongChanges
 from holtmq.broker.topology.parameter_changes import ParameterChanges
 from holtmq.broker.topology.policies import alternate_exchange
-from holtmq.broker.topology.queue_arguments import (
-    QueueDeclaration,
-    QueueOptions,
-    QueueType,
-    parse_queue_arguments,
-)
+from holtmq.broker.topology.queue_arguments import QueueDeclaration, parse_queue_arguments
+from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.topology.vhost import VHost, refuse_reserved
 from holtmq.broker.topology.vhosts import VHosts
 from holtmq.broker.work.leases import Ledger
@@ -275,6 +271,8 @@ class Broker:
         """Connect the partitioned queues, which AMQP sees as streams. Call before recovery."""
         self.streams = self.flow.cross_kind = Streams(self, partitioned)
         self.flow.stream_publishes = self.streams.stream_publishes
+        partitioned.store.listeners.append(self.streams.hear)
+        partitioned.store.check_new = self.streams.check_new
         self.jobs.partitioned = partitioned
         partitioned.store.damage = self.flow.damage  # one list for everything unreadable
         return self.streams

@@ -73,10 +73,15 @@ def cluster() -> None:
 @_with_log
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(config_file: Path | None, url: str | None, name: str | None, as_json: bool) -> None:
-    """Show the owner, and how far behind each node is. Exit status 1 when no node owns the log."""
+    """Show the owner, and how far behind each node is.
+
+    Exit status 1 when no node owns the log, or when its owner is silent.
+    """
     with _opened(config_file, url, name) as store:
         state, end, nodes = store.state(), store.end(), store.nodes()
     owned = bool(state.owner) and not state.released
+    silent = min((node.seen_seconds_ago for node in nodes if node.name == state.owner), default=0.0)
+    is_served = owned and silent <= _ANSWER_SECONDS  # an owner reports every second
     if as_json:
         rows = [
             {
@@ -92,12 +97,14 @@ def status(config_file: Path | None, url: str | None, name: str | None, as_json:
         whole = {
             "log": store.name,
             "owner": state.owner if owned else None,
+            "owner_silent_seconds": round(silent, 3) if owned else None,
             "epoch": state.epoch,
             "nodes": rows,
         }
         click.echo(json.dumps(whole, indent=2))
     else:
         owner = state.owner if owned else f"none (last: {state.owner or 'never'})"
+        owner += f", silent for {silent:,.0f} s" if owned and not is_served else ""
         click.echo(f"log {store.name}: epoch {state.epoch}, {end:,} bytes, owner {owner}")
         for node in nodes:
             behind = f"{max(end - node.position, 0):,} bytes, {node.behind_seconds:.1f} s behind"
@@ -105,7 +112,7 @@ def status(config_file: Path | None, url: str | None, name: str | None, as_json:
                 f"  {node.name:24} {_role(node, state.owner if owned else ''):8} {behind:28} "
                 f"seen {node.seen_seconds_ago:.1f} s ago  {node.address}"
             )
-    raise SystemExit(0 if owned else 1)
+    raise SystemExit(0 if is_served else 1)
 
 
 def _role(node: NodeRow, owner: str) -> str:

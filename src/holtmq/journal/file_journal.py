@@ -3,6 +3,8 @@
 Owns: where the next record goes, when a group is closed, and handling the results of the writer and the
 checkpointer. Only the event loop's thread touches the fields; other threads get values and return values.
 Must not touch: what records mean. The formats are in ``records``, ``segment`` and ``checkpoint``.
+
+Over 400 lines: all of it shares the state of the open group, which one thread owns.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from .disk import Disk, File
 from .dropped import read_dropped
 from .inspection import read_one
 from .interface import JournalError, RecordUnreadable
+from .manifest import read_manifest
 from .mending import examine
 from .records import BadRecord
 from .recovery import walk_segment
@@ -72,19 +73,23 @@ def scrub_segment(disk: Disk, base: int, following: Sequence[int], suffix: str =
             if header.compacted:
                 yield from _compacted(disk, file, header, name)
                 return
-        except JournalError as exc:
-            yield Rot(name, base, 0, str(exc))
+        except JournalError as exc:  # without header or index, nothing in it can be found
+            stop = following[0] if following else base + file.size()
+            yield Rot(name, base, stop - base, str(exc))
             return
-        used = base + file.size() - HEADER_SIZE
-        stop = min(used, following[0]) if following else used
-        yield from _plain(file, header, name, stop, is_last=not following)
+        if following:
+            stop = min(base + file.size() - HEADER_SIZE, following[0])
+        else:  # what is behind it may be a commit that was interrupted
+            known, _ = read_manifest(disk)
+            stop = max(base, 0 if known is None else known.durable)
+        yield from _plain(file, header, name, stop)
     finally:
         file.close()
 
 
-def _plain(file: File, header: SegmentHeader, name: str, stop: int, *, is_last: bool) -> Iterator[Rot | int]:
+def _plain(file: File, header: SegmentHeader, name: str, stop: int) -> Iterator[Rot | int]:
     done = header.base
-    walk = walk_segment(file, header, header.base, None if is_last else stop)
+    walk = walk_segment(file, header, header.base, stop)
     try:
         while True:
             position, _, _ = next(walk)
@@ -92,7 +97,7 @@ def _plain(file: File, header: SegmentHeader, name: str, stop: int, *, is_last: 
                 yield position - done
                 done = position
     except StopIteration as end:
-        if end.value.position < stop and not is_last:
+        if end.value.position < stop:
             found = examine(file, header, end.value.position, stop)
             yield from [Rot(name, one.position, one.size, one.reason) for one in found.damages]
     except JournalError as exc:

@@ -208,7 +208,8 @@ class LogWriter:
                 self.stalled = ""
                 return created
             except OSError as exc:
-                if exc.errno != errno.ENOSPC or not self.waits or self.stop_waiting.is_set():
+                is_full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+                if not is_full or not self.waits or self.stop_waiting.is_set():
                     raise
                 self.stalled = f"there is no room for the next segment: {exc}"
                 with suppress(OSError):

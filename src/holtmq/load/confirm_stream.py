@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from holtmq.amqp.frames import FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
 from holtmq.load.delivery_stream import refuse_or_ignore
 from holtmq.load.link import LoadError
@@ -72,16 +73,16 @@ class ConfirmStream:
 
     def _skip_other(self, data: bytes, at: int, end: int) -> int:
         """The offset after a frame that is not an ack; ``at`` when the frame is incomplete."""
-        if at + frames.FRAME_OVERHEAD > end:
+        if at + FRAME_OVERHEAD > end:
             return at
         kind, _, size = frames.FRAME_HEAD.unpack_from(data, at)
-        after = int(at + frames.FRAME_OVERHEAD + size)
+        after = int(at + FRAME_OVERHEAD + size)
         if after > end:
             return at
         payload = data[at + 7 : after - 1]
         key = int.from_bytes(payload[:4], "big")
-        if kind == frames.METHOD_FRAME and key == frames.BASIC_NACK:
+        if kind == FRAME_METHOD and key == frames.BASIC_NACK:
             raise LoadError("the broker refused a publish (basic.nack)")
-        if kind == frames.METHOD_FRAME:
+        if kind == FRAME_METHOD:
             refuse_or_ignore(key, payload)
         return after

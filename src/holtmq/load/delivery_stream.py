@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from holtmq.amqp.frames import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
 from holtmq.load.link import LoadError
 
@@ -62,7 +63,7 @@ class DeliveryStream:
             if (
                 _TAG.unpack_from(buffer, last + self._tag_at)[0] != self.count + whole
                 or not buffer.startswith(prefix, last)
-                or buffer[end - 1] != frames.FRAME_END
+                or buffer[end - 1] != FRAME_END
             ):
                 return self._read_frames()
             self.last_at = last
@@ -88,9 +89,9 @@ class DeliveryStream:
         self.slow_reads += 1
         before = self.count
         buffer, at, total = self.buffer, 0, self._filled
-        while at + frames.FRAME_OVERHEAD <= total:
+        while at + FRAME_OVERHEAD <= total:
             kind, _, size = frames.FRAME_HEAD.unpack_from(buffer, at)
-            end = at + frames.FRAME_OVERHEAD + size
+            end = at + FRAME_OVERHEAD + size
             if end > total:
                 break
             self._take(kind, bytes(buffer[at + 7 : end - 1]))
@@ -99,16 +100,16 @@ class DeliveryStream:
         return self.count - before
 
     def _take(self, kind: int, payload: bytes) -> None:
-        if kind == frames.METHOD_FRAME:
+        if kind == FRAME_METHOD:
             key = int.from_bytes(payload[:4], "big")
             if key == frames.BASIC_DELIVER:
                 self._in_message = True
             else:
                 refuse_or_ignore(key, payload)
-        elif kind == frames.HEADER_FRAME:
+        elif kind == FRAME_HEADER:
             self._body_left = int.from_bytes(payload[4:12], "big")
             self._finish_if_whole()
-        elif kind == frames.BODY_FRAME:
+        elif kind == FRAME_BODY:
             self._body_left -= len(payload)
             self._finish_if_whole()
 

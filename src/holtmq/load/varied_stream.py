@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from holtmq.amqp.frames import FRAME_METHOD, FRAME_OVERHEAD
 from holtmq.load import frames
 from holtmq.load.delivery_stream import refuse_or_ignore
 from holtmq.load.link import LoadError
@@ -71,9 +72,9 @@ class VariedStream:
 
     def _frame_end(self, at: int) -> int:
         """Where the frame at ``at`` ends; -1 when it is incomplete."""
-        if at + frames.FRAME_OVERHEAD > self._filled:
+        if at + FRAME_OVERHEAD > self._filled:
             return -1
-        end = int(at + frames.FRAME_OVERHEAD + frames.FRAME_HEAD.unpack_from(self.buffer, at)[2])
+        end = int(at + FRAME_OVERHEAD + frames.FRAME_HEAD.unpack_from(self.buffer, at)[2])
         return end if end <= self._filled else -1
 
     def _content_end(self, start: int) -> int:
@@ -98,9 +99,9 @@ class VariedStream:
         """Skip complete frames that are not deliveries; return the offset of the first other frame."""
         while (end := self._frame_end(at)) > 0:
             key = int.from_bytes(self.buffer[at + 7 : at + 11], "big")
-            if self.buffer[at] == frames.METHOD_FRAME and key == frames.BASIC_DELIVER:
+            if self.buffer[at] == FRAME_METHOD and key == frames.BASIC_DELIVER:
                 break
-            if self.buffer[at] == frames.METHOD_FRAME:
+            if self.buffer[at] == FRAME_METHOD:
                 refuse_or_ignore(key, bytes(self.buffer[at + 7 : end - 1]))
             at = end
         return at

@@ -74,14 +74,12 @@ class ShovelService:
         self._stopped = False
 
     def start(self) -> None:
-        """Start the stored shovels, and follow the parameters from now on."""
-        self._inside.broker.parameter_changes.on_changed = self._changed
+        """Start the stored shovels."""
         self._follow()
 
     async def stop(self) -> None:
         """Stop all shovels."""
         self._stopped = True
-        self._inside.broker.parameter_changes.on_changed = _nothing
         for key in list(self._running):
             self._end(key)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -114,8 +112,9 @@ class ShovelService:
         self._begin(key, shovel.value, shovel)
         return True
 
-    def _changed(self) -> None:
-        if not self._due:  # an import changes many at once
+    def parameters_changed(self) -> None:
+        """Start and stop shovels as the parameters say now."""
+        if not self._due and not self._stopped:  # an import changes many at once
             self._due = True
             asyncio.get_running_loop().call_soon(self._follow)
 
@@ -305,7 +304,3 @@ class ShovelService:
 
 def _stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _nothing() -> None:
-    return None

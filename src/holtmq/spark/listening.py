@@ -1,15 +1,18 @@
 """A listener that reports the progress of every streaming query of a session to the broker.
 
 Owns: the conversion of Spark's progress into a report, and the consumer groups that mirror it. Must not
-touch: the queries. An unreachable broker does not disturb a query: that report is lost, the next one follows.
+touch: the queries, except to stop one that an operator asked to stop. An unreachable broker does not disturb
+a query: that report is lost, the next one follows.
 """
 
 import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -48,7 +51,8 @@ class ProgressListener(StreamingQueryListener):
         self._send(str(progress.id), report_of(progress), cursors_of(progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing new to report."""
+        """Tell that the query still runs, and hear whether it should stop."""
+        self._send(str(event.id), {"idle": True}, {})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         error = event.exception or ""
@@ -59,11 +63,24 @@ class ProgressListener(StreamingQueryListener):
     def _send(self, query: str, report: Mapping[str, object], cursors: Mapping[tuple[str, str], int]) -> None:
         try:
             with BrokerClient(self._connection) as broker:
-                broker.call("POST", f"/api/v1/pipelines/{query}", body=dict(report))
+                answer = broker.call("POST", f"/api/v1/pipelines/{query}", body=dict(report))
                 for (queue, group), offset in cursors.items():
                     broker.mirror(queue, group, offset)
         except HoltSparkError as error:
             log.warning("the progress of query %s was not reported: %s", query, error)
+            return
+        if isinstance(answer, dict) and answer.get("stop"):
+            # In a thread: the query ends only after its listeners have been told what happened so far.
+            Thread(target=self._stop, args=(query,), name=f"stop {query}", daemon=True).start()
+
+    def _stop(self, query: str) -> None:
+        # Only Spark Connect tells a listener its session; else the application has one, as a rule.
+        running = (self.spark or SparkSession.builder.getOrCreate()).streams.get(query)
+        if running is None:
+            log.warning("query %s should stop, but is not one of this session", query)
+            return
+        log.warning("query %s stops: an operator asked for it", query)
+        running.stop()
 
 
 def report_of(progress: "StreamingQueryProgress") -> dict[str, object]:

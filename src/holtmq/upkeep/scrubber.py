@@ -47,7 +47,12 @@ class Scrubber:
         """Verify all files at this pace, with a pause after each pass; never returns."""
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
-            await self.once(bytes_per_second)
+            try:
+                await self.once(bytes_per_second)
+            except (
+                Exception
+            ):  # a file that cannot be opened, a journal that failed: the next pass may succeed
+                log.exception("the files could not be verified")
 
     async def once(self, bytes_per_second: float = math.inf) -> int:
         """Verify all files except the one being written; return the number of damaged places."""

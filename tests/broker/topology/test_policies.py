@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from holtmq.broker.errors import Conflict, NotFound
 from holtmq.broker.topology.policies import Policy, PolicyBook, alternate_exchange, effective, make_policy
-from holtmq.broker.topology.queue_arguments import Overflow, QueueOptions, QueueType, parse_queue_arguments
+from holtmq.broker.topology.queue_arguments import parse_queue_arguments
+from holtmq.broker.topology.queue_options import Overflow, QueueOptions, QueueType
 
 Table = dict[str, object]
 

@@ -9,14 +9,11 @@ from holtmq.broker.errors import Conflict
 from holtmq.broker.topology.queue_arguments import (
     RULES,
     WITHOUT_EFFECT,
-    Overflow,
     QueueDeclaration,
-    QueueMode,
-    QueueOptions,
-    QueueType,
     equivalence_error,
     parse_queue_arguments,
 )
+from holtmq.broker.topology.queue_options import Overflow, QueueMode, QueueOptions, QueueType
 
 Table = dict[str, object]
 

@@ -46,6 +46,25 @@ def test_the_last_report_of_each_query_is_shown_and_rows_add_up(
     assert (archive["state"], archive["error"], archive["lastError"]) == ("running", "", "boom")
 
 
+def test_a_query_hears_with_its_next_report_that_it_should_stop(
+    broker: TestBroker, http: httpx.Client
+) -> None:
+    path = "/api/v1/pipelines/q1"
+    assert http.post(f"{path}/stop").status_code == 404
+    assert http.post(path, json={"name": "totals", "batch": 4, "rows": 2}).json()["stop"] is False
+
+    assert http.post(f"{path}/stop").status_code == 202
+
+    broker.clock.advance(100)
+    assert http.get("/api/v1/pipelines").json()["pipelines"][0]["isAskedToStop"] is True
+    assert http.post(path, json={"idle": True}).json()["stop"] is True
+    (row,) = http.get("/api/v1/pipelines").json()["pipelines"]
+    assert (row["batch"], row["rows"], row["silentSeconds"]) == (4, 2, 0.0)  # an idle query is not silent
+    assert http.post(path, json={"state": "stopped"}).json()["stop"] is False
+    assert http.post(f"{path}/stop").status_code == 404
+    assert http.post(path, json={"state": "running"}).json()["stop"] is False  # started again
+
+
 def test_metrics_have_every_query(http: httpx.Client) -> None:
     http.post("/api/v1/pipelines/q1", json={"name": "totals", "batch": 0, "rows": 10, "lag": 7})
 

@@ -3,6 +3,8 @@
 Owns: the order of commands on a queue (``WaitingLine`` decides which pops are woken). Must not touch: wire
 names, clocks (``now`` is a parameter), the durability of answers: after a command the edge waits for
 ``journal.on_durable`` before it answers.
+
+Over 400 lines: one method for each command, most of them a few lines.
 """
 
 from collections.abc import Sequence
@@ -78,7 +80,7 @@ class PartitionedService:
         self.stream_limits = StreamLimits(self.store.weigh)
         wide = WideLines(self.store.by_number)
         self.line = WaitingLine(self.store.queues, wide, self.pop)
-        self.store.on_event = self.line.hear
+        self.store.listeners.append(self.line.hear)
         self._popping = Popping(self.store, self.counters, self.line, wide, self.settings.lookback)
         self._firing = Firing(self.store, self.timed, self.spool, self.line, self.decide_pushes, self.results)
         self._sweep: IdleSweep | None = None

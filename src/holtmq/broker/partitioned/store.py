@@ -2,6 +2,8 @@
 
 Owns: pairing events with journal records (one atomic batch, then apply), folding those records at start-up,
 and the records of a checkpoint. Must not touch: decisions, wire names, clocks.
+
+Over 400 lines: writing a change, applying it and folding it at a start must stay side by side.
 """
 
 from array import array
@@ -83,7 +85,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class PartitionedStore:
-    """All queues of a node. ``on_event`` gets each event once applied, a push once it is visible."""
+    """All queues of a node. ``listeners`` get each event once applied, a push once it is visible."""
 
     def __init__(self, journal: Journal, cache_bytes: int = CACHE_BYTES) -> None:
         self.journal = journal
@@ -97,7 +99,7 @@ class PartitionedStore:
         self.next_queue = NO_QUEUE + 1
         self.cache = BodyCache(cache_bytes)
         self.damage = DamageList(journal)
-        self.on_event: Callable[[PartitionedQueue, QueueEvent], None] | None = None
+        self.listeners: list[Callable[[PartitionedQueue, QueueEvent], None]] = []  # called in this order
         # Raises LimitReached if there may be no queue of this name, with so many other new ones.
         self.check_new: Callable[[str, int], None] = _unlimited
         self._pending_visibility = PendingVisibility(journal, self._show)
@@ -159,7 +161,7 @@ class PartitionedStore:
 
     def _apply(self, changes: Iterable[Change], positions: Sequence[int]) -> None:
         at = 0
-        tell = self.on_event
+        listeners = self.listeners
         for number, event in changes:
             if isinstance(event, Pushed):
                 queue = self.by_number[number]
@@ -183,13 +185,14 @@ class PartitionedStore:
                 queue.apply(event)
                 if isinstance(event, QueueConfigured):
                     self._note_aging(queue)
-            if tell is not None:
+            for tell in listeners:
                 tell(queue, event)
 
     def _show(self, queue: PartitionedQueue, event: Pushed) -> None:
         queue.show(event)
-        if self.on_event is not None and self.by_number.get(queue.number) is queue:
-            self.on_event(queue, event)
+        if self.by_number.get(queue.number) is queue:
+            for tell in self.listeners:
+                tell(queue, event)
 
     def draft(self, name: str, now: float, ahead: int = 0) -> tuple[PartitionedQueue, QueueConfigured]:
         """A queue to decide the first push on, and the event that creates it."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holtmq.broker.message import Message, unplaced
 from holtmq.broker.records.changes import Kind
 from holtmq.broker.records.message_records import decode_delayed, encode_delayed
-from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.queue_options import Overflow
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.journal.interface import RecordUnreadable
 from holtmq.wire.properties import PROPERTIES_AT, with_headers

@@ -14,7 +14,7 @@ from holtmq.broker.message import Message, encode_message, unplaced
 from holtmq.broker.publish.publish_properties import PublishProperties
 from holtmq.broker.publish.routes import Route
 from holtmq.broker.records.changes import Kind
-from holtmq.broker.topology.queue_arguments import Overflow
+from holtmq.broker.topology.queue_options import Overflow
 from holtmq.broker.topology.recent_history import RecentHistory
 from holtmq.broker.topology.targets import durable_ids
 from holtmq.broker.topology.vhost import VHost

@@ -4,12 +4,8 @@ Owns: what each AMQP consumer has read and holds of a partitioned queue. Must no
 ``PartitionedService`` writes. It is a subclass of the work queue, so that topology needs only one kind.
 """
 
-import re
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import Final, Protocol
 
 from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.errors import Conflict
@@ -17,31 +13,25 @@ from holtmq.broker.message import Message
 from holtmq.broker.partitioned.commands.pushing import has_room
 from holtmq.broker.partitioned.commands.stream_limits import Limits
 from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
-from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
 from holtmq.broker.partitioned.queue import PartitionedQueue
-from holtmq.broker.partitioned.requests import AckRequest, PopRequest, PushItem
+from holtmq.broker.partitioned.requests import AckRequest, PushItem
 from holtmq.broker.partitioned.service import PartitionedService
-from holtmq.broker.partitioned.store import MessagesSetAside
 from holtmq.broker.pausing import Pause
-from holtmq.broker.streams.envelopes import Showing, body_of, partition_of, readable
-from holtmq.broker.streams.stream_filter import StreamFilter, make_filter
-from holtmq.broker.topology.queue_arguments import QueueOptions
+from holtmq.broker.streams.envelopes import body_of, partition_of, readable
+from holtmq.broker.streams.stream_filter import make_filter
+from holtmq.broker.streams.stream_readers import (
+    READ_AT_ONCE,
+    GroupMember,
+    StreamConsumer,
+    StreamReader,
+    bad_offset,
+    group_start,
+    interval_seconds,
+)
+from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.spilling_fifo import Pager, SpillingFifo
 from holtmq.broker.work.work_queue import Consumer, WorkQueue
-
-_READ_AT_ONCE: Final = 256
-_SCANS: Final = 8  # reads of a filtering reader before other work goes on
-_GROUP_PARTITIONS: Final = 64
-_FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease does not expire: it ends with its holder
-_UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
-
-
-class StreamConsumer(Consumer, Protocol):
-    """A consumer with arguments, which say where to start."""
-
-    @property
-    def arguments(self) -> Mapping[str, object]: ...
 
 
 class _Store(SpillingFifo):
@@ -103,9 +93,11 @@ class StreamQueue(WorkQueue):
         self._new_id = new_id
         self.settle_log = settle_log  # acks at once or with the open batch; the flag: the claim has ended
         self.touch = touch  # makes the flow dispatch this queue before the turn ends
-        self._readers: dict[StreamConsumer, _Reader | _Member] = {}
+        self._readers: dict[StreamConsumer, StreamReader | GroupMember] = {}
         self._is_planned = False
-        self._held: dict[int, tuple[_Member, int, int]] = {}  # id() of a message -> member, partition, offset
+        self._held: dict[
+            int, tuple[GroupMember, int, int]
+        ] = {}  # id() of a message -> member, partition, offset
 
     @property
     def log(self) -> PartitionedQueue | None:
@@ -148,13 +140,13 @@ class StreamQueue(WorkQueue):
         if self._readers and self.paused is not None:
             return
         for consumer, reader in list(self._readers.items()):
-            while (room := min(consumer.room(), _READ_AT_ONCE)) > 0:
+            while (room := min(consumer.room(), READ_AT_ONCE)) > 0:
                 messages = reader.next(room)
                 if not messages:
                     break
                 self.unacked += len(messages)
                 consumer.deliver(self, messages)
-            if isinstance(reader, _Reader) and reader.has_unread and consumer.room() > 0:
+            if isinstance(reader, StreamReader) and reader.has_unread and consumer.room() > 0:
                 self._dispatch_soon()
 
     def _dispatch_soon(self) -> None:
@@ -241,18 +233,18 @@ class StreamQueue(WorkQueue):
                     f"invalid arg 'x-stream-filter' for queue '{self.name}': the members of a consumer group "
                     "share all messages; a reader without 'x-consumer-group' may filter"
                 )
-            self._readers[stream_consumer] = _Member(
-                self, group, _group_start(self.name, start), self._new_id()
+            self._readers[stream_consumer] = GroupMember(
+                self, group, group_start(self.name, start), self._new_id()
             )
         else:
-            self._readers[stream_consumer] = _Reader(self, self._start_offset(start), chosen)
+            self._readers[stream_consumer] = StreamReader(self, self._start_offset(start), chosen)
         self.consumers.append(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Stop reading; a member returns its claims to the group."""
         self.consumers.remove(consumer)
         reader = self._readers.pop(consumer)  # type: ignore[call-overload]
-        if isinstance(reader, _Member):
+        if isinstance(reader, GroupMember):
             reader.leave()
         if not self.consumers:
             self.exclusive_consumer = False
@@ -260,15 +252,15 @@ class StreamQueue(WorkQueue):
     def end(self) -> None:
         """Detach all readers of a deleted queue; the consumers were notified."""
         for reader in self._readers.values():
-            if isinstance(reader, _Member):
+            if isinstance(reader, GroupMember):
                 reader.leave()
         self._readers.clear()
 
-    def hold(self, member: "_Member", partition: int, message: Message) -> None:
+    def hold(self, member: GroupMember, partition: int, message: Message) -> None:
         """Remember which member has this message, until it is settled."""
         self._held[id(message)] = (member, partition, message.seq)
 
-    def forget(self, member: "_Member") -> None:
+    def forget(self, member: GroupMember) -> None:
         """Drop the messages of a member that has left."""
         self._held = {key: held for key, held in self._held.items() if held[0] is not member}
 
@@ -296,191 +288,11 @@ class StreamQueue(WorkQueue):
                 return start
             case datetime():
                 return 0 if log is None else log.log.offset_at(int(start.timestamp() * 1_000_000))
-            case str() if (seconds := _interval(start)) is not None:
+            case str() if (seconds := interval_seconds(start)) is not None:
                 return 0 if log is None else log.log.offset_at(int((self._now() - seconds) * 1_000_000))
-        raise Conflict(_bad_offset(self.name, start))
-
-
-class _Reader:
-    """Reads a log from an offset on, independently of other consumers."""
-
-    def __init__(self, queue: StreamQueue, offset: int, chosen: StreamFilter | None = None) -> None:
-        self._queue = queue
-        self._offset = offset
-        self._filter = chosen
-        self._showing = Showing(queue.name)
-        self.has_unread = False  # a filter stopped after many messages; there may be more to deliver
-
-    def next(self, limit: int) -> list[Message]:
-        if self._filter is None:
-            return self._read(limit)
-        self.has_unread = False
-        for _ in range(_SCANS):
-            found = self._read(limit, self._filter)
-            if found or self._is_at_end:
-                return found
-        self.has_unread = True
-        return []
-
-    @property
-    def _is_at_end(self) -> bool:
-        log = self._queue.log
-        return log is None or self._offset >= log.log.durable_end
-
-    def _read(self, limit: int, chosen: StreamFilter | None = None) -> list[Message]:
-        queue = self._queue
-        log = queue.log
-        if log is None or self._offset >= log.log.durable_end:
-            return []
-        while True:
-            most = limit if chosen is None else _READ_AT_ONCE
-            offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), most))
-            rows = log.log.refs(offsets)
-            try:
-                bodies = queue.service.store.bodies([position for _, position, _ in rows])
-                break
-            except MessagesSetAside:
-                continue  # unreadable messages are set aside; read the rest
-        self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
-        pairs = list(zip(rows, bodies, strict=True))
-        if chosen is not None:
-            pairs = [pair for pair in pairs if chosen.accepts(pair[1])]
-            if len(pairs) > limit:
-                self._offset = pairs[limit][0][0]
-                pairs = pairs[:limit]
-        show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
-        return [
-            show(partitions[partition_of(offset)].name, offset, created_us, body)
-            for (offset, _, created_us), body in pairs
-        ]
-
-
-class _Claimed:
-    """One partition claimed by a member: its offsets in order, and the verdicts received so far."""
-
-    __slots__ = ("attempt", "lease_id", "transactions", "verdicts", "waiting")
-
-    def __init__(self, lease_id: str, attempt: int) -> None:
-        self.lease_id = lease_id
-        self.attempt = attempt
-        self.waiting: deque[int] = deque()
-        self.transactions: dict[int, str] = {}
-        self.verdicts: dict[int, AckStatus] = {}
-
-
-class _Member:
-    """A consumer in a consumer group: claims partitions and settles them in order."""
-
-    def __init__(self, queue: StreamQueue, group: str, start: StartRequest, name: str) -> None:
-        self._queue = queue
-        self._group = group
-        self._start = start
-        self._name = name
-        self._showing = Showing(queue.name)
-        self._claims = 0
-        self._claimed: dict[int, _Claimed] = {}
-        queue.service.line.enlist(queue.stored_as, group, self._told)
-
-    def _told(self) -> None:
-        self._queue.touch(self._queue)
-
-    def next(self, limit: int) -> list[Message]:
-        queue = self._queue
-        now = queue.now()
-        self._claims += 1
-        lease_id = f"{self._name}-{self._claims}"
-        popped = queue.service.pop(
-            PopRequest(
-                lease_id,
-                queue.stored_as,
-                group=self._group,
-                limit=limit,
-                most_partitions=_GROUP_PARTITIONS,
-                lease_seconds=_FOR_EVER,
-                start=self._start,
-            ),
-            now,
-        )
-        log = queue.log
-        if popped is None and log is not None:
-            # The broker's clock has whole milliseconds, so a deadline within this one is due in the next. The
-            # never-ending leases of members are not deadlines.
-            queue.service.line.plan_for_member(log, self._group, now + 0.001, now + _FOR_EVER / 2)
-        messages: list[Message] = []
-        for run in popped.runs if popped is not None else ():
-            partition = run.delivery.partition
-            claimed = self._claimed[partition] = _Claimed(lease_id, run.delivery.attempt)
-            for (offset, _, created_us), body in zip(run.rows, run.bodies, strict=True):
-                message = self._showing.message(run.delivery.name, offset, created_us, body)
-                claimed.waiting.append(offset)
-                claimed.transactions[offset] = body.transaction_id
-                queue.hold(self, partition, message)
-                messages.append(message)
-        return messages
-
-    def redelivers(self, partition: int) -> bool:
-        claimed = self._claimed.get(partition)
-        return claimed is not None and claimed.attempt > 1
-
-    def verdict(self, partition: int, offset: int, status: AckStatus) -> None:
-        """Settle from the front up to the first offset without a verdict, which the cursor cannot skip."""
-        claimed = self._claimed.get(partition)
-        if claimed is None or offset not in claimed.transactions:
-            return  # the claim has ended: another consumer has or will get the message
-        claimed.verdicts[offset] = status
-        acks: list[AckRequest] = []
-        log = self._queue.log
-        if log is None:
-            return
-        given_back = False
-        while claimed.waiting and claimed.waiting[0] in claimed.verdicts and not given_back:
-            front = claimed.waiting.popleft()
-            said = claimed.verdicts.pop(front)
-            given_back = said is AckStatus.RETRY
-            transaction = claimed.transactions.pop(front)
-            acks.append(AckRequest(log.number, partition, self._group, transaction, said, claimed.lease_id))
-        over = given_back or not claimed.waiting
-        if over:
-            del self._claimed[partition]
-        if acks:
-            self._queue.settle_log(acks, over)
-
-    def leave(self) -> None:
-        """Return every claim, without counting an attempt."""
-        log = self._queue.log
-        claimed, self._claimed = self._claimed, {}
-        self._queue.forget(self)
-        self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
-        if log is not None:
-            for partition, claim in claimed.items():
-                self._queue.service.give_back(log, self._group, partition, claim.lease_id)
+        raise Conflict(bad_offset(self.name, start))
 
 
 def stored_name(vhost: str, name: str) -> str:
     """A stream's name among partitioned queues: unchanged in the default vhost."""
     return name if vhost == "/" else f"{vhost}/{name}"
-
-
-def _interval(text: str) -> int | None:
-    parts = re.fullmatch(r"([0-9]{1,9})([YMDhms])", text)
-    return int(parts[1]) * _UNITS[parts[2]] if parts else None
-
-
-def _group_start(queue: str, start: object) -> StartRequest:
-    match start:
-        case None:
-            return StartRequest(explicit=False)
-        case "first":
-            return StartRequest(StartMode.ALL)
-        case "next" | "last":
-            return StartRequest(StartMode.NEW)
-        case datetime():
-            return StartRequest(StartMode.TIMESTAMP, int(start.timestamp() * 1_000_000))
-    raise Conflict(_bad_offset(queue, start) + " (a group starts at first, next or a timestamp)")
-
-
-def _bad_offset(queue: str, start: object) -> str:
-    return (
-        f"invalid arg 'x-stream-offset' for queue '{queue}': {start!r} is none of first, last, next, "
-        "an offset, a timestamp or an interval such as 1h"
-    )

@@ -6,7 +6,7 @@ appears in the default vhost under its own name.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +28,7 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.stream_publishes import StreamPublishes
 from holtmq.broker.streams.stream_queue import StreamQueue
-from holtmq.broker.topology.queue_arguments import QueueOptions
+from holtmq.broker.topology.queue_options import QueueOptions
 from holtmq.broker.work.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -54,15 +54,6 @@ class Streams:
         self._last_of_claim: list[AckRequest] = []  # those of them that end their claim
         self._part: Part | None = None  # of the transaction in the open batch
         self.stream_publishes = StreamPublishes(broker.flow.gathered, service, self._now, self._new_ids)
-        heard: Callable[[PartitionedQueue, QueueEvent], None] | None = service.store.on_event
-
-        def hear(queue: PartitionedQueue, event: QueueEvent) -> None:
-            if heard is not None:
-                heard(queue, event)
-            self._hear(queue, event)
-
-        service.store.on_event = hear
-        service.store.check_new = self._check_new
 
     def make(
         self, name: str, vhost: str, queue_id: int, options: QueueOptions, arguments: dict[str, object]
@@ -184,7 +175,8 @@ class Streams:
         for queue in list(self._service.store.queues.values()):
             self._name(queue)
 
-    def _hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
+    def hear(self, queue: PartitionedQueue, event: QueueEvent) -> None:
+        """Handle an event of a partitioned queue: its AMQP name comes and goes, its consumers are served."""
         if not self._following:
             return
         if isinstance(event, QueueConfigured):
@@ -198,7 +190,7 @@ class Streams:
         elif found.consumers:
             self._broker.flow.touch(found)
 
-    def _check_new(self, stored: str, ahead: int) -> None:
+    def check_new(self, stored: str, ahead: int) -> None:
         """LimitReached if a queue with this name, ``ahead`` others with it, is one too many for its vhost."""
         vhost = self._home(stored)
         if vhost is not None and self._following:

@@ -15,12 +15,11 @@ from holtmq.broker.topology.queue_arguments import (
     REFUSED,
     RULES,
     BadValue,
-    QueueOptions,
-    QueueType,
     check_delayed_retry,
     read_text,
     with_values,
 )
+from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.name_patterns import BadPattern, NamePattern, compile_pattern, compile_stored
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"

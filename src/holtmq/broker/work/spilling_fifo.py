@@ -2,6 +2,8 @@
 
 Owns: the head in memory, the middle paged out (8 bytes per message), the tail in memory. Must not touch:
 files; a ``Pager`` reads journal positions back, and spills messages that are not in the journal.
+
+Over 400 lines: every operation has to know all three parts, and most are on the path of each message.
 """
 
 from __future__ import annotations

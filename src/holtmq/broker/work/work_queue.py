@@ -3,6 +3,8 @@
 Owns: ready messages, consumers, whose turn it is, how often a message was returned. Must not touch: the
 journal, clocks, wire names. It leaves what must be journalled or dead-lettered in ``settled`` and
 ``outcasts``; the broker empties both within the same turn.
+
+Over 400 lines: the state of a queue is one, and dispatching it is on the path of each message.
 """
 
 from collections.abc import Iterable
@@ -13,7 +15,7 @@ from holtmq.broker.dialect import HOLT, Dialect
 from holtmq.broker.figures.queue_figures import QueueFigures
 from holtmq.broker.message import Message
 from holtmq.broker.pausing import Pause
-from holtmq.broker.topology.queue_arguments import QueueOptions, QueueType
+from holtmq.broker.topology.queue_options import QueueOptions, QueueType
 from holtmq.broker.work.leases import Lease
 from holtmq.broker.work.memory_budget import MESSAGE_BYTES
 from holtmq.broker.work.priority_levels import Levels

@@ -14,6 +14,7 @@ from holtmq.http.engine.context import Context
 from holtmq.http.engine.endpoints import Call, Endpoint, Reply, Stream
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.router import Router
+from holtmq.http.engine.waiting_requests import as_task
 from holtmq.http.engine.wire import Query
 
 _PREFLIGHT: Final = {"access-control-max-age": "86400"}
@@ -49,22 +50,15 @@ class Application:
     def _bound(self, endpoint: Endpoint) -> Callable[[HttpRequest], None]:
         context, handler = self._context, endpoint.handler
         assert handler is not None
-        name = f"http {endpoint.method} {endpoint.path}"
 
         async def run(request: HttpRequest) -> None:
-            try:
-                body = request.unpacked_body
-                request.chunks = []
-                identity = None if endpoint.right.is_public else request.identity
-                call = Call(context, request.names, Query(request.query), body, identity, request)
-                await _answer(request, await handler(call))
-            except Exception as error:
-                request.fail(error)
+            body = request.unpacked_body
+            request.chunks = []
+            identity = None if endpoint.right.is_public else request.identity
+            call = Call(context, request.names, Query(request.query), body, identity, request)
+            await _answer(request, await handler(call))
 
-        def handle(request: HttpRequest) -> None:
-            request.connection.engine.run(run(request), name)
-
-        return handle
+        return as_task(f"http {endpoint.method} {endpoint.path}", run)
 
 
 async def _answer(request: HttpRequest, result: object) -> None:

@@ -4,7 +4,6 @@ Owns: the types that the application, the documentation and the endpoint modules
 routing, sockets, rules.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -19,8 +18,8 @@ from holtmq.broker.partitioned.service import PartitionedService
 from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import EMPTY_BODY, Refusal, invalid_json
 from holtmq.http.engine.request import HttpRequest
+from holtmq.http.engine.waiting_requests import until_durable
 from holtmq.http.engine.wire import Query
-from holtmq.journal.interface import JournalFailed
 
 T = TypeVar("T")
 
@@ -101,18 +100,7 @@ class Call:
 
     async def durable(self) -> None:
         """Wait until everything appended so far is on disk; raises when it never will be."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def told(failed: JournalFailed | None) -> None:
-            if done.done():  # the request was cancelled
-                return
-            if failed is None:
-                done.set_result(None)
-            else:
-                done.set_exception(failed)
-
-        self.context.journal.on_durable(told)
-        await done
+        await until_durable(self.context.journal)
 
 
 Handler = Callable[[Call], Awaitable[object]]

@@ -48,6 +48,7 @@ class Kept:
     rows_total: int = 0
     batches: int = 0
     last_error: str = ""
+    is_asked_to_stop: bool = False
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class PipelineReports:
 
     _kept: dict[str, Kept] = field(default_factory=dict)
 
-    def add(self, report: Report, now: float) -> None:
+    def add(self, report: Report, now: float) -> Kept:
         """Store a report; a batch that is reported twice in a row counts once."""
         kept = self._kept.pop(report.query, None)
         if kept is None:
@@ -67,10 +68,28 @@ class PipelineReports:
                 self._count(kept, report)
             kept.report, kept.at = report, now
         kept.last_error = report.error or kept.last_error
+        if report.state is not QueryState.RUNNING:
+            kept.is_asked_to_stop = False  # it has, or it was started anew
         self._kept[report.query] = kept  # the newest last
         while len(self._kept) > QUERIES_MAX:
             ended = (q for q, one in self._kept.items() if one.report.state is not QueryState.RUNNING)
             del self._kept[next(ended, next(iter(self._kept)))]
+        return kept
+
+    def still_runs(self, query: str, now: float) -> Kept | None:
+        """Note that a query has nothing new to report; None when it has never reported."""
+        kept = self._kept.get(query)
+        if kept is not None:
+            kept.at = now
+        return kept
+
+    def ask_to_stop(self, query: str) -> bool:
+        """Ask a query to stop with its next report; False when no running one has this id."""
+        kept = self._kept.get(query)
+        if kept is None or kept.report.state is not QueryState.RUNNING:
+            return False
+        kept.is_asked_to_stop = True
+        return True
 
     @staticmethod
     def _count(kept: Kept, report: Report) -> None:

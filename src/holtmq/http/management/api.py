@@ -4,7 +4,6 @@ Owns: routing under ``/api/`` (not ``/api/v1/``), and the order: change, wait un
 touch: what a handler does, logins and rights (the connection has checked them).
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -13,7 +12,9 @@ from holtmq.http.engine.context import Context
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.request import Found, HttpRequest, HttpRoute
 from holtmq.http.engine.router import Router
+from holtmq.http.engine.waiting_requests import as_task, until_durable
 from holtmq.http.engine.wire import Query
+from holtmq.http.management import bindings as management_bindings
 from holtmq.http.management import definitions as management_definitions
 from holtmq.http.management import definitions_import as management_definitions_import
 from holtmq.http.management import health as management_health
@@ -28,12 +29,12 @@ from holtmq.http.management.call import Answer, ManagementCall, Row
 from holtmq.http.management.listing import View, encoded
 from holtmq.http.management.paging import read_page
 from holtmq.http.management.wire import encode, error_answer
-from holtmq.journal.interface import Journal, JournalFailed
 
 ROWS: Final[tuple[Row, ...]] = (
     *management_status.ROWS,
     *management_users.ROWS,
     *management_topology.ROWS,
+    *management_bindings.ROWS,
     *management_messages.ROWS,
     *management_definitions.ROWS,
     *management_definitions_import.ROWS,
@@ -80,22 +81,14 @@ class ManagementApi:
         return HttpRoute(refuse, PUBLIC, 0, _error_form), {}
 
     def _bound(self, row: Row) -> Callable[[HttpRequest], None]:
-        name = f"http {row.method} {row.path}"
-
         async def run(request: HttpRequest) -> None:
-            try:
-                body = request.unpacked_body
-                reason = request.header(b"x-reason") or ""
-                query = Query(request.query)
-                call = ManagementCall(self._context, request.identity, request.names, query, body, reason)
-                await _answer(request, await _run(row, call), row, call)
-            except Exception as error:
-                request.fail(error)
+            body = request.unpacked_body
+            reason = request.header(b"x-reason") or ""
+            query = Query(request.query)
+            call = ManagementCall(self._context, request.identity, request.names, query, body, reason)
+            await _answer(request, await _run(row, call), row, call)
 
-        def handle(request: HttpRequest) -> None:
-            request.connection.engine.run(run(request), name)
-
-        return handle
+        return as_task(f"http {row.method} {row.path}", run)
 
 
 def _without_slash(path: str) -> str:
@@ -128,23 +121,8 @@ async def _run(row: Row, call: ManagementCall) -> object:
     # What the change caused (deliveries, dead letters, settlements) belongs to it.
     context.broker.flow.turn()
     context.wake()
-    await _durable(context.journal)
+    await until_durable(context.journal)
     return result
-
-
-async def _durable(journal: Journal) -> None:
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def told(failed: JournalFailed | None) -> None:
-        if done.done():  # the request was cancelled
-            return
-        if failed is None:
-            done.set_result(None)
-        else:
-            done.set_exception(failed)
-
-    journal.on_durable(told)
-    await done
 
 
 async def _answer(request: HttpRequest, result: object, row: Row, call: ManagementCall) -> None:

@@ -28,7 +28,6 @@ from holtmq.http.management.runtime import (
     ParameterIn,
     TopicPermissionIn,
     set_parameter,
-    without_meaning,
 )
 from holtmq.http.management.users import set_policy, user_from
 from holtmq.http.management.wire import (
@@ -44,6 +43,7 @@ from holtmq.http.management.wire import (
     checked_table,
     tags_of,
 )
+from holtmq.http.management.without_meaning import without_meaning
 from holtmq.journal.encoded_batch import EncodedBatch
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Management API: topic permissions, limits of vhosts and users, parameters, and which have no effect here.
 
-Owns: their resources. Must not touch: how they are stored and enforced; ``administration.py`` does that.
+Owns: their resources. Must not touch: how they are stored and enforced.
 """
 
 from collections.abc import Iterator
@@ -8,12 +8,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from holtmq.auth.rights import KNOWN_TAGS
 from holtmq.auth.topic_permissions import TopicPermission
 from holtmq.auth.users import ADMINISTRATOR
 from holtmq.broker.broker import Broker
-from holtmq.broker.errors import BrokerError, NotFound
-from holtmq.broker.topology.parameters import CLUSTER_NAME, THRESHOLDS, Parameter
+from holtmq.broker.errors import NotFound
+from holtmq.broker.topology.parameters import CLUSTER_NAME, Parameter
 from holtmq.broker.topology.shovels import COMPONENT as SHOVEL
 from holtmq.broker.topology.shovels import PROGRESS_COMPONENT, CannotRun, parse_shovel, without_passwords
 from holtmq.http.engine.errors import Refusal
@@ -21,19 +20,17 @@ from holtmq.http.management.access import LOGIN, MONITOR
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.users import policy_row, set_policy, user_named
 from holtmq.http.management.wire import PolicyIn, checked_name
+from holtmq.http.management.without_meaning import (
+    KEPT,
+    list_without_meaning,
+)
 
 T = TypeVar("T")
 
-MIGRATION: Final = "migration"  # what ``holt migrate`` has begun
 
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ keeps these among its runtime parameters
 VHOST_LIMITS_COMPONENT: Final = "vhost-limits"
 LIMITS_NAME: Final = "limits"
-# Parameters of RabbitMQ's plugins: stored so that an export has them, without effect here.
-KEPT: Final = {
-    "federation-upstream": "there is no federation here",
-    "federation-upstream-set": "there is no federation here",
-}
 
 
 class TopicPermissionIn(msgspec.Struct, kw_only=True):
@@ -291,80 +288,6 @@ async def put_cluster_name(call: ManagementCall) -> Answer:
     name = checked_name(call.json(ClusterNameIn).name, "cluster")
     call.broker.parameter_changes.put_global(CLUSTER_NAME, msgspec.json.encode(name))
     return CHANGED
-
-
-def without_meaning(broker: Broker) -> list[dict[str, object]]:
-    """Everything that is stored but has no effect, each with the reason."""
-    rows: list[dict[str, object]] = []
-    for vhost in sorted(broker.vhosts):
-        for book, what in ((broker.policies, "policy"), (broker.operator_policies, "operator policy")):
-            rows += [
-                {"vhost": vhost, "what": what, "name": policy.name, "key": key, "reason": _key_reason(key)}
-                for policy in book.in_vhost(vhost)
-                for key in policy.without_meaning
-            ]
-        rows += [
-            {
-                "vhost": vhost,
-                "what": parameter.component,
-                "name": parameter.name,
-                "key": None,
-                "reason": reason,
-            }
-            for parameter in broker.parameters.all(vhost=vhost)
-            if (reason := _parameter_reason(parameter))
-        ]
-    rows += [
-        {
-            "vhost": None,
-            "what": "global parameter",
-            "name": name,
-            "key": None,
-            "reason": "no part of this broker reads it",
-        }
-        for name, _ in broker.parameters.globals()
-        if name not in (CLUSTER_NAME, MIGRATION, THRESHOLDS)
-    ]
-    rows += [
-        {
-            "vhost": None,
-            "what": "user",
-            "name": user.name,
-            "key": tag,
-            "reason": f"no right belongs to this tag; those that have one are {', '.join(KNOWN_TAGS)}",
-        }
-        for user in broker.users.users()
-        for tag in user.tags
-        if tag not in KNOWN_TAGS
-    ]
-    return rows
-
-
-def _parameter_reason(parameter: Parameter) -> str:
-    """Why a parameter has no effect; empty if it has one."""
-    if parameter.component == PROGRESS_COMPONENT:
-        return ""
-    if parameter.component != SHOVEL:
-        return KEPT[parameter.component]
-    try:
-        parse_shovel(parameter.value)
-    except BrokerError as error:
-        return str(error)
-    return ""
-
-
-def _key_reason(key: str) -> str:
-    if key.startswith("ha-") or key == "target-group-size":
-        return "one node has no mirrors; a replicated journal protects every queue"
-    if key.startswith("federation"):
-        return "there is no federation here"
-    if key.startswith("max-in-memory"):
-        return "every queue keeps a bounded head in memory by itself"
-    return "there is no sharding plugin here; partitioned queues take its place"
-
-
-async def list_without_meaning(call: ManagementCall) -> object:
-    return without_meaning(call.broker)
 
 
 _TOPIC: Final = "/api/topic-permissions"

@@ -1,12 +1,10 @@
-"""Management API: queues, exchanges and bindings.
+"""Management API: queues and exchanges.
 
 Owns: their resources. Must not touch: messages, the rules of declaring (the vhost's).
 """
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -18,24 +16,20 @@ from holtmq.broker.pausing import Pause
 from holtmq.broker.publish.publish_properties import DIRECT_REPLY_TO
 from holtmq.broker.streams.stream_queue import StreamQueue
 from holtmq.broker.topology.queue_arguments import WITHOUT_EFFECT
-from holtmq.broker.topology.vhost import QueueBinding, QueueExchange, VHost
+from holtmq.broker.topology.vhost import QueueExchange, VHost
 from holtmq.broker.work.work_queue import WorkQueue
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.management import message_stats
-from holtmq.http.management.access import BIND, CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
+from holtmq.http.management.access import CONFIGURE_EXCHANGE, CONFIGURE_QUEUE, MANAGE
 from holtmq.http.management.call import CHANGED, CREATED, NODE, Answer, ManagementCall, Row
 from holtmq.http.management.listing import Rows, collected
 from holtmq.http.management.wire import (
-    BindingIn,
     ExchangeIn,
     QueueIn,
-    checked_key,
     checked_name,
     checked_table,
     plain,
-    properties_key,
 )
-from holtmq.wire.tables import FieldTable
 
 
 def listed_queues(vhost: VHost) -> list[WorkQueue]:
@@ -119,7 +113,7 @@ def _state(pause: Pause | None) -> dict[str, object]:
     return {"state": "paused", "paused": {"since": pause.since_ms, "by": pause.by, "reason": pause.reason}}
 
 
-def _queue(call: ManagementCall) -> WorkQueue:
+def asked_queue(call: ManagementCall) -> WorkQueue:
     name = call.path["queue"]
     found = call.vhost.queues.get(name)
     if found is None:
@@ -127,7 +121,7 @@ def _queue(call: ManagementCall) -> WorkQueue:
     return found
 
 
-def _vhosts(call: ManagementCall) -> list[VHost]:
+def asked_vhosts(call: ManagementCall) -> list[VHost]:
     broker = call.broker
     if "vhost" in call.path:
         return [call.vhost]
@@ -135,12 +129,12 @@ def _vhosts(call: ManagementCall) -> list[VHost]:
 
 
 async def list_queues(call: ManagementCall) -> object:
-    queues = [queue for vhost in _vhosts(call) for queue in listed_queues(vhost)]
+    queues = [queue for vhost in asked_vhosts(call) for queue in listed_queues(vhost)]
     return Rows(await _queue_rows(call, queues))
 
 
 async def show_queue(call: ManagementCall) -> object:
-    (row,) = await _queue_rows(call, [_queue(call)])
+    (row,) = await _queue_rows(call, [asked_queue(call)])
     return row
 
 
@@ -161,7 +155,7 @@ async def put_queue(call: ManagementCall) -> Answer:
 
 
 async def delete_queue(call: ManagementCall) -> Answer:
-    queue = _queue(call)
+    queue = asked_queue(call)
     call.require(Action.CONFIGURE, queue.name)
     call.broker.delete_queue(
         call.vhost,
@@ -178,7 +172,7 @@ class ActionIn(msgspec.Struct):
 
 async def queue_action(call: ManagementCall) -> Answer:
     """Actions on RabbitMQ's mirrored queues. There are none here, so an action does nothing."""
-    _queue(call)
+    asked_queue(call)
     action = call.json(ActionIn).action
     if action not in _ACTIONS:
         raise Refusal(400, f"unknown action '{action}': there are {', '.join(_ACTIONS)}")
@@ -213,17 +207,19 @@ def exchange_name(given: str) -> str:
     return "" if given == DEFAULT_EXCHANGE else given
 
 
-def _exchange(call: ManagementCall) -> QueueExchange:
+def asked_exchange(call: ManagementCall) -> QueueExchange:
     return call.vhost.exchange(exchange_name(call.path["exchange"]))
 
 
 async def list_exchanges(call: ManagementCall) -> object:
-    found = [(vhost, vhost.exchanges[name]) for vhost in _vhosts(call) for name in sorted(vhost.exchanges)]
+    found = [
+        (vhost, vhost.exchanges[name]) for vhost in asked_vhosts(call) for name in sorted(vhost.exchanges)
+    ]
     return Rows(exchange_row(call, *one) for one in found)
 
 
 async def show_exchange(call: ManagementCall) -> object:
-    return exchange_row(call, call.vhost, _exchange(call))
+    return exchange_row(call, call.vhost, asked_exchange(call))
 
 
 async def put_exchange(call: ManagementCall) -> Answer:
@@ -249,147 +245,15 @@ async def put_exchange(call: ManagementCall) -> Answer:
 
 
 async def delete_exchange(call: ManagementCall) -> Answer:
-    exchange = _exchange(call)
+    exchange = asked_exchange(call)
     call.require(Action.CONFIGURE, exchange.name)
     call.broker.exchanges.delete(call.vhost, exchange.name, call.query.flag("if-unused"))
-    return CHANGED
-
-
-def binding_row(
-    vhost: str, source: str, destination: str, to_exchange: bool, key: str, arguments: dict[str, object]
-) -> dict[str, object]:
-    return {
-        "source": source,
-        "vhost": vhost,
-        "destination": destination,
-        "destination_type": "exchange" if to_exchange else "queue",
-        "routing_key": key,
-        "arguments": plain(arguments),
-        "properties_key": properties_key(key, arguments),
-    }
-
-
-def _row(vhost: VHost, binding: QueueBinding) -> dict[str, object]:
-    to = binding.destination.name
-    arguments = dict(binding.arguments)
-    return binding_row(vhost.name, binding.source, to, binding.to_exchange, binding.routing_key, arguments)
-
-
-def _default_row(vhost: VHost, queue: str) -> dict[str, object]:
-    """The implicit binding of the default exchange to a queue, by the queue's name."""
-    return binding_row(vhost.name, "", queue, False, queue, {})
-
-
-def _all_bindings(vhosts: list[VHost]) -> Iterator[dict[str, object]]:
-    """Rows of all bindings that exist when the iteration begins."""
-    queues = [(vhost, queue.name) for vhost in vhosts for queue in listed_queues(vhost)]
-    bindings = [
-        (vhost, list(vhost.exchanges[name].bindings()))
-        for vhost in vhosts
-        for name in sorted(vhost.exchanges)
-    ]
-    for vhost, name in queues:
-        yield _default_row(vhost, name)
-    for vhost, found in bindings:
-        for binding in found:
-            yield _row(vhost, binding)
-
-
-async def list_bindings(call: ManagementCall) -> object:
-    return Rows(_all_bindings(_vhosts(call)))
-
-
-async def list_queue_bindings(call: ManagementCall) -> object:
-    queue, vhost = _queue(call), call.vhost
-    found = vhost.bindings_to(queue)
-    return Rows(chain([_default_row(vhost, queue.name)], (_row(vhost, binding) for binding in found)))
-
-
-async def list_from_exchange(call: ManagementCall) -> object:
-    exchange, vhost = _exchange(call), call.vhost
-    if exchange.is_default:
-        names = [queue.name for queue in listed_queues(vhost)]
-        return Rows(_default_row(vhost, name) for name in names)
-    found = list(exchange.bindings())
-    return Rows(_row(vhost, binding) for binding in found)
-
-
-async def list_to_exchange(call: ManagementCall) -> object:
-    vhost = call.vhost
-    found = vhost.bindings_to(_exchange(call))
-    return Rows(_row(vhost, binding) for binding in found)
-
-
-def _ends(call: ManagementCall) -> tuple[str, str, bool]:
-    """Source, destination, and whether that is an exchange; raises 404 when one is missing."""
-    source = _exchange(call).name
-    kind, name = call.path["kind"], call.path["destination"]
-    if kind not in ("q", "e"):
-        raise NotFound(f"a binding leads to q (a queue) or e (an exchange), not to '{kind}'")
-    to_exchange = kind == "e"
-    known = call.vhost.exchanges if to_exchange else call.vhost.queues
-    if name not in known:
-        what = "exchange" if to_exchange else "queue"
-        raise NotFound(f"no {what} '{name}' in vhost '{call.path['vhost']}'")
-    return source, name, to_exchange
-
-
-async def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, FieldTable]]:
-    """Rows of the bindings between source and destination, each with its stored key and arguments."""
-    source, name, to_exchange = _ends(call)
-    if not source:
-        return (
-            [(binding_row(call.vhost.name, "", name, False, name, {}), name, {})] if not to_exchange else []
-        )
-    vhost = call.vhost
-    where = vhost.exchanges[name] if to_exchange else vhost.queues[name]
-    bindings = vhost.exchanges[source].bindings_to(where)
-    return await collected(
-        (_row(vhost, binding), binding.routing_key, dict(binding.arguments))  # type: ignore[arg-type]
-        for binding in bindings
-    )
-
-
-async def list_between(call: ManagementCall) -> object:
-    return Rows([row for row, _, _ in await _between(call)])
-
-
-async def _one(call: ManagementCall) -> tuple[dict[str, object], str, FieldTable]:
-    for found in await _between(call):
-        if found[0]["properties_key"] == call.path["properties"]:
-            return found
-    raise NotFound(f"no binding '{call.path['properties']}' between these two")
-
-
-async def show_binding(call: ManagementCall) -> object:
-    return (await _one(call))[0]
-
-
-async def post_binding(call: ManagementCall) -> Answer:
-    given = call.json(BindingIn)
-    source, name, to_exchange = _ends(call)
-    key = checked_key(given.routing_key)
-    arguments = checked_table(given.arguments, "arguments of the binding")
-    call.require(Action.WRITE, name)
-    call.require(Action.READ, source)
-    call.broker.bind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
-    made = properties_key(key, arguments)
-    return Answer(201, f"{quote(name, safe='')}/{quote(made, safe='~')}")
-
-
-async def delete_binding(call: ManagementCall) -> Answer:
-    source, name, to_exchange = _ends(call)
-    _, key, arguments = await _one(call)
-    call.require(Action.WRITE, name)
-    call.require(Action.READ, source)
-    call.broker.exchanges.unbind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
     return CHANGED
 
 
 _ACTIONS: Final = ("sync", "cancel_sync")
 _QUEUE: Final = "/api/queues/{vhost}/{queue}"
 _EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
-_BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
 ROWS: Final = (
     Row("GET", "/api/queues", list_queues, MANAGE, paged=True),
     Row("GET", "/api/queues/detailed", list_queues, MANAGE, paged=True),
@@ -398,18 +262,9 @@ ROWS: Final = (
     Row("PUT", _QUEUE, put_queue, CONFIGURE_QUEUE),
     Row("DELETE", _QUEUE, delete_queue, CONFIGURE_QUEUE),
     Row("POST", _QUEUE + "/actions", queue_action),
-    Row("GET", _QUEUE + "/bindings", list_queue_bindings, MANAGE),
     Row("GET", "/api/exchanges", list_exchanges, MANAGE, paged=True),
     Row("GET", "/api/exchanges/{vhost}", list_exchanges, MANAGE, paged=True),
     Row("GET", _EXCHANGE, show_exchange, MANAGE),
     Row("PUT", _EXCHANGE, put_exchange, CONFIGURE_EXCHANGE),
     Row("DELETE", _EXCHANGE, delete_exchange, CONFIGURE_EXCHANGE),
-    Row("GET", _EXCHANGE + "/bindings/source", list_from_exchange, MANAGE),
-    Row("GET", _EXCHANGE + "/bindings/destination", list_to_exchange, MANAGE),
-    Row("GET", "/api/bindings", list_bindings, MANAGE),
-    Row("GET", "/api/bindings/{vhost}", list_bindings, MANAGE),
-    Row("GET", _BETWEEN, list_between, MANAGE),
-    Row("POST", _BETWEEN, post_binding, BIND),
-    Row("GET", _BETWEEN + "/{properties}", show_binding, MANAGE),
-    Row("DELETE", _BETWEEN + "/{properties}", delete_binding, BIND),
 )

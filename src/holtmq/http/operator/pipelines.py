@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from holtmq.http.engine.endpoints import MONITOR, WRITE, Call, Endpoint
+from holtmq.http.engine.endpoints import ADMINISTER, MONITOR, WRITE, Call, Endpoint, Reply
 from holtmq.http.engine.errors import Refusal
 from holtmq.http.engine.pipeline_reports import Kept, QueryState, Report
 from holtmq.http.engine.wire import iso_ms
@@ -33,15 +33,19 @@ class ReportIn(msgspec.Struct, rename="camel"):
     sources: list[str] = []
     sink: str = ""
     error: str = ""
+    idle: bool = False  # nothing new since the last report: all other fields are ignored
 
 
 async def report(call: Call) -> object:
-    """Store a query's report; the next one replaces it."""
+    """Store a query's report; the next one replaces it. The answer says whether the query should stop."""
     query = call.path["query"]
     if not query or len(query) > 255:
         raise Refusal(400, "a query's id has 1 to 255 characters")
-    given = call.json(ReportIn)
-    call.context.pipelines.add(
+    given, pipelines = call.json(ReportIn), call.context.pipelines
+    idle = pipelines.still_runs(query, call.now) if given.idle else None
+    if idle is not None:
+        return {"query": query, "stop": idle.is_asked_to_stop}
+    kept = pipelines.add(
         Report(
             query,
             given.name[:255],
@@ -61,7 +65,15 @@ async def report(call: Call) -> object:
         ),
         call.now,
     )
-    return {"query": query}
+    return {"query": query, "stop": kept.is_asked_to_stop}
+
+
+async def stop(call: Call) -> object:
+    """Ask a query to stop; it hears that in the answer to its next report."""
+    query = call.path["query"]
+    if not call.context.pipelines.ask_to_stop(query):
+        raise Refusal(404, f"no query {query} is running")
+    return Reply(202, {"query": query})
 
 
 async def list_pipelines(call: Call) -> object:
@@ -90,6 +102,7 @@ def _out(kept: Kept, now: float) -> dict[str, object]:
         "error": report.error,
         "lastError": kept.last_error,
         "reportedAt": iso_ms(round(kept.at * 1_000_000)),
+        "isAskedToStop": kept.is_asked_to_stop,
         "silentSeconds": round(max(0.0, now - kept.at), 3),
     }
 
@@ -120,6 +133,15 @@ ENDPOINTS: Final = (
         report,
         body=ReportIn,
         statuses=(200, 400),
+    ),
+    Endpoint(
+        "POST",
+        "/api/v1/pipelines/{query}/stop",
+        ADMINISTER,
+        "pipelines",
+        "Ask a query to stop",
+        stop,
+        statuses=(202, 404),
     ),
     Endpoint(
         "DELETE",

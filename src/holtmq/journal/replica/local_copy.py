@@ -7,8 +7,10 @@ Must not touch: ownership, and what records mean.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import zip_longest
 from uuid import UUID, uuid4
 
 from holtmq.journal.checkpoint import Checkpoint, checkpoint_name, position_of, verify_checkpoint
@@ -31,6 +33,8 @@ from .mark import NAME, Mark, read_mark, write_mark
 from .store import Kind, LogState, LogStore, Part
 
 log = logging.getLogger(__name__)
+
+NOTE_SECONDS = 1.0  # between marks while a folder is restored
 
 
 class LocalCopy:
@@ -111,9 +115,16 @@ class LocalCopy:
         self._parts = {part.base: part for part in segments}
         self.headers = {}
         self.written = 0
-        for part in segments:
+        noted_at = time.monotonic()
+        ends = [part.base for part in segments[1:]]
+        for part, end in zip_longest(segments, ends):
             self._leave()
-            self._bring(part, trusted)
+            if time.monotonic() - noted_at >= NOTE_SECONDS:
+                # A lost connection must not cost what was fetched so far.
+                self._disk.sync_dir()
+                self._note(max(trusted, part.base), state.epoch)
+                noted_at = time.monotonic()
+            self._bring(part, trusted, end)
         checkpoint = self._bring_checkpoint(checkpoints, segments)
         self._disk.sync_dir()
         self.sync(state.epoch)
@@ -130,7 +141,8 @@ class LocalCopy:
             ):
                 self._disk.remove(name)
 
-    def _bring(self, part: Part, trusted: int) -> None:
+    def _bring(self, part: Part, trusted: int, end: int | None) -> None:
+        """Make a segment equal to PostgreSQL's; ``end``: where the next one begins."""
         name = segment_name(part.base)
         if part.kind is Kind.COMPACTED:
             if not self._is_same_file(name, part):
@@ -139,9 +151,12 @@ class LocalCopy:
             have = self._usable(part, trusted)
             if have is None:
                 download(self._disk, self._store, name, part)
-            self._open_last(part, have)
-            for position, data in rows_of(self._store, part, self.written):
-                self._write(position, data)
+            if have is not None and have == end:
+                self.written = have  # complete, and synced when the mark was set
+            else:
+                self._open_last(part, have)
+                for position, data in rows_of(self._store, part, self.written):
+                    self._write(position, data)
         file = self._disk.open(name)
         try:
             self.headers[part.base] = read_header(file, part.base, self._disk.folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
+from secrets import token_hex
 from struct import Struct
 from typing import Final
 
@@ -21,7 +22,6 @@ from .session import PatientConnection
 _ENOUGH_STANDBYS: Final = (
     " AND (SELECT count(*) FROM pg_stat_get_wal_senders() WHERE sync_state IN ('sync', 'quorum')) >= {}"
 )
-_NAME: Final = b"holt_append"
 _BINARY: Final = (1, 1, 1)
 _pack: Final = Struct(">q").pack
 
@@ -31,6 +31,8 @@ class RowStatement:
 
     def __init__(self, log: int, min_standbys: int) -> None:
         self._log = log
+        # Behind a pooler a session may be another node's the next moment: never run what that one prepared.
+        self._name = b"holt_append_" + token_hex(8).encode()
         self._min_standbys = min_standbys
         self._prepared: tuple[PatientConnection, int] | None = None
         self._poll = select.poll()
@@ -51,7 +53,7 @@ class RowStatement:
         if self._prepared is None or self._prepared != (connection, part):
             self._prepare(connection, part)
         pgconn = connection.pgconn
-        pgconn.send_query_prepared(_NAME, (_pack(position), _pack(epoch), piece), _BINARY)
+        pgconn.send_query_prepared(self._name, (_pack(position), _pack(epoch), piece), _BINARY)
         while pgconn.flush():
             self._wait(connection, select.POLLIN | select.POLLOUT)
             pgconn.consume_input()
@@ -83,9 +85,9 @@ class RowStatement:
 
     def _prepare(self, connection: PatientConnection, part: int) -> None:
         if self._prepared is not None and self._prepared[0] is connection:
-            connection.execute(b"DEALLOCATE " + _NAME, prepare=False)
+            connection.execute(b"DEALLOCATE " + self._name, prepare=False)
         self._prepared = None
-        result = connection.pgconn.prepare(_NAME, self._text(part))
+        result = connection.pgconn.prepare(self._name, self._text(part))
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
         self._prepared = (connection, part)

@@ -10,7 +10,7 @@ import logging
 import re
 import select
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -131,7 +131,10 @@ class Session:
             connection.answer_seconds = seconds
             connection.prepare_threshold = 2
             connection.add_notice_handler(self._noticed)
-            connection.execute(self._settings(connection.info.server_version))
+            found = connection.execute(self._settings(connection.info.server_version)).fetchone()
+            assert found is not None
+            if found[0] != connection.info.backend_pid and not self._has_worked:
+                self._refuse_changing_backends(found[0])
         except BaseException:
             connection.pgconn.finish()
             raise
@@ -163,7 +166,22 @@ class Session:
         level = "current_setting('synchronous_commit')"
         safe = f"CASE WHEN {level} IN ('off', 'local') THEN 'on' ELSE {level} END"
         calls.append(f"set_config('synchronous_commit', {safe}, false)")
-        return f"SELECT {', '.join(calls)}".encode()
+        return f"SELECT pg_backend_pid(), {', '.join(calls)}".encode()
+
+    def _refuse_changing_backends(self, backend: int) -> None:
+        """A pooler is in between. In its session mode, no other connection gets the backend of this one."""
+        address = conninfo(self._url, self._answer_seconds, self._purpose)
+        try:
+            with closing(PatientConnection.connect(address, autocommit=True)) as other:
+                other.answer_seconds = self._answer_seconds
+                found = other.execute("SELECT pg_backend_pid()").fetchone()
+        except psycopg.OperationalError:
+            return  # it has no second backend to give: the first one is ours
+        if found == (backend,):
+            raise ReplicaRefused(
+                "journal.replica leads to a pooler that lets connections share a session of PostgreSQL, as "
+                "PgBouncer with pool_mode = transaction: use its session mode, or give PostgreSQL's address"
+            )
 
     def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":

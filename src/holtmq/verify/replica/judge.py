@@ -2,6 +2,8 @@
 
 Owns: the rounds and the verdict. Must not touch: the nodes' insides. Who owns the log is asked at /ready, as
 a load balancer does.
+
+Over 400 lines: the faults of a round and their order are one story.
 """
 
 import asyncio

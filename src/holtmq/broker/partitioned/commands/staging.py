@@ -10,6 +10,8 @@ only its newest batch, under the same number.
 A batch of more than ``ATOMIC_ROWS`` rows is published in several records. Each lists the parts that remain,
 so after the first one the batch cannot be aborted. The rest is published from these parts: by the same
 request, by a repeated one (whatever it has staged), or by ``finish`` after a crash.
+
+Over 400 lines: staging, committing and folding change the same parts, and must agree about them.
 """
 
 from array import array

@@ -42,8 +42,9 @@ function Nodes({ node, reload }) {
     <${Table} label="Other nodes" columns=${columns} rows=${node.peers} keyOf=${(peer) => peer.name} empty="No other node has reported: if this one fails, none takes over." /></section>`;
 }
 
-const Backup = () => html`<section class="panel" aria-label="Backup"><h2>Backup</h2><p>A backup is taken while the broker runs.${isAdministrator() ? " The download is whole; the command copies only what is new, to a folder or a bucket." : ""}</p>
-  ${isAdministrator() ? html`<div class="bar"><a class="do" href="/api/v1/operator/backups/archive" download>Download a backup</a></div>` : null}<pre>holt backup /backups/holt
+// A journal in memory has no files to back up.
+const Backup = ({ hasFiles }) => html`<section class="panel" aria-label="Backup"><h2>Backup</h2><p>A backup is taken while the broker runs.${isAdministrator() ? " The download is whole; the command copies only what is new, to a folder or a bucket." : ""}</p>
+  ${isAdministrator() && hasFiles ? html`<div class="bar"><a class="do" href="/api/v1/operator/backups/archive" download>Download a backup</a></div>` : null}<pre>holt backup /backups/holt
 holt restore /backups/holt NEW_FOLDER</pre></section>`;
 
 export function Journal() {
@@ -59,7 +60,7 @@ export function Journal() {
       <div><dt>Sync p50</dt><dd>${milliseconds(data.syncP50Ms)}</dd><small class="muted">of the last 512</small></div><div><dt>Sync p99</dt><dd>${milliseconds(data.syncP99Ms)}</dd></div><div><dt>Not yet durable</dt><dd>${bytes(data.backlogBytes)}</dd></div>
       <div><dt>On disk</dt><dd>${bytes(data.bytesOnDisk)}</dd></div><div><dt>Freed so far</dt><dd>${bytes(data.reclaimedBytes)}</dd></div><div><dt>Checkpoints</dt><dd>${count(data.checkpoints)}</dd>${data.checkpointFailures ? html`<small class="bad">${count(data.checkpointFailures)} failed</small>` : null}</div>
     </dl></section>
-    <div class="grid"><${Checkpoint} data=${data} reload=${reload} /><${Nodes} node=${data.node} reload=${reload} /><${Backup} /></div>
+    <div class="grid"><${Checkpoint} data=${data} reload=${reload} /><${Nodes} node=${data.node} reload=${reload} /><${Backup} hasFiles=${data.total > 0} /></div>
     <section class="panel" aria-label="Segments"><h2>Segments</h2><${Table} label="Segments" columns=${SEGMENTS} rows=${data.segments} keyOf=${(row) => row.base} empty="This journal has no files: it is in memory." />
       ${data.total > data.segments.length ? html`<p class="muted">The newest ${count(data.segments.length)} of ${count(data.total)} are shown.</p>` : null}</section>`;
 }

@@ -1,9 +1,10 @@
 // Spark queries that read or write here, as they report after each batch, and how far archives have come.
 import { html } from "../parts/html.js";
-import { part, remove } from "../parts/api.js";
+import { part, post, remove } from "../parts/api.js";
+import { confirmDanger } from "../parts/confirm.js";
 import { bytes, count, rate, span } from "../parts/format.js";
 import { useData } from "../parts/load.js";
-import { couldDo } from "../parts/session.js";
+import { couldDo, isAdministrator } from "../parts/session.js";
 import { Loading, Problem, Table } from "../parts/table.js";
 
 const SILENT = 300; // seconds without a report of a query that is said to run
@@ -25,6 +26,8 @@ export function Pipeline() {
     { title: "State store", num: true, show: (row) => (row.stateRows ? html`${count(row.stateRows)} rows<br /><small class="muted">${bytes(row.stateBytes)}</small>` : "") },
     { title: "Last error", wide: true, show: (row) => (row.lastError ? html`<details><summary class="bad">${row.lastError.slice(0, 60)}</summary><pre>${row.lastError}</pre></details>` : "") },
   ];
+  const stop = (row) => confirmDanger({ title: `Stop ${row.name || row.query}`, text: "The query stops when it next reports, after its batch or within seconds. Started again, it goes on where it stopped.", action: "Stop", run: () => post(`/api/v1/pipelines/${part(row.query)}/stop`) }).then(reload);
+  if (isAdministrator()) columns.push({ title: "", show: (row) => (row.state !== "running" ? null : row.isAskedToStop ? html`<span class="warn">asked to stop</span>` : html`<button class="do small danger" aria-label=${`Stop ${row.name || row.query}`} onClick=${() => stop(row)}>Stop…</button>`) });
   if (couldDo("write")) columns.push({ title: "", show: (row) => html`<button class="do small" aria-label=${`Forget ${row.name || row.query}`} onClick=${() => forget(row)}>Forget</button>` });
   const positions = [
     { title: "Group", show: (row) => html`<a href=${`#/groups/${part(row.queue)}/${part(row.group)}`}>${row.group}</a>` },

@@ -43,7 +43,7 @@ _OVERHEAD: Final = 8
 _PIECE: Final = 8_192  # a shorter piece of a body frame is joined with the next read
 
 
-class FrameReader:
+class FrameLoop:
     """Processes what a connection has read."""
 
     __slots__ = (

@@ -1,0 +1,219 @@
+"""How AMQP consumers read a partitioned queue: alone from an offset, or as members of a group.
+
+Owns: what each consumer has read and holds. Must not touch: the journal, AMQP names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from holtmq.broker.errors import Conflict
+from holtmq.broker.message import Message
+from holtmq.broker.partitioned.groups.acknowledgment import AckStatus
+from holtmq.broker.partitioned.groups.subscriptions import StartMode, StartRequest
+from holtmq.broker.partitioned.requests import AckRequest, PopRequest
+from holtmq.broker.partitioned.store import MessagesSetAside
+from holtmq.broker.streams.envelopes import Showing
+from holtmq.broker.streams.stream_filter import StreamFilter
+from holtmq.broker.work.work_queue import Consumer
+
+if TYPE_CHECKING:
+    from holtmq.broker.streams.stream_queue import StreamQueue
+
+READ_AT_ONCE: Final = 256
+_SCANS: Final = 8  # reads of a filtering reader before other work goes on
+_GROUP_PARTITIONS: Final = 64
+_FOR_EVER: Final = 10 * 365 * 86_400.0  # an AMQP lease does not expire: it ends with its holder
+_UNITS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+class StreamConsumer(Consumer, Protocol):
+    """A consumer with arguments, which say where to start."""
+
+    @property
+    def arguments(self) -> Mapping[str, object]: ...
+
+
+class StreamReader:
+    """Reads a log from an offset on, independently of other consumers."""
+
+    def __init__(self, queue: StreamQueue, offset: int, chosen: StreamFilter | None = None) -> None:
+        self._queue = queue
+        self._offset = offset
+        self._filter = chosen
+        self._showing = Showing(queue.name)
+        self.has_unread = False  # a filter stopped after many messages; there may be more to deliver
+
+    def next(self, limit: int) -> list[Message]:
+        if self._filter is None:
+            return self._read(limit)
+        self.has_unread = False
+        for _ in range(_SCANS):
+            found = self._read(limit, self._filter)
+            if found or self._is_at_end:
+                return found
+        self.has_unread = True
+        return []
+
+    @property
+    def _is_at_end(self) -> bool:
+        log = self._queue.log
+        return log is None or self._offset >= log.log.durable_end
+
+    def _read(self, limit: int, chosen: StreamFilter | None = None) -> list[Message]:
+        queue = self._queue
+        log = queue.log
+        if log is None or self._offset >= log.log.durable_end:
+            return []
+        while True:
+            most = limit if chosen is None else READ_AT_ONCE
+            offsets = list(islice(log.log.live_offsets(self._offset, log.log.durable_end), most))
+            rows = log.log.refs(offsets)
+            try:
+                bodies = queue.service.store.bodies([position for _, position, _ in rows])
+                break
+            except MessagesSetAside:
+                continue  # unreadable messages are set aside; read the rest
+        self._offset = offsets[-1] + 1 if offsets else log.log.durable_end
+        pairs = list(zip(rows, bodies, strict=True))
+        if chosen is not None:
+            pairs = [pair for pair in pairs if chosen.accepts(pair[1])]
+            if len(pairs) > limit:
+                self._offset = pairs[limit][0][0]
+                pairs = pairs[:limit]
+        show, partition_of, partitions = self._showing.message, log.log.partition, log.partitions
+        return [
+            show(partitions[partition_of(offset)].name, offset, created_us, body)
+            for (offset, _, created_us), body in pairs
+        ]
+
+
+class Claimed:
+    """One partition claimed by a member: its offsets in order, and the verdicts received so far."""
+
+    __slots__ = ("attempt", "lease_id", "transactions", "verdicts", "waiting")
+
+    def __init__(self, lease_id: str, attempt: int) -> None:
+        self.lease_id = lease_id
+        self.attempt = attempt
+        self.waiting: deque[int] = deque()
+        self.transactions: dict[int, str] = {}
+        self.verdicts: dict[int, AckStatus] = {}
+
+
+class GroupMember:
+    """A consumer in a consumer group: claims partitions and settles them in order."""
+
+    def __init__(self, queue: StreamQueue, group: str, start: StartRequest, name: str) -> None:
+        self._queue = queue
+        self._group = group
+        self._start = start
+        self._name = name
+        self._showing = Showing(queue.name)
+        self._claims = 0
+        self._claimed: dict[int, Claimed] = {}
+        queue.service.line.enlist(queue.stored_as, group, self._told)
+
+    def _told(self) -> None:
+        self._queue.touch(self._queue)
+
+    def next(self, limit: int) -> list[Message]:
+        queue = self._queue
+        now = queue.now()
+        self._claims += 1
+        lease_id = f"{self._name}-{self._claims}"
+        popped = queue.service.pop(
+            PopRequest(
+                lease_id,
+                queue.stored_as,
+                group=self._group,
+                limit=limit,
+                most_partitions=_GROUP_PARTITIONS,
+                lease_seconds=_FOR_EVER,
+                start=self._start,
+            ),
+            now,
+        )
+        log = queue.log
+        if popped is None and log is not None:
+            # The broker's clock has whole milliseconds, so a deadline within this one is due in the next. The
+            # never-ending leases of members are not deadlines.
+            queue.service.line.plan_for_member(log, self._group, now + 0.001, now + _FOR_EVER / 2)
+        messages: list[Message] = []
+        for run in popped.runs if popped is not None else ():
+            partition = run.delivery.partition
+            claimed = self._claimed[partition] = Claimed(lease_id, run.delivery.attempt)
+            for (offset, _, created_us), body in zip(run.rows, run.bodies, strict=True):
+                message = self._showing.message(run.delivery.name, offset, created_us, body)
+                claimed.waiting.append(offset)
+                claimed.transactions[offset] = body.transaction_id
+                queue.hold(self, partition, message)
+                messages.append(message)
+        return messages
+
+    def redelivers(self, partition: int) -> bool:
+        claimed = self._claimed.get(partition)
+        return claimed is not None and claimed.attempt > 1
+
+    def verdict(self, partition: int, offset: int, status: AckStatus) -> None:
+        """Settle from the front up to the first offset without a verdict, which the cursor cannot skip."""
+        claimed = self._claimed.get(partition)
+        if claimed is None or offset not in claimed.transactions:
+            return  # the claim has ended: another consumer has or will get the message
+        claimed.verdicts[offset] = status
+        acks: list[AckRequest] = []
+        log = self._queue.log
+        if log is None:
+            return
+        given_back = False
+        while claimed.waiting and claimed.waiting[0] in claimed.verdicts and not given_back:
+            front = claimed.waiting.popleft()
+            said = claimed.verdicts.pop(front)
+            given_back = said is AckStatus.RETRY
+            transaction = claimed.transactions.pop(front)
+            acks.append(AckRequest(log.number, partition, self._group, transaction, said, claimed.lease_id))
+        over = given_back or not claimed.waiting
+        if over:
+            del self._claimed[partition]
+        if acks:
+            self._queue.settle_log(acks, over)
+
+    def leave(self) -> None:
+        """Return every claim, without counting an attempt."""
+        log = self._queue.log
+        claimed, self._claimed = self._claimed, {}
+        self._queue.forget(self)
+        self._queue.service.line.discharge(self._queue.stored_as, self._group, self._told)
+        if log is not None:
+            for partition, claim in claimed.items():
+                self._queue.service.give_back(log, self._group, partition, claim.lease_id)
+
+
+def interval_seconds(text: str) -> int | None:
+    parts = re.fullmatch(r"([0-9]{1,9})([YMDhms])", text)
+    return int(parts[1]) * _UNITS[parts[2]] if parts else None
+
+
+def group_start(queue: str, start: object) -> StartRequest:
+    match start:
+        case None:
+            return StartRequest(explicit=False)
+        case "first":
+            return StartRequest(StartMode.ALL)
+        case "next" | "last":
+            return StartRequest(StartMode.NEW)
+        case datetime():
+            return StartRequest(StartMode.TIMESTAMP, int(start.timestamp() * 1_000_000))
+    raise Conflict(bad_offset(queue, start) + " (a group starts at first, next or a timestamp)")
+
+
+def bad_offset(queue: str, start: object) -> str:
+    return (
+        f"invalid arg 'x-stream-offset' for queue '{queue}': {start!r} is none of first, last, next, "
+        "an offset, a timestamp or an interval such as 1h"
+    )

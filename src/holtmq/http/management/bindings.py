@@ -1,0 +1,172 @@
+"""Management API: bindings.
+
+Owns: their resources. Must not touch: the rules of binding (the vhost's).
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+from urllib.parse import quote
+
+from holtmq.auth.permissions import Action
+from holtmq.broker.errors import NotFound
+from holtmq.broker.topology.vhost import QueueBinding, VHost
+from holtmq.http.management.access import BIND, MANAGE
+from holtmq.http.management.call import CHANGED, Answer, ManagementCall, Row
+from holtmq.http.management.listing import Rows, collected
+from holtmq.http.management.topology import asked_exchange, asked_queue, asked_vhosts, listed_queues
+from holtmq.http.management.wire import (
+    BindingIn,
+    checked_key,
+    checked_table,
+    plain,
+    properties_key,
+)
+from holtmq.wire.tables import FieldTable
+
+
+def binding_row(
+    vhost: str, source: str, destination: str, to_exchange: bool, key: str, arguments: dict[str, object]
+) -> dict[str, object]:
+    return {
+        "source": source,
+        "vhost": vhost,
+        "destination": destination,
+        "destination_type": "exchange" if to_exchange else "queue",
+        "routing_key": key,
+        "arguments": plain(arguments),
+        "properties_key": properties_key(key, arguments),
+    }
+
+
+def _row(vhost: VHost, binding: QueueBinding) -> dict[str, object]:
+    to = binding.destination.name
+    arguments = dict(binding.arguments)
+    return binding_row(vhost.name, binding.source, to, binding.to_exchange, binding.routing_key, arguments)
+
+
+def _default_row(vhost: VHost, queue: str) -> dict[str, object]:
+    """The implicit binding of the default exchange to a queue, by the queue's name."""
+    return binding_row(vhost.name, "", queue, False, queue, {})
+
+
+def _all_bindings(vhosts: list[VHost]) -> Iterator[dict[str, object]]:
+    """Rows of all bindings that exist when the iteration begins."""
+    queues = [(vhost, queue.name) for vhost in vhosts for queue in listed_queues(vhost)]
+    bindings = [
+        (vhost, list(vhost.exchanges[name].bindings()))
+        for vhost in vhosts
+        for name in sorted(vhost.exchanges)
+    ]
+    for vhost, name in queues:
+        yield _default_row(vhost, name)
+    for vhost, found in bindings:
+        for binding in found:
+            yield _row(vhost, binding)
+
+
+async def list_bindings(call: ManagementCall) -> object:
+    return Rows(_all_bindings(asked_vhosts(call)))
+
+
+async def list_queue_bindings(call: ManagementCall) -> object:
+    queue, vhost = asked_queue(call), call.vhost
+    found = vhost.bindings_to(queue)
+    return Rows(chain([_default_row(vhost, queue.name)], (_row(vhost, binding) for binding in found)))
+
+
+async def list_from_exchange(call: ManagementCall) -> object:
+    exchange, vhost = asked_exchange(call), call.vhost
+    if exchange.is_default:
+        names = [queue.name for queue in listed_queues(vhost)]
+        return Rows(_default_row(vhost, name) for name in names)
+    found = list(exchange.bindings())
+    return Rows(_row(vhost, binding) for binding in found)
+
+
+async def list_to_exchange(call: ManagementCall) -> object:
+    vhost = call.vhost
+    found = vhost.bindings_to(asked_exchange(call))
+    return Rows(_row(vhost, binding) for binding in found)
+
+
+def _ends(call: ManagementCall) -> tuple[str, str, bool]:
+    """Source, destination, and whether that is an exchange; raises 404 when one is missing."""
+    source = asked_exchange(call).name
+    kind, name = call.path["kind"], call.path["destination"]
+    if kind not in ("q", "e"):
+        raise NotFound(f"a binding leads to q (a queue) or e (an exchange), not to '{kind}'")
+    to_exchange = kind == "e"
+    known = call.vhost.exchanges if to_exchange else call.vhost.queues
+    if name not in known:
+        what = "exchange" if to_exchange else "queue"
+        raise NotFound(f"no {what} '{name}' in vhost '{call.path['vhost']}'")
+    return source, name, to_exchange
+
+
+async def _between(call: ManagementCall) -> list[tuple[dict[str, object], str, FieldTable]]:
+    """Rows of the bindings between source and destination, each with its stored key and arguments."""
+    source, name, to_exchange = _ends(call)
+    if not source:
+        return (
+            [(binding_row(call.vhost.name, "", name, False, name, {}), name, {})] if not to_exchange else []
+        )
+    vhost = call.vhost
+    where = vhost.exchanges[name] if to_exchange else vhost.queues[name]
+    bindings = vhost.exchanges[source].bindings_to(where)
+    return await collected(
+        (_row(vhost, binding), binding.routing_key, dict(binding.arguments))  # type: ignore[arg-type]
+        for binding in bindings
+    )
+
+
+async def list_between(call: ManagementCall) -> object:
+    return Rows([row for row, _, _ in await _between(call)])
+
+
+async def _one(call: ManagementCall) -> tuple[dict[str, object], str, FieldTable]:
+    for found in await _between(call):
+        if found[0]["properties_key"] == call.path["properties"]:
+            return found
+    raise NotFound(f"no binding '{call.path['properties']}' between these two")
+
+
+async def show_binding(call: ManagementCall) -> object:
+    return (await _one(call))[0]
+
+
+async def post_binding(call: ManagementCall) -> Answer:
+    given = call.json(BindingIn)
+    source, name, to_exchange = _ends(call)
+    key = checked_key(given.routing_key)
+    arguments = checked_table(given.arguments, "arguments of the binding")
+    call.require(Action.WRITE, name)
+    call.require(Action.READ, source)
+    call.broker.bind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
+    made = properties_key(key, arguments)
+    return Answer(201, f"{quote(name, safe='')}/{quote(made, safe='~')}")
+
+
+async def delete_binding(call: ManagementCall) -> Answer:
+    source, name, to_exchange = _ends(call)
+    _, key, arguments = await _one(call)
+    call.require(Action.WRITE, name)
+    call.require(Action.READ, source)
+    call.broker.exchanges.unbind(call.vhost, source, name, key, arguments, to_exchange=to_exchange)
+    return CHANGED
+
+
+_QUEUE: Final = "/api/queues/{vhost}/{queue}"
+_EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
+_BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"
+ROWS: Final = (
+    Row("GET", _QUEUE + "/bindings", list_queue_bindings, MANAGE),
+    Row("GET", _EXCHANGE + "/bindings/source", list_from_exchange, MANAGE),
+    Row("GET", _EXCHANGE + "/bindings/destination", list_to_exchange, MANAGE),
+    Row("GET", "/api/bindings", list_bindings, MANAGE),
+    Row("GET", "/api/bindings/{vhost}", list_bindings, MANAGE),
+    Row("GET", _BETWEEN, list_between, MANAGE),
+    Row("POST", _BETWEEN, post_binding, BIND),
+    Row("GET", _BETWEEN + "/{properties}", show_binding, MANAGE),
+    Row("DELETE", _BETWEEN + "/{properties}", delete_binding, BIND),
+)
