@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holtmq.auth.permissions import FULL_ACCESS, Action, Permissions
+from holtmq.auth.rights import of_role
+from holtmq.auth.tokens import Role
 from holtmq.auth.users import ADMINISTRATOR, Grant, Snapshot, User, UserStore, Vhost, defaults
 
 
@@ -169,3 +171,13 @@ def test_permissions_given_again_reach_a_session_that_was_open_all_along() -> No
 
     assert not refused
     assert access.may(Action.READ, "q")
+
+
+def test_a_token_with_a_role_and_no_user_gets_into_the_default_vhost_alone(store: UserStore) -> None:
+    store.put_vhost(Vhost("other"))
+
+    token = of_role(store, Role.ADMIN, None, lambda queue: ("/", queue), None)
+
+    assert all(token.may_in("/", action, "q") for action in Action)
+    assert not any(token.may_in("other", action, "q") for action in Action)
+    assert not token.may_enter("other")

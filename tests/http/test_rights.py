@@ -1,6 +1,7 @@
 """Every route with every role: who gets in, who is refused, and that names count wherever they stand."""
 
 import base64
+import io
 import re
 import socket
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import jwt
+import pyarrow as pa
 import pytest
 from expected_rights import EXPECTED
 from http_support import Api
@@ -320,6 +322,28 @@ def test_names_in_bodies_queries_and_ids_are_checked(mine: tuple[Api, Api, TestB
     assert theirs["pop"].json()["error"] == (
         "ACCESS_REFUSED - read access to 'theirs' in vhost '/' refused for user 'me'"
     )
+
+
+def test_rows_that_another_client_staged_are_published_and_dropped_by_who_may_write_to_their_queue(
+    mine: tuple[Api, Api, TestBroker],
+) -> None:
+    me, guest, _ = mine
+    sink = io.BytesIO()
+    table = pa.table({"payload": ["1"]})
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    for queue in ("theirs", "mine"):
+        where = f"/api/v1/staging/for-{queue}/1/0/0"
+        put = guest.http.put(where, content=sink.getvalue(), params={"part": 0, "queue": queue})
+        assert put.is_success, put.text
+    commit = {"tasks": [{"task": 0, "attempt": 0, "rows": 1}]}
+
+    refused = me.post("/api/v1/staging/for-theirs/1/commit", commit)
+    dropped = me.http.delete("/api/v1/staging/for-theirs/1")
+    allowed = me.post("/api/v1/staging/for-mine/1/commit", commit)
+
+    assert (refused.status_code, dropped.status_code, allowed.status_code) == (403, 403, 200)
+    assert "write access to 'theirs'" in refused.text
 
 
 def test_lists_show_what_the_caller_may_read(mine: tuple[Api, Api, TestBroker]) -> None:

@@ -125,6 +125,7 @@ def test_an_origin_that_is_named_may_use_the_api_and_is_told_so(api: Api) -> Non
         ("evil.example:6632", 403),
         ("127.0.0.1.evil.example", 403),
         ("localhost.evil.example", 403),
+        ("notlocalhost", 403),
     ],
 )
 def test_a_name_that_is_not_the_broker_s_is_refused_without_credentials(
